@@ -13,9 +13,8 @@ from app.ingest.fleet import Fleet
 from app.ingest.node_conditions import NodeConditions
 from app.ingest.rates import RateMeter
 from app.ingest.refusal_runs import RefusalRuns
-from app.ingest.rollup import Rollup
 from app.ingest.sampler import Sampler
-from app.ingest.subscriber import IngestCounts
+from app.ingest.subscriber import IngestCounts, Rollup
 from app.observe import manager_metrics
 from app.observe.catalogue.service import DataplaneExited, DataplaneStarted
 from app.observe.events import EventBus
@@ -29,8 +28,7 @@ from app.push.node_requests import NodeRequests
 from app.services.access.audit import Audit
 from app.services.access.auth import Auth
 from app.services.access.sessions import LoginSessions
-from app.services.access.token_ends import TokenEnds
-from app.services.access.token_expiries import TokenExpiries
+from app.services.access.token_expiries import TokenEnds, TokenExpiries
 from app.services.access.token_uses import TokenUses
 from app.services.access.tokens import Tokens
 from app.services.base.body_budget import BodyBudget

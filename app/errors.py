@@ -4,7 +4,8 @@ A code names the failure, not its presentation: `http/problems.py` maps codes to
 `docs/reference/errors.md` lists them.
 """
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -28,6 +29,17 @@ class LarderError(Exception):
         super().__init__(message)
         self.message = message
         self.errors = errors or []
+
+    @classmethod
+    def at(cls, path: str, message: str) -> Self:
+        """Return the error about one invalid field."""
+        return cls.about([FieldError(path, message)])
+
+    @classmethod
+    def about(cls, errors: Sequence[FieldError]) -> Self:
+        """Return the error about invalid fields: its message shows the first one, and how many more there are."""
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return cls(f"{errors[0].path}: {errors[0].message}{more}", list(errors))
 
 
 class Malformed(LarderError):

@@ -12,7 +12,7 @@ from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
 from litestar.types import Empty
 
-from app.errors import ClientGone, FieldError, Invalid, Malformed, UnsupportedMediaType
+from app.errors import ClientGone, Invalid, Malformed, UnsupportedMediaType
 from app.http.principals import share, until_answered
 from app.services.base.body_budget import BodyBudget
 from app.services.base.fields import field_error
@@ -68,7 +68,7 @@ class StrictRequest(Request[Any, Any, State]):
             return await self.decoded(body, kind)
         except msgspec.ValidationError as error:
             fault = field_error(str(error), kind)
-            raise Invalid(f"{fault.path}: {fault.message}", [fault]) from None
+            raise Invalid.about([fault]) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Malformed(f"the body is not JSON: {error}") from None
 
@@ -80,8 +80,7 @@ class StrictRequest(Request[Any, Any, State]):
         if len(body) > MAX_TOKENS_BODY_BYTES:
             for name in {"tokens", "token_ids"} & {*getattr(kind, "__struct_fields__", ())}:
                 expected = f"expected at most {MAX_TOKENS} token ids, in a body of at most"
-                message = f"{expected} {format_size(MAX_TOKENS_BODY_BYTES)}, got {len(body)} bytes"
-                raise Invalid(f"{name}: {message}", [FieldError(name, message)])
+                raise Invalid.at(name, f"{expected} {format_size(MAX_TOKENS_BODY_BYTES)}, got {len(body)} bytes")
         work: LargeWork = self.app.state.parts.large_work
         try:
             return await work.run(share(), decoded, body, kind, check=check)

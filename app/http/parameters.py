@@ -5,7 +5,7 @@ from typing import Annotated
 
 from litestar.params import QueryParameter
 
-from app.errors import FieldError, Invalid
+from app.errors import Invalid
 from app.services.records.progress import MAX_WAIT_S
 
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="Maximum number of items.")]
@@ -36,6 +36,5 @@ def wait_seconds(text: str, most: float = MAX_WAIT_S) -> float:
     match = _DURATION.fullmatch(text)
     seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else -1.0
     if not 0 <= seconds <= most:
-        message = f"expected a time from 0s to {most:g}s such as '2s' or '500ms', got {text[:20]!r}"
-        raise Invalid(f"wait: {message}", [FieldError("wait", message)])
+        raise Invalid.at("wait", f"expected a time from 0s to {most:g}s such as '2s' or '500ms', got {text[:20]!r}")
     return seconds

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from litestar.params import HeaderParameter
 
-from app.errors import FieldError, Malformed
+from app.errors import Malformed
 from app.services.base.preconditions import MAX_TAGS, Precondition
 
 IfMatch = Annotated[
@@ -44,5 +44,4 @@ def _tags(text: str) -> frozenset[str]:
 
 
 def _wrong(name: str, expected: str, got: str) -> Malformed:
-    message = f"{expected}, got {got[:40]!r}"
-    return Malformed(f"{name}: {message}", [FieldError(name, message)])
+    return Malformed.at(name, f"{expected}, got {got[:40]!r}")

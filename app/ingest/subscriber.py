@@ -13,12 +13,12 @@ import zmq
 import zmq.asyncio
 
 from app.ingest.fleet import Fleet
-from app.ingest.rollup import Rollup
 from app.observe.catalogue.fleet import NodeClockCorrected, NodeClockSkewed
 from app.observe.events import EventBus
 from dataplane.protocol.codec import decode
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.event import name_of
+from dataplane.protocol.event_sums import BLOCK_TRAFFIC, EventSums
 from dataplane.protocol.events import CacheStartedCold, Event
 from dataplane.protocol.stats.node import NodeStats
 
@@ -39,6 +39,26 @@ class IngestCounts:
     malformed: int = 0
     lost: int = 0
     """Events that were sent, according to the sequence numbers, but did not arrive."""
+
+
+class Rollup:
+    """Sums block traffic between flushes: a busy node stores and evicts thousands of times per second. Events of one
+    kind for one tenant (and reason) become one event, with sums and the number of events."""
+
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
+        self._sums = EventSums()
+
+    def add(self, node: str, event: Event) -> bool:
+        """Add block traffic. Return False for any other event, which is then published individually."""
+        if not isinstance(event, BLOCK_TRAFFIC):
+            return False
+        self._sums.add(event, node)
+        return True
+
+    def flush(self) -> None:
+        for node, event in self._sums.take():
+            self._bus.publish(event, node=node, at=event.at)
 
 
 class Subscriber:

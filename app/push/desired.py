@@ -16,7 +16,7 @@ from app.observe.trace import ChangeTraces
 from app.push.plan import DesiredSnapshot
 from app.store.base import identity
 from app.store.base.database import Database
-from app.store.records import columns, generations, pins
+from app.store.records import bulk, generations, pins
 from dataplane.base.labels import matches
 from dataplane.protocol.control.records import (
     POLICY_IN_FORCE,
@@ -172,7 +172,7 @@ async def _read(session: AsyncSession, kind: SnapshotType) -> list[_Record]:
     """Return all records of a type; made in a thread if there are many, so that the event loop is not blocked."""
     make = _MAKE[kind]
     names = (*_SPECS[kind].__struct_fields__, "selector", *(["priority"] if kind == "policies" else []))
-    rows = await columns.columns(session, kind, names)
+    rows = await bulk.columns(session, kind, names)
 
     def record(row: Sequence[Any]) -> _Record:
         values = dict(zip(names, row, strict=True))

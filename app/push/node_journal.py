@@ -26,6 +26,20 @@ from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, Observed
 MAX_WAITING = 1_000
 """Maximum number of queued answers; beyond it the oldest are dropped."""
 AT_ONCE = 100
+_STORED = (
+    "name",
+    "control_url",
+    "events_url",
+    "epoch",
+    "pid",
+    "release",
+    "engine_socket",
+    "capacity_bytes",
+    "seen_at",
+    "public_key",
+    "joined_by",
+)
+"""Fields of a node that its row has as they are."""
 
 
 @dataclass(frozen=True)
@@ -209,38 +223,16 @@ def _moved(
 
 def _node_row(node: FleetNode) -> nodes.NodeRow:
     return nodes.NodeRow(
-        name=node.name,
-        control_url=node.control_url,
-        events_url=node.events_url,
-        epoch=node.epoch,
-        pid=node.pid,
-        release=node.release,
-        engine_socket=node.engine_socket,
-        capacity_bytes=node.capacity_bytes,
+        **{name: getattr(node, name) for name in _STORED},
         first_seen_at=node.seen_at,
-        seen_at=node.seen_at,
         reported_labels=node.reported_labels or None,
-        public_key=node.public_key,
-        joined_by=node.joined_by,
     )
 
 
 def stored_node(row: nodes.NodeRow, now: float) -> FleetNode:
     """Return a node as recorded in the database."""
     node = FleetNode(
-        name=row.name,
-        control_url=row.control_url,
-        events_url=row.events_url,
-        epoch=row.epoch,
-        pid=row.pid,
-        release=row.release,
-        engine_socket=row.engine_socket,
-        capacity_bytes=row.capacity_bytes,
-        seen=now,
-        seen_at=row.seen_at,
-        public_key=row.public_key,
-        joined_by=row.joined_by,
-        reported_labels=dict(row.reported_labels or {}),
+        **{name: getattr(row, name) for name in _STORED}, seen=now, reported_labels=dict(row.reported_labels or {})
     )
     apply_row(node, row)
     return node

@@ -5,7 +5,7 @@ Answers raise no other errors.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -19,15 +19,16 @@ from dataplane.protocol.control.messages import ControlReply
 from dataplane.protocol.control.snapshots import Ack, Nack, Snapshot
 
 R = TypeVar("R", bound=ControlReply)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class NodeReply(Generic[R]):
+class NodeReply(Generic[T]):
     """One node's answer, or the reason why there is none."""
 
-    node: str
-    answer: R | None
-    error: str = ""
+    node: FleetNode
+    answer: T | None
+    error: str | None = None
 
 
 class NodeRequests:
@@ -58,10 +59,10 @@ class NodeRequests:
             raise NodeUnreachable(f"{node.name} is not connected; try again when it is")
         return link
 
-    async def ask(self, node: FleetNode, message: Callable[[str], Question], kind: type[R]) -> R:
-        """Return the node's answer to `message(nonce)`. Raise NodeUnreachable, NodeRefused."""
+    async def ask(self, node: FleetNode, message: Question, kind: type[R]) -> R:
+        """Return the node's answer to a message, which is sent with a new nonce. Raise NodeUnreachable, NodeRefused."""
         link = self.check(node)
-        request = message(new_nonce())
+        request = msgspec.structs.replace(message, nonce=new_nonce())
         attributes = {"larder.node": node.name}
         try:
             with tracing.child(f"node.{request.__struct_config__.tag}", kind="client", attributes=attributes):
@@ -85,13 +86,18 @@ class NodeRequests:
         except NotUnderstood as error:
             raise NodeRefused(f"{node.name}: {error}") from None
 
-    async def ask_all(self, message: Callable[[str], Question], kind: type[R]) -> list[NodeReply[R]]:
-        """Return every connected node's answer, by name. Raise NodeUnreachable when no node is connected."""
+    async def ask_all(self, nodes: Sequence[FleetNode], message: Question, kind: type[R]) -> list[NodeReply[R]]:
+        """Return the answers of nodes to a message, in their order; the error of each failed one is returned, not
+        raised."""
+        return await self.each(nodes, lambda node: self.ask(node, message, kind))
 
-        async def one(node: FleetNode) -> NodeReply[R]:
+    async def each(self, nodes: Sequence[FleetNode], ask: Callable[[FleetNode], Awaitable[T]]) -> list[NodeReply[T]]:
+        """Ask nodes concurrently, and return their answers, in their order."""
+
+        async def ask_one(node: FleetNode) -> NodeReply[T]:
             try:
-                return NodeReply(node.name, await self.ask(node, message, kind))
+                return NodeReply(node, await ask(node))
             except LarderError as error:
-                return NodeReply(node.name, None, error.message)
+                return NodeReply(node, None, error.message)
 
-        return list(await asyncio.gather(*(one(node) for node in self.connected())))
+        return list(await asyncio.gather(*map(ask_one, nodes)))

@@ -32,7 +32,7 @@ from app.push.leader_election import CHECK_S, LeaderElection
 from app.push.link import NoAnswer, NodeLink, NotUnderstood, new_nonce
 from app.push.node_journal import NodeJournal
 from app.push.plan import DesiredSnapshot, Push, PushMemory, Reason, Supersede, plan
-from app.push.states import PushEvent, PushState, advance
+from app.push.states import PushState
 from app.store.base.notify import Notification
 from app.store.fleet.pushes import PushRow
 from dataplane.base.tracing import Attribute
@@ -277,12 +277,12 @@ class NodeSync:
         with span("snapshot.push", parent=continued, links=links, kind="client", attributes=attributes) as current:
             started = time.monotonic()
             state = await self._deliver(node, kind, built, memory, row, current.traceparent)
-            current.set({"larder.push.state": state.name.lower()})
+            current.set({"larder.push.state": state.value})
             if state is PushState.ACKED:
                 node.pushes.seconds[kind].observe(time.monotonic() - started)
             else:
-                current.failed(state.name.lower())
-            row.state = state.name.lower()
+                current.failed(state.value)
+            row.state = state.value
             node.pushes.ended[row.state] += 1
             self._log.info(
                 "push.ended",
@@ -316,11 +316,7 @@ class NodeSync:
         row: PushRow,
         traceparent: str,
     ) -> PushState:
-        state = PushState.SENT
-
         def needed(count: int) -> None:
-            nonlocal state
-            state = advance(state, PushEvent.NEED_BODIES)
             row.bodies = count
 
         desired = built.desired
@@ -338,11 +334,11 @@ class NodeSync:
                 node, self._link.push(snapshot, self._bodies, needed, self._timeout_s)
             )
         except NoAnswer as error:
-            return self._failed(PushEvent.TIMEOUT, state, str(error), memory, row)
+            return self._failed(PushState.TIMED_OUT, "timeout", str(error), memory, row)
         except NotUnderstood as error:
-            return self._failed(PushEvent.REFUSE, state, str(error), memory, row)
+            return self._failed(PushState.REFUSED, "refuse", str(error), memory, row)
         row.answered_at = time.time()
-        return advance(state, self._answered(node, kind, desired, answer, memory, row))
+        return self._answered(node, kind, desired, answer, memory, row)
 
     async def _bodies(self, digests: list[str]) -> dict[str, bytes]:
         bodies = await self._desired.bodies(digests)
@@ -366,10 +362,10 @@ class NodeSync:
                 task.cancel()
             await asyncio.wait({talking, abandoned})
 
-    def _failed(self, event: PushEvent, state: PushState, message: str, memory: PushMemory, row: PushRow) -> PushState:
+    def _failed(self, state: PushState, code: str, message: str, memory: PushMemory, row: PushRow) -> PushState:
         memory.failed(time.monotonic())
-        row.faults = [{"path": "", "code": event.name.lower(), "message": message}]
-        return advance(state, event)
+        row.faults = [{"path": "", "code": code, "message": message}]
+        return state
 
     def _answered(
         self,
@@ -379,19 +375,19 @@ class NodeSync:
         answer: Ack | Nack,
         memory: PushMemory,
         row: PushRow,
-    ) -> PushEvent:
+    ) -> PushState:
         now = time.monotonic()
         if isinstance(answer, Ack):
             observed = Observed(answer.generation, answer.digest, desired.store)
             memory.succeeded(observed)
             row.applied_s = answer.applied_s
             self._fleet.acked(node, kind, observed, now)
-            return PushEvent.ACK
+            return PushState.ACKED
         memory.refused(desired, now)
         row.faults = [msgspec.structs.asdict(fault) for fault in answer.errors]
         refusal = SnapshotRefusal(row.generation, row.answered_at or row.sent_at, answer.errors)
         self._fleet.nacked(node, kind, refusal, answer.observed)
-        return PushEvent.NACK
+        return PushState.NACKED
 
 
 def _ended(state: PushState, row: PushRow) -> PlaneEvent:

@@ -1,61 +1,23 @@
-"""States of a push, and states of a node.
-
-    SENT ──need bodies──► FILLING
-      │ ack                 │ ack           either: nack ─► NACKED, no answer ─► TIMED_OUT,
-      ▼                     ▼                       not understood ─► REFUSED
-    ACKED ◄─────────────────┘
+"""How a push ended, and the states of a node.
 
 A node's state is not stored: it is derived from the wanted snapshots and the node's reports.
 """
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 from app.ingest.fleet import FleetNode
 from app.push.plan import DesiredSnapshot, holds
 from dataplane.protocol.control.snapshots import SnapshotType
 
 
-class PushState(IntEnum):
-    SENT = 1
-    FILLING = 2
-    ACKED = 3
-    NACKED = 4
-    TIMED_OUT = 5
-    REFUSED = 6
-
-
-class PushEvent(IntEnum):
-    NEED_BODIES = 1
-    ACK = 2
-    NACK = 3
-    TIMEOUT = 4
-    REFUSE = 5
-
-
-TRANSITIONS: dict[tuple[PushState, PushEvent], PushState] = {
-    (PushState.SENT, PushEvent.NEED_BODIES): PushState.FILLING,
-    (PushState.SENT, PushEvent.ACK): PushState.ACKED,
-    (PushState.SENT, PushEvent.NACK): PushState.NACKED,
-    (PushState.SENT, PushEvent.TIMEOUT): PushState.TIMED_OUT,
-    (PushState.SENT, PushEvent.REFUSE): PushState.REFUSED,
-    (PushState.FILLING, PushEvent.ACK): PushState.ACKED,
-    (PushState.FILLING, PushEvent.NACK): PushState.NACKED,
-    (PushState.FILLING, PushEvent.TIMEOUT): PushState.TIMED_OUT,
-    (PushState.FILLING, PushEvent.REFUSE): PushState.REFUSED,
-}
-
-
-class IllegalPushTransition(Exception):
-    """An answer that is impossible in this state, such as a second request for bodies."""
-
-
-def advance(state: PushState, event: PushEvent) -> PushState:
-    """Return the next state. Raise IllegalPushTransition."""
-    try:
-        return TRANSITIONS[state, event]
-    except KeyError:
-        raise IllegalPushTransition(f"{event.name} in state {state.name}") from None
+class PushState(StrEnum):
+    ACKED = "acked"
+    NACKED = "nacked"
+    TIMED_OUT = "timed_out"
+    """The node did not answer in time."""
+    REFUSED = "refused"
+    """The node did not understand the snapshot, or answered with something else."""
 
 
 class NodeState(StrEnum):

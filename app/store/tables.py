@@ -9,26 +9,3 @@ from app.store.usage import ledger
 from app.store.views import alerts, events, series
 
 metadata = Base.metadata
-__all__ = [
-    "alerts",
-    "audit",
-    "ceilings",
-    "enrolment",
-    "events",
-    "generations",
-    "held_pins",
-    "identity",
-    "ledger",
-    "managers",
-    "metadata",
-    "nodes",
-    "pins",
-    "policies",
-    "pushes",
-    "quotas",
-    "prefill_rates",
-    "series",
-    "tiers",
-    "tokenizers",
-    "tokens",
-]

@@ -7,7 +7,8 @@ import pytest
 
 import tests.app.statements  # noqa: F401 (shares compiled statements)
 from app.settings import Settings
-from app.store.base import database
+from app.store.base import database as database_module
+from app.store.base.database import Database
 from dataplane.client import Client, attach
 from tests.app.callers import guarding
 from tests.app.fake_node import FakeNode
@@ -21,8 +22,8 @@ from tests.postgres_databases import Server, create, database_on, execute_apart,
 from tests.require import require
 from tests.run_marks import short_folder
 
-database.CONNECT_TIMEOUT_S = database.COMMAND_TIMEOUT_S = 60.0
-database.LOCK_TIMEOUT_MS = 60_000
+database_module.CONNECT_TIMEOUT_S = database_module.COMMAND_TIMEOUT_S = 60.0
+database_module.LOCK_TIMEOUT_MS = 60_000
 """Of this process alone: a statement of a few milliseconds takes seconds on a busy machine."""
 
 
@@ -42,6 +43,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     url = f"sqlite+aiosqlite:///{tmp_path / 'larder.db'}"
     migrated_file(url)
     return url
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A migrated database of either kind, without records, open."""
+    opened = Database(database_url)
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture(scope="session")
@@ -80,6 +89,20 @@ async def plane(settings: Settings, node: FakeNode) -> AsyncIterator[Plane]:
     """A plane over SQLite with a node in sync."""
     async with serving(settings) as running:
         await running.until_state("in_sync")
+        yield running
+
+
+@pytest.fixture
+async def lone(socket_dir: Path) -> AsyncIterator[Plane]:
+    """A plane over SQLite without a node."""
+    async with serving(settings_in(socket_dir)) as running:
+        yield running
+
+
+@pytest.fixture
+async def guarded(socket_dir: Path) -> AsyncIterator[Plane]:
+    """A plane over SQLite that authenticates: `http` asks as the settings' admin."""
+    async with guarding(socket_dir) as running:
         yield running
 
 

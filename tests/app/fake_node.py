@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import zmq
 import zmq.asyncio
 
 from app.change_signal import ChangeSignal
+from app.push.link import Question
 from dataplane.protocol.codec import decode, encode
-from dataplane.protocol.control.lookups import ListBlocks, LookupChain
 from dataplane.protocol.control.messages import VERSION, ControlRefused, ControlReply, ControlRequest
 from dataplane.protocol.control.moves import CancelMove, Move, Moved, MoveState, ReadMove
 from dataplane.protocol.control.nodes import (
@@ -34,7 +34,7 @@ from dataplane.protocol.control.nodes import (
 )
 from dataplane.protocol.control.prefixes import ListPrefixes, Prefix, PrefixesListed, PrefixKeys, Trace, TracePart
 from dataplane.protocol.control.records import PinSpec, PolicySpec, QuotaSpec
-from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Counted, Demote, Invalidate, Swept
+from dataplane.protocol.control.scopes import CountBlocks, Counted, Demote, Invalidate, Swept
 from dataplane.protocol.control.snapshots import (
     Ack,
     Bodies,
@@ -46,7 +46,6 @@ from dataplane.protocol.control.snapshots import (
     SnapshotType,
     digest_of,
 )
-from dataplane.protocol.control.verification import DigestEngine, Verification, Verify
 from dataplane.protocol.event import name_of
 from dataplane.protocol.events import Event
 from dataplane.protocol.stats.node import NodeStats, ObservedDigest
@@ -56,28 +55,12 @@ from dataplane.protocol.usage import ReadUsage, UsageCounters, UsageRead
 
 _requests: msgspec.msgpack.Decoder[ControlRequest] = msgspec.msgpack.Decoder(ControlRequest)
 STATS_S = 0.1
-Operation = (
-    Drain
-    | Expel
-    | Invalidate
-    | Demote
-    | ListPrefixes
-    | PrefixKeys
-    | Trace
-    | ReadUsage
-    | Resize
-    | Clear
-    | ClearGateway
-    | DigestEngine
-    | CountBlocks
-    | LookupChain
-    | ListBlocks
-    | Verify
-    | Verification
-    | Move
-    | ReadMove
-    | CancelMove
-)
+DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    "quotas": msgspec.msgpack.Decoder(list[QuotaSpec]),
+    "pins": msgspec.msgpack.Decoder(list[PinSpec]),
+    "policies": msgspec.msgpack.Decoder(list[PolicySpec]),
+    "tiers": msgspec.msgpack.Decoder(list[TierSpec]),
+}
 
 
 class FakeNode:
@@ -237,7 +220,7 @@ class FakeNode:
             return NeedBodies(message.nonce, missing)
         return self._apply(message)
 
-    def _operate(self, message: Operation) -> ControlReply | None:
+    def _operate(self, message: Question) -> ControlReply | None:
         if self.unable:
             return ControlRefused("unsupported", "not known here", nonce=message.nonce)
         if self.answers is not None:
@@ -264,14 +247,8 @@ class FakeNode:
                 return ControlRefused("unknown_tier", "no tier 'tape' is open", "tier", message.nonce)
             self.moved.append(message)
             blocks, nbytes = self.covered
-            state = MoveState(
-                len(self.moved),
-                message.tier,
-                blocks or 0,
-                nbytes or 0,
-                dry_run=message.dry_run,
-                tenant=message.scope.tenant,
-            )
+            state = MoveState(len(self.moved), message.tier, blocks or 0, nbytes or 0, dry_run=message.dry_run)
+            state.tenant = message.scope.tenant
             self.moves[state.number] = state
             return Moved(message.nonce, state)
         if isinstance(message, CancelMove):
@@ -282,10 +259,10 @@ class FakeNode:
                 state.cancelled, state.ended_at = True, time.time()
                 state.refused = {"cancelled": state.blocks}
             return Moved(message.nonce, state)
-        if isinstance(message, ReadMove) and self.held_moves:
-            return Moved(message.nonce, self.moves[message.number])
         if isinstance(message, ReadMove):
             state = self.moves[message.number]
+            if self.held_moves:
+                return Moved(message.nonce, state)
             state.ended_at = time.time()
             if not state.dry_run:
                 state.moved_blocks, state.moved_bytes = state.blocks - 1, state.bytes - 4096
@@ -310,7 +287,7 @@ class FakeNode:
             after = message.after + 1
             lines = self.trace[message.after] if self.trace else b""
             return TracePart(message.nonce, lines, after if after < len(self.trace) else 0)
-        if isinstance(message, Clear | ClearGateway | DigestEngine | LookupChain | ListBlocks | Verify | Verification):
+        if not isinstance(message, Resize):
             return ControlRefused("unsupported", "a node without bytes", nonce=message.nonce)
         if message.capacity_bytes < self.capacity_bytes:
             return ControlRefused("bad_field", "the pool cannot shrink", "capacity_bytes", message.nonce)
@@ -320,7 +297,7 @@ class FakeNode:
     def _named(self, snapshot: Snapshot) -> list[str]:
         if snapshot.type != "pins":
             return []
-        return sorted({pin.keys_digest for pin in msgspec.msgpack.decode(snapshot.body, type=list[PinSpec])})
+        return sorted({pin.keys_digest for pin in DECODERS["pins"].decode(snapshot.body)})
 
     def _apply(self, snapshot: Snapshot) -> Ack | Nack:
         observed = self.observed.get(snapshot.type)
@@ -331,13 +308,6 @@ class FakeNode:
             faults.append(Fault("digest", "bad_digest", "the body is another one"))
         if faults:
             return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
-        if snapshot.type == "quotas":
-            self.quotas = msgspec.msgpack.decode(snapshot.body, type=list[QuotaSpec])
-        elif snapshot.type == "policies":
-            self.policies = msgspec.msgpack.decode(snapshot.body, type=list[PolicySpec])
-        elif snapshot.type == "tiers":
-            self.tiers = msgspec.msgpack.decode(snapshot.body, type=list[TierSpec])
-        else:
-            self.pins = msgspec.msgpack.decode(snapshot.body, type=list[PinSpec])
+        setattr(self, snapshot.type, DECODERS[snapshot.type].decode(snapshot.body))
         self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)
         return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, 0.0)

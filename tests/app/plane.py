@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,6 +20,7 @@ from app.asgi import App, create_app
 from app.http.middleware.server_protocol import protocol_of
 from app.settings import AppSettings, Settings
 from dataplane.base.settings import Common, with_defaults
+from tests.app.fake_node import FakeNode
 from tests.app.migrated import migrated_file
 from tests.app.reused_routes import use_again
 
@@ -97,6 +99,25 @@ class Plane:
         while not await change_signal.until(holds, LOOK_S):
             assert time.monotonic() < deadline, "it never came"
 
+    async def report(self, node: FakeNode, **stats: Any) -> None:
+        """Let a node report these statistics, and wait until the plane has them from the process that runs now."""
+        node.stats = msgspec.structs.replace(node.stats, **stats)
+
+        def arrived() -> bool:
+            known = self.app.parts.fleet.nodes.get(node.name)
+            seen = None if known is None else known.stats
+            epoch = None if seen is None else seen.epoch
+            return epoch == node.epoch and all(getattr(seen, name) == value for name, value in stats.items())
+
+        await self.until(arrived)
+
+    async def stored_events(self, query: str, count: int = 1) -> list[dict[str, Any]]:
+        """Return the history of events, once it has this many of the query."""
+        async with asyncio.timeout(WAIT_S):
+            while len(items := (await self.get(f"/api/v1/events/history?{query}"))["items"]) < count:
+                await asyncio.sleep(LOOK_S)
+        return list(items)
+
     async def until_event(self, name: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
         """Fields of the next event of this name, or of one among the last 20."""
         bus = self.app.parts.bus
@@ -127,6 +148,13 @@ class Plane:
             return [parts.progress.state(node).value for node in parts.fleet.nodes.values()] == [state]
 
         await self.until(holds, timeout_s)
+
+
+def effective(record: dict[str, Any], node: str | None = None) -> dict[str, Any]:
+    """Return the condition `Effective` of a record, over all nodes or on one."""
+    status = record["status"] if node is None else record["status"]["nodes"][node]
+    (found,) = [each for each in status["conditions"] if each["type"] == "Effective"]
+    return dict(found)
 
 
 class _Unconditional(httpx.Auth):

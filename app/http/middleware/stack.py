@@ -26,7 +26,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import structlog
 from litestar.types import ASGIApp, Message, Receive, Send
 
-from app.errors import FieldError, Forbidden, ForeignOrigin, LarderError, Malformed, Stopping, Unauthorized
+from app.errors import Forbidden, ForeignOrigin, LarderError, Malformed, Stopping, Unauthorized
 from app.http.cookies import session_cookie
 from app.http.middleware.source import ClientAddresses, trace_id
 from app.http.principals import serve_as
@@ -312,7 +312,7 @@ def _host(sent: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
     if match is None or int(match[2] or 0) > MAX_PORT:
         got = ", ".join(map(repr, values))[:80] or "none"
         message = f"expected one name or IP address, with a port from 0 to {MAX_PORT} or none, got {got}"
-        raise Malformed(f"Host: {message}", [FieldError("Host", message)])
+        raise Malformed.at("Host", message)
     return match[0], match[1].lower()
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import msgspec
@@ -11,6 +11,7 @@ import structlog
 from app.errors import LarderError, StoreUnavailable
 from app.schemas.access.audit import AuditEntry, AuditFilters, AuditList, AuditVerified
 from app.schemas.base.listing import PageRequest
+from app.services.base.fields import answer
 from app.store.access import audit
 from app.store.access.audit_chain import HASHED, link
 from app.store.base.database import Database
@@ -56,10 +57,13 @@ class Audit:
             walk.ends_at = None if head is None else head.last_id
             at = BEFORE_ALL
             while not walk.fault:
-                rows, unreadable = await audit.readable(session, at, PART)
-                walk.take(_entry(row) for row in rows)
-                if unreadable is not None:
-                    walk.visit(*unreadable)
+                rows = await audit.after_all(session, at, PART)
+                for row in rows:
+                    if isinstance(row, audit.UnreadableEntry):
+                        walk.visit(row.id, row.why)
+                        break
+                    if not walk.take(_entry(row)):
+                        break
                 if not rows:
                     break
                 at = rows[-1].id
@@ -103,18 +107,18 @@ class ChainVerification:
     """Whether the chain contains the remembered hash."""
     fault: str = ""
 
-    def take(self, entries: Iterable[AuditEntry]) -> None:
-        """Verify the next entries, in the order of their numbers."""
-        for entry in entries:
-            if entry.id <= 0 or not self._follows(entry):
-                described = f"({entry.action!r} {entry.kind!r} {entry.name!r} by {entry.actor!r})"
-                self.fault = self._misplaced(entry.id) or (
-                    f"entry {entry.id} {described} was changed, moved or added: its hash does not match its contents"
-                )
-                return
-            self.last_id, self.last_hash = entry.id, entry.hash
-            self.entries += 1
-            self.found_expected = self.found_expected or entry.hash == self.expect
+    def take(self, entry: AuditEntry) -> bool:
+        """Verify the next entry, in the order of their numbers. Return whether it continues the chain."""
+        if entry.id <= 0 or not self._follows(entry):
+            described = f"({entry.action!r} {entry.kind!r} {entry.name!r} by {entry.actor!r})"
+            self.fault = self._misplaced(entry.id) or (
+                f"entry {entry.id} {described} was changed, moved or added: its hash does not match its contents"
+            )
+            return False
+        self.last_id, self.last_hash = entry.id, entry.hash
+        self.entries += 1
+        self.found_expected = self.found_expected or entry.hash == self.expect
+        return True
 
     def visit(self, number: int, reason: str) -> None:
         """Report an unreadable entry: Larder never writes one."""
@@ -159,7 +163,7 @@ def _these(first: int, last: int) -> str:
 
 
 def _entry(row: audit.AuditRow) -> AuditEntry:
-    return AuditEntry(**{name: getattr(row, name) for name in AuditEntry.__struct_fields__})
+    return answer(AuditEntry, row)
 
 
 def _shown(row: audit.AuditRow | audit.UnreadableEntry) -> tuple[AuditEntry, bytes]:

@@ -123,7 +123,7 @@ class Auth:
                 self._closed = True
                 await tokens.drop_setup(change.session)
                 return ""
-            if self._may_open or await tokens.get(change.session, credentials.SETUP_ID) is not None:
+            if self._may_open or await change.session.get(TokenRow, credentials.SETUP_ID) is not None:
                 return ""
             change.session.add(
                 TokenRow(
@@ -280,7 +280,7 @@ class Auth:
 
     async def _load_token(self, token_id: str) -> TokenRow | None:
         async with self._database.read() as session:
-            return await tokens.get(session, token_id)
+            return await session.get(TokenRow, token_id)
 
     async def _load_session(self, digest: str) -> SessionRow | None:
         async with self._database.read() as session:

@@ -1,4 +1,5 @@
-"""Publishes an event for each token that expires, also for tokens that expired while no manager was running."""
+"""Expiries of tokens: an event for each, also for those while no manager was running, and the next ones for metrics, so
+that an alert can fire before callers lose access."""
 
 import asyncio
 import time
@@ -19,6 +20,9 @@ LOOK_S = 15.0
 LATE_S = 86_400.0
 """Age in seconds beyond which an expiry is no longer published."""
 MOST = 1_000
+SHOWN = 50
+PAST_S = 86_400.0
+"""Seconds for which an expired token is still among those that expire next."""
 
 
 class TokenExpiries:
@@ -57,3 +61,21 @@ class TokenExpiries:
         self._published = set(expired)
         for event, at in found:
             self._bus.publish(event, at=at)
+
+
+class TokenEnds:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.next: list[tuple[str, float]] = []
+        """Names of tokens and the Unix seconds at which they expire, soonest first."""
+
+    async def run(self) -> None:
+        """Run forever. Raises StoreUnavailable; the caller then starts it again."""
+        while True:
+            await self.read()
+            await asyncio.sleep(LOOK_S)
+
+    async def read(self) -> None:
+        """Read the tokens. Raises StoreUnavailable."""
+        async with self._database.read() as session:
+            self.next = await tokens.ending(session, time.time() - PAST_S, SHOWN)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.errors import Conflict, FieldError, Forbidden, Unauthorized
+from app.errors import Conflict, Forbidden, Unauthorized
 from app.observe.catalogue.access import TokenChanged, TokenCreated, TokenRevoked
 from app.schemas.access.tokens import RoleName, TokenAnswer, TokenList, TokenMade, TokenPatch, TokenPost, Whoami
 from app.schemas.base.listing import PageRequest
@@ -191,12 +191,11 @@ def _check_not_more(role: RoleName, salts: list[str] | None, by: Principal) -> N
 
 async def _check_free(session: AsyncSession, name: str) -> None:
     if await tokens.named(session, name) is not None:
-        message = f"there is a token {name!r} already"
-        raise Conflict(f"name: {message}", [FieldError("name", message)])
+        raise Conflict.at("name", f"there is a token {name!r} already")
 
 
 async def _found(session: AsyncSession, key: str) -> TokenRow:
-    row = await tokens.get(session, key) or await tokens.named(session, key)
+    row = await session.get(TokenRow, key) or await tokens.named(session, key)
     if row is None or row.role == SETUP_ROLE:
         raise checks.missing("token", key)
     return row

@@ -91,7 +91,9 @@ class Change:
         event: PlaneEvent,
     ) -> None:
         """Record the change of a record of a type that nodes receive."""
-        self._add(action, NOUNS[kind], name, before, after, kind)
+        row = entry(self.by, self.now, action, NOUNS[kind], name, before, after)
+        row.type, row.generation = kind, self.generations[kind]
+        self.entries.append(row)
         self.events.add_record(event, kind, self.generations[kind], action)
         self.growth.setdefault(kind, SnapshotGrowth()).add(kind, name, before, after)
 
@@ -100,29 +102,15 @@ class Change:
         action: str,
         noun: str,
         name: str,
-        before: dict[str, Any] | None = None,
-        after: dict[str, Any] | None = None,
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
         *,
         event: PlaneEvent,
         node: str = "",
     ) -> None:
         """Record another action, which is audited but not sent to nodes. `node`: the node that the event is about."""
-        self._add(action, noun, name, before, after, None)
+        self.entries.append(entry(self.by, self.now, action, noun, name, before, after))
         self.events.add(event, node)
-
-    def _add(
-        self,
-        action: str,
-        noun: str,
-        name: str,
-        before: dict[str, Any] | None,
-        after: dict[str, Any] | None,
-        kind: SnapshotType | None,
-    ) -> None:
-        row = entry(self.by, self.now, action, noun, name, before, after)
-        if kind is not None:
-            row.type, row.generation = kind, self.generations[kind]
-        self.entries.append(row)
 
 
 def entry(
@@ -229,8 +217,7 @@ class Changes:
     ) -> None:
         """Audit an action that changes no record, before it happens. Raises StoreUnavailable."""
         async with self.begin(by) as change:
-            change.entries.append(entry(by, change.now, action, noun, name, None, after))
-            change.events.add(event, node)
+            change.noted(action, noun, name, None, after, event=event, node=node)
 
     async def denied(
         self, action: str, noun: str, name: str, after: Mapping[str, Any] | None, by: Principal, reason: str

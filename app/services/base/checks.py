@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 MAX_NOTE_CHARACTERS = 1024
 MAX_MODEL_CHARACTERS = 256
+_HEX = re.compile(r"[0-9a-fA-F]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 
 
@@ -33,19 +34,25 @@ class Faults:
     def check(self, path: str, rule: Callable[[], T]) -> T | None:
         """Return the rule's result, or None if it raised ValueError or ProtocolError."""
         try:
-            return rule()
-        except ProtocolError as error:
-            self.add(error.field or path, error.message)
-        except ValueError as error:
-            self.add(path, str(error))
+            return valid(path, rule)
+        except Invalid as error:
+            self.errors += error.errors
         return None
 
     def stop(self) -> None:
         """Raise Invalid if there are faults."""
         if self.errors:
-            first = self.errors[0]
-            more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
-            raise Invalid(f"{first.path}: {first.message}{more}", self.errors)
+            raise Invalid.about(self.errors)
+
+
+def valid(path: str, rule: Callable[[], T]) -> T:
+    """Return the rule's result. Raises Invalid if the rule raised ValueError or ProtocolError."""
+    try:
+        return rule()
+    except ProtocolError as error:
+        raise Invalid.at(error.field or path, error.message) from None
+    except ValueError as error:
+        raise Invalid.at(path, str(error)) from None
 
 
 def tenant(name: str) -> str:
@@ -78,21 +85,15 @@ def new_tenant(name: str) -> str:
 
 def tenant_in_path(name: str) -> str:
     """Return the salt of a tenant named in the path. Raises Invalid."""
-    faults = Faults()
-    salt = faults.check("tenant", lambda: tenant(name))
-    faults.stop()
-    assert salt is not None
-    return salt
+    return valid("tenant", lambda: tenant(name))
 
 
 def pin_name(name: str) -> str:
     """Check the name of a record. Raises Invalid."""
-    faults = Faults()
     if _NAME.fullmatch(name) is None:
-        faults.add("name", "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -")
-    elif name in (".", ".."):
-        faults.add("name", f"expected another name: {name!r} cannot be used in a URL")
-    faults.stop()
+        raise Invalid.at("name", "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+    if name in (".", ".."):
+        raise Invalid.at("name", f"expected another name: {name!r} cannot be used in a URL")
     return name
 
 
@@ -138,11 +139,17 @@ def model(name: str) -> str:
     return name
 
 
+def hex_digits(text: str, digits: int) -> str:
+    """Return this number of hex digits in lower case. Raises ValueError."""
+    if len(text) != digits or _HEX.fullmatch(text) is None:
+        raise ValueError(f"expected {digits} hex digits, got {text[:80]!r}")
+    return text.lower()
+
+
 def taken(kind: str, name: str, path: str = "name") -> Forbidden:
     """Return the error for a name that belongs to a tenant the caller does not see. It says only that the name is
     taken."""
-    message = f"{name!r} is taken: names of {kind}s are unique in the whole fleet; choose another one"
-    return Forbidden(f"{path}: {message}", [FieldError(path, message)])
+    return Forbidden.at(path, f"{name!r} is taken: names of {kind}s are unique in the whole fleet; choose another one")
 
 
 def missing(kind: str, name: str, more: str = "") -> NotFound:

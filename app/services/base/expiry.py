@@ -6,6 +6,8 @@ from app.services.base.checks import Faults
 from app.services.base.durations import span
 
 MAX_TTL_S = 10 * 366 * 86_400.0
+LATEST = 253_402_300_800
+"""Unix seconds of the year 10000, the end of what can be shown."""
 
 
 def expiry(ttl_s: float | None, expires_at: float | str | None, now: float, faults: Faults) -> float | None:
@@ -14,15 +16,23 @@ def expiry(ttl_s: float | None, expires_at: float | str | None, now: float, faul
         faults.add("expires_at", "expected at most one of 'ttl_s' and 'expires_at'")
         return None
     if ttl_s is not None:
-        if not 0 < ttl_s <= MAX_TTL_S:  # also true for NaN
-            faults.add("ttl_s", f"expected more than 0 and at most {span(MAX_TTL_S)}, got {span(ttl_s)}")
-            return None
-        return now + ttl_s
-    if expires_at is None:
-        return None
-    at = faults.check("expires_at", lambda: moment(expires_at))
-    if at is not None and not now < at <= now + MAX_TTL_S:
-        faults.add("expires_at", "expected a moment in the future, within ten years")
+        checked_s = faults.check("ttl_s", lambda: ttl(ttl_s))
+        return None if checked_s is None else now + checked_s
+    return None if expires_at is None else faults.check("expires_at", lambda: future(expires_at, now))
+
+
+def ttl(seconds: float) -> float:
+    """Check a duration in seconds. Raises ValueError."""
+    if not 0 < seconds <= MAX_TTL_S:  # also true for NaN
+        raise ValueError(f"expected more than 0 and at most {span(MAX_TTL_S)}, got {span(seconds)}")
+    return seconds
+
+
+def future(value: float | str, now: float) -> float:
+    """Return a point in time in the future, as Unix seconds. Raises ValueError."""
+    at = moment(value)
+    if not now < at <= now + MAX_TTL_S:
+        raise ValueError("expected a moment in the future, within ten years")
     return at
 
 

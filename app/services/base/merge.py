@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.errors import FieldError, Invalid
+from app.errors import Invalid
 from app.services.base.fields import field_error
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -34,8 +34,7 @@ def check_names(patch: Iterable[str], known: Collection[str]) -> None:
     """Check the names of a patch's fields; the decoder does not see those that are null. Raises Invalid."""
     for name in patch:
         if name not in known:
-            message = f"unknown; expected one of {', '.join(known)}"
-            raise Invalid(f"{name}: {message}", [FieldError(name, message)])
+            raise Invalid.at(name, f"unknown; expected one of {', '.join(known)}")
 
 
 def converted(kind: type[T], fields: dict[str, Any]) -> T:
@@ -44,4 +43,4 @@ def converted(kind: type[T], fields: dict[str, Any]) -> T:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         fault = field_error(str(error), kind)
-        raise Invalid(f"{fault.path}: {fault.message}", [fault]) from None
+        raise Invalid.about([fault]) from None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.errors import Conflict, FieldError
+from app.errors import Conflict
 from app.store.base.declarative import json_text
 from app.store.records.snapshot_size import FIXED_BYTES, SnapshotSize
 from dataplane.base.units import format_size
@@ -66,7 +66,7 @@ def check(kind: SnapshotType, after: SnapshotSize, growth: SnapshotGrowth) -> No
         message = f"nodes accept at most {MAX_PINNED_KEYS:,} keys of all {kind} together; delete some {kind} first"
     else:
         return
-    raise Conflict(f"{kind}: {message}", [FieldError(kind, message)])
+    raise Conflict.at(kind, message)
 
 
 def _salt_bytes(tenant: str) -> int:

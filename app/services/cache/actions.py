@@ -1,17 +1,16 @@
 """Actions on cached blocks. Each is audited before the nodes are asked to execute it."""
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from app.errors import FieldError, Invalid, NodeRefused
+from app.errors import Invalid, NodeRefused
 from app.ingest.fleet import FleetNode
 from app.observe.catalogue.fleet import MoveCancelled, MoveRequested, SweepRequested, VerificationRequested
-from app.push.link import Question
+from app.push.node_requests import NodeReply
 from app.schemas.cache.actions import (
     ActionAnswer,
     ClearPost,
@@ -33,7 +32,7 @@ from app.services.base import checks
 from app.services.base.changes import Changes
 from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
-from app.services.fleet.targets import NodeOutcome, Targets
+from app.services.fleet.targets import Targets
 from app.services.records.chains import given, resolved
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.control.messages import ControlReply
@@ -52,12 +51,12 @@ LOOK_S = 0.2
 """Seconds between checks of a verification or a move that a caller waits for."""
 COUNT_S = 10.0
 """Longest wait for the end of a dry run of a move."""
-_SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class Actions:
     def __init__(self, targets: Targets, changes: Changes, tokenizers: Tokenizers, large_work: LargeWork) -> None:
         self._targets = targets
+        self._requests = targets.node_requests
         self._changes = changes
         self._tokenizers = tokenizers
         self._large_work = large_work
@@ -68,31 +67,27 @@ class Actions:
         scope, used = await self._scope(request, by, whole=False)
         nodes = self._targets.selected(request)
         if request.dry_run:
-            return _counted(await self._ask(nodes, lambda nonce: CountBlocks(nonce, verb, scope), Counted), used)
+            return _swept(await self._requests.ask_all(nodes, CountBlocks("", verb, scope), Counted), used)
         event = SweepRequested(verb, _name(scope), _names(nodes), *_limits(scope))
         await self._changes.note(verb, "blocks", _name(scope), _audited(scope, nodes), by, event)
         kind = Invalidate if verb == "invalidate" else Demote
-        replies = await self._ask(nodes, lambda nonce: kind(nonce, scope), Swept)
+        replies = await self._requests.ask_all(nodes, kind("", scope), Swept)
         return _swept(replies, used)
 
     async def clear(self, request: ClearPost, by: Principal) -> ActionAnswer:
         """Drop all cached blocks of all tenants. Raises Invalid, Forbidden, NodeUnreachable."""
         by.check_whole("clearing")
         if not request.confirm:
-            message = "expected true: this drops everything that is cached"
-            raise Invalid(f"confirm: {message}", [FieldError("confirm", message)])
+            raise Invalid.at("confirm", "expected true: this drops everything that is cached")
         nodes = self._targets.selected(request)
         if request.dry_run:
-            everything = Scope()
-            counts = await self._ask(
-                nodes, lambda nonce: CountBlocks(nonce, "clear", everything, request.permanent), Counted
-            )
-            return _counted(counts, None)
+            question = CountBlocks("", "clear", Scope(), request.permanent)
+            return _swept(await self._requests.ask_all(nodes, question, Counted), None)
         scope = "everything, including blocks under permanent pins" if request.permanent else "everything"
         audited = {"permanent": request.permanent, "nodes": _names(nodes)}
         event = SweepRequested("clear", scope, _names(nodes))
         await self._changes.note("clear", "blocks", scope, audited, by, event)
-        replies = await self._ask(nodes, lambda nonce: Clear(nonce, request.permanent), Swept)
+        replies = await self._requests.ask_all(nodes, Clear("", request.permanent), Swept)
         return _swept(replies, None)
 
     async def verify(self, request: VerifyPost, by: Principal, wait_s: float = 0.0) -> VerifyAnswer:
@@ -102,14 +97,14 @@ class Actions:
         nodes = self._targets.selected(request)
         event = VerificationRequested(_name(scope), _names(nodes), *_limits(scope))
         await self._changes.note("verify", "blocks", _name(scope), _audited(scope, nodes), by, event)
-        replies = await self._ask(nodes, lambda nonce: Verify(nonce, scope), Verified)
-        replies = await self._ended(replies, self._progress, wait_s)
+        replies = await self._requests.ask_all(nodes, Verify("", scope), Verified)
+        replies = await self._ended(replies, self._verified, wait_s)
         items = [_verification(each) for each in replies]
         return VerifyAnswer(items, len(items), used)
 
     async def _ended(
-        self, replies: list[NodeOutcome[P]], progress: Callable[[FleetNode, int], Awaitable[P]], wait_s: float
-    ) -> list[NodeOutcome[P]]:
+        self, replies: list[NodeReply[P]], progress: Callable[[FleetNode, int], Awaitable[P]], wait_s: float
+    ) -> list[NodeReply[P]]:
         """Wait for the end of the work that nodes have begun, for at most `wait_s` seconds, and return their
         answers."""
         numbers = {each.node.name: each.answer.state.number for each in replies if each.answer is not None}
@@ -120,10 +115,10 @@ class Actions:
             if left <= 0:
                 break
             await asyncio.sleep(min(LOOK_S, left))
-            progressed: list[NodeOutcome[P]] = await self._targets.each(
+            progressed: list[NodeReply[P]] = await self._requests.each(
                 nodes, lambda node: progress(node, numbers[node.name])
             )
-            never: list[NodeOutcome[P]] = [each for each in replies if each.node.name not in numbers]
+            never: list[NodeReply[P]] = [each for each in replies if each.node.name not in numbers]
             replies = never + progressed
             replies.sort(key=lambda each: each.node.name)
         return replies
@@ -132,7 +127,7 @@ class Actions:
         """Start to move blocks to a tier or to memory, and wait for the result for at most `wait_s` seconds. A dry run
         only counts the blocks and is not audited. Raises Invalid, Forbidden, NodeUnreachable."""
         if not is_tier_name(request.tier):
-            raise Invalid(f"tier: {EXPECTED_TIER_NAME}", [FieldError("tier", EXPECTED_TIER_NAME)])
+            raise Invalid.at("tier", EXPECTED_TIER_NAME)
         scope, used = await self._scope(request, by, whole=False)
         _check_source(request)
         nodes = self._targets.selected(request)
@@ -148,21 +143,10 @@ class Actions:
                 *_limits(scope),
                 source=request.source,
             )
-            audited = {
-                **_audited(scope, nodes),
-                "tier": request.tier,
-                "source": request.source,
-                "release": request.release,
-            }
-            await self._changes.note("move", "blocks", _name(scope), audited, by, event)
-        return await self._start(
-            nodes,
-            used,
-            wait_s,
-            lambda nonce: Move(
-                nonce, scope, request.tier, request.release, request.deadline_s, request.dry_run, request.source
-            ),
-        )
+            given_fields = {name: getattr(request, name) for name in ("tier", "source", "release")}
+            await self._changes.note("move", "blocks", _name(scope), _audited(scope, nodes) | given_fields, by, event)
+        move = Move("", scope, request.tier, request.release, request.deadline_s, request.dry_run, request.source)
+        return await self._start(nodes, used, wait_s, move)
 
     async def compress(self, request: CompressPost, by: Principal, wait_s: float = 0.0) -> MoveAnswer:
         """Start to encode blocks of a tier again, and wait for the result for at most `wait_s` seconds. A
@@ -175,20 +159,15 @@ class Actions:
             event = MoveRequested(_name(scope), _names(nodes), request.tier, False, True, *_limits(scope))
             audited = {**_audited(scope, nodes), "tier": request.tier}
             await self._changes.note("compress", "blocks", _name(scope), audited, by, event)
-        return await self._start(
-            nodes,
-            used,
-            wait_s,
-            lambda nonce: Move(
-                nonce, scope, request.tier, deadline_s=request.deadline_s, dry_run=request.dry_run, compress=True
-            ),
-        )
+        deadline_s, dry_run = request.deadline_s, request.dry_run
+        move = Move("", scope, request.tier, deadline_s=deadline_s, dry_run=dry_run, compress=True)
+        return await self._start(nodes, used, wait_s, move)
 
     async def _start(
-        self, nodes: Sequence[FleetNode], used: TokenizerUsed | None, wait_s: float, message: Callable[[str], Question]
+        self, nodes: Sequence[FleetNode], used: TokenizerUsed | None, wait_s: float, move: Move
     ) -> MoveAnswer:
         """Start a move on nodes, and wait for its end for at most `wait_s` seconds."""
-        replies = await self._ask(nodes, message, Moved)
+        replies = await self._requests.ask_all(nodes, move, Moved)
         items = [_move(each) for each in await self._ended(replies, self._moved, wait_s)]
         states = [item.move for item in items if item.move is not None]
         return MoveAnswer(
@@ -198,7 +177,7 @@ class Actions:
     async def move_progress(self, name: str, number: int, by: Principal) -> NodeMove:
         """Return the progress of a move on a node. Raises NotFound, Forbidden, NodeUnreachable, NodeRefused."""
         node = self._targets.node(name)
-        return _move(NodeOutcome(node, await self._own_move(node, number, by), None))
+        return _move(NodeReply(node, await self._own_move(node, number, by)))
 
     async def cancel_move(self, name: str, number: int, by: Principal, wait_s: float = 0.0) -> NodeMove:
         """Cancel a move on a node, and wait for its end for at most `wait_s` seconds. Blocks that have been moved stay
@@ -210,7 +189,7 @@ class Actions:
             event = MoveCancelled(number, state.tier, tenant)
             audited = {"node": name, "move": number, "tier": state.tier, "tenant": tenant}
             await self._changes.note("cancel", "move", f"{name}/{number}", audited, by, event, name)
-        replies = await self._ask([node], lambda nonce: CancelMove(nonce, number), Moved)
+        replies = await self._requests.ask_all([node], CancelMove("", number), Moved)
         (reply,) = await self._ended(replies, self._moved, wait_s)
         if reply.answer is None:
             raise NodeRefused(reply.error or f"{name}: no answer")
@@ -226,22 +205,16 @@ class Actions:
         return moved
 
     async def _moved(self, node: FleetNode, number: int) -> Moved:
-        return await self._targets.node_requests.ask(node, lambda nonce: ReadMove(nonce, number), Moved)
+        return await self._requests.ask(node, ReadMove("", number), Moved)
 
     async def verification(self, name: str, number: int, by: Principal) -> NodeVerification:
         """Return the progress of a verification on a node. Raises NotFound, NodeUnreachable, NodeRefused."""
         by.check_whole("a verification")
         node = self._targets.node(name)
-        reply = await self._progress(node, number)
-        return _verification(NodeOutcome(node, reply, None))
+        return _verification(NodeReply(node, await self._verified(node, number)))
 
-    async def _progress(self, node: FleetNode, number: int) -> Verified:
-        return await self._targets.node_requests.ask(node, lambda nonce: Verification(nonce, number), Verified)
-
-    async def _ask(
-        self, nodes: Sequence[FleetNode], message: Callable[[str], Question], kind: type[R]
-    ) -> list[NodeOutcome[R]]:
-        return await self._targets.each(nodes, lambda node: self._targets.node_requests.ask(node, message, kind))
+    async def _verified(self, node: FleetNode, number: int) -> Verified:
+        return await self._requests.ask(node, Verification("", number), Verified)
 
     async def _scope(self, request: ScopePost, by: Principal, *, whole: bool) -> tuple[Scope, TokenizerUsed | None]:
         """Return the scope of a request. `whole`: a request without any field means everything. Raises Invalid with
@@ -258,7 +231,7 @@ class Actions:
         if request.model is not None:
             model = faults.check("model", lambda: checks.model(request.model or ""))
         if request.space is not None:
-            space = faults.check("space", lambda: _space(request.space or ""))
+            space = faults.check("space", lambda: checks.hex_digits(request.space or "", 32))
         faults.stop()
         if salt is None:
             by.check_whole("a scope without a tenant")
@@ -269,37 +242,26 @@ class Actions:
         return scope, chain.tokenizer
 
 
-def _swept(replies: Sequence[NodeOutcome[Swept]], used: TokenizerUsed | None) -> ActionAnswer:
-    items = [
-        NodeSweep(each.node.name, None, each.error)
-        if each.answer is None
-        else NodeSweep(each.node.name, each.answer.sweep, None, each.answer.blocks, each.answer.bytes)
-        for each in replies
-    ]
-    return _summed(items, used)
-
-
-def _counted(replies: Sequence[NodeOutcome[Counted]], used: TokenizerUsed | None) -> ActionAnswer:
-    items = [
-        NodeSweep(each.node.name, None, each.error)
-        if each.answer is None
-        else NodeSweep(each.node.name, None, None, each.answer.blocks, each.answer.bytes)
-        for each in replies
-    ]
-    return _summed(items, used)
-
-
-def _summed(items: list[NodeSweep], used: TokenizerUsed | None) -> ActionAnswer:
+def _swept(
+    replies: Sequence[NodeReply[Swept]] | Sequence[NodeReply[Counted]], used: TokenizerUsed | None
+) -> ActionAnswer:
+    items = []
+    for each in replies:
+        if each.answer is None:
+            items.append(NodeSweep(each.node.name, None, each.error))
+        else:
+            sweep = each.answer.sweep if isinstance(each.answer, Swept) else None
+            items.append(NodeSweep(each.node.name, sweep, None, each.answer.blocks, each.answer.bytes))
     blocks, size = (item.blocks or 0 for item in items), (item.bytes or 0 for item in items)
     return ActionAnswer(items, len(items), used, sum(blocks), sum(size))
 
 
-def _verification(reply: NodeOutcome[Verified]) -> NodeVerification:
+def _verification(reply: NodeReply[Verified]) -> NodeVerification:
     state = None if reply.answer is None else VerifyProgress(**msgspec.structs.asdict(reply.answer.state))
     return NodeVerification(reply.node.name, state, reply.error)
 
 
-def _move(reply: NodeOutcome[Moved]) -> NodeMove:
+def _move(reply: NodeReply[Moved]) -> NodeMove:
     state = None
     if reply.answer is not None:
         found = msgspec.structs.asdict(reply.answer.state)
@@ -318,13 +280,7 @@ def _check_source(request: MovePost) -> None:
         message = f"expected another tier than {request.tier!r}, the target"
     else:
         return
-    raise Invalid(f"source: {message}", [FieldError("source", message)])
-
-
-def _space(text: str) -> str:
-    if _SPACE.fullmatch(text.lower()) is None:
-        raise ValueError(f"expected 32 hex digits, got {text[:40]!r}")
-    return text.lower()
+    raise Invalid.at("source", message)
 
 
 def _names(nodes: Sequence[FleetNode]) -> list[str]:

@@ -1,12 +1,11 @@
 """Lists cached blocks by block and node. A page takes a bounded number of requests to nodes."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from app.errors import FieldError, Forbidden, Invalid, LarderError
+from app.errors import Forbidden, Invalid, LarderError
 from app.ingest.fleet import FleetNode
 from app.schemas.cache.blocks import BlockAnswer, BlockCopies, BlockList
 from app.schemas.records.prefixes import NodeError
@@ -23,8 +22,6 @@ MAX_QUESTIONS = 64
 MAX_CURSOR = (1 << 62) - 1
 _OF_THE_SPACE = ("kv_group", "world_size", "rank")
 """Fields that nodes report with the space, and that the list of blocks leaves out."""
-_KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,7 @@ class _Cursor(msgspec.Struct, array_like=True):
 class BlockService:
     def __init__(self, targets: Targets, prefixes: PrefixService) -> None:
         self._targets = targets
+        self._requests = targets.node_requests
         self._prefixes = prefixes
 
     async def page(self, filters: BlockFilters, limit: int, cursor: str, by: Principal) -> BlockList:
@@ -82,7 +80,7 @@ class BlockService:
                 questions += 1
                 message = msgspec.structs.replace(query, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(found)))
                 try:
-                    part = await self._ask(node, message)
+                    part = await self._requests.ask(node, message, Blocks)
                 except LarderError as error:
                     failed_nodes.append(NodeError(node.name, error.message))
                     break
@@ -94,12 +92,9 @@ class BlockService:
 
     async def copies(self, key: str, by: Principal) -> BlockCopies:
         """Return the blocks of a key on all nodes and in all spaces. Raises Invalid, NotFound, NodeUnreachable."""
-        faults = checks.Faults()
-        name = faults.check("key", lambda: _hex(key, _KEY, 64))
-        faults.stop()
-        assert name is not None
+        name = checks.valid("key", lambda: checks.hex_digits(key, 64))
         query = ListBlocks("", keys=bytes.fromhex(name), limit=MAX_LISTED_BLOCKS)
-        replies = await self._targets.each(self._targets.node_requests.connected(), lambda node: self._all(node, query))
+        replies = await self._requests.each(self._requests.connected(), lambda node: self._all(node, query))
         found = [(each.node.name, block) for each in replies for block in each.answer or ()]
         items = [_answer(node, block) for node, block in found if by.sees(block.tenant)]
         failed_nodes = [NodeError(each.node.name, each.error) for each in replies if each.error is not None]
@@ -111,16 +106,12 @@ class BlockService:
         found: list[CachedBlock] = []
         after = 0
         while True:
-            part = await self._ask(node, msgspec.structs.replace(query, after=after))
+            message = msgspec.structs.replace(query, after=after)
+            part = await self._requests.ask(node, message, Blocks)
             found += part.blocks
             if part.next <= after:
                 return found
             after = part.next
-
-    async def _ask(self, node: FleetNode, message: ListBlocks) -> Blocks:
-        return await self._targets.node_requests.ask(
-            node, lambda nonce: msgspec.structs.replace(message, nonce=nonce), Blocks
-        )
 
     async def _query(self, filters: BlockFilters, by: Principal) -> ListBlocks:
         faults = checks.Faults()
@@ -130,11 +121,11 @@ class BlockService:
         if filters.model is not None:
             query.model = faults.check("model", lambda: checks.model(filters.model or ""))
         if filters.space is not None:
-            query.space = faults.check("space", lambda: _hex(filters.space or "", _SPACE, 32))
+            query.space = faults.check("space", lambda: checks.hex_digits(filters.space or "", 32))
         if filters.key is not None and filters.prefix is not None:
             faults.add("prefix", "expected at most one of 'key' and 'prefix'")
         elif filters.key is not None:
-            key = faults.check("key", lambda: _hex(filters.key or "", _KEY, 64))
+            key = faults.check("key", lambda: checks.hex_digits(filters.key or "", 64))
             query.keys = b"" if key is None else bytes.fromhex(key)
         faults.stop()
         if query.tenant is not None:
@@ -148,12 +139,6 @@ class BlockService:
             found = await self._prefixes.keys(filters.prefix, by, tenant)
             query.keys = b"".join(found.keys)
         return query
-
-
-def _hex(text: str, pattern: re.Pattern[str], digits: int) -> str:
-    if pattern.fullmatch(text.lower()) is None:
-        raise ValueError(f"expected {digits} hex digits, got {text[:80]!r}")
-    return text.lower()
 
 
 def _write(node: str, after: int) -> str:
@@ -170,8 +155,7 @@ def _read(text: str) -> _Cursor:
             return cursor
     except cursors.CursorError:
         pass
-    message = "expected next_cursor of a page of this list"
-    raise Invalid(f"cursor: {message}", [FieldError("cursor", message)])
+    raise Invalid.at("cursor", "expected next_cursor of a page of this list")
 
 
 def _answer(node: str, block: CachedBlock) -> BlockAnswer:

@@ -4,6 +4,7 @@ but neither applied nor stored."""
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,13 +12,14 @@ import msgspec
 from app.errors import FieldError, Invalid
 from app.ingest.fleet import FleetNode
 from app.push.desired import DesiredState
+from app.push.node_requests import NodeReply
 from app.schemas.cache.actions import DryRunAnswer, DryRunFault, DryRunPost, Eviction, NodeVerdict
 from app.schemas.records.pins import PinPut
 from app.schemas.records.tiers import TierPut
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.base.yielding import in_thread
-from app.services.fleet.targets import NodeOutcome, Targets
+from app.services.fleet.targets import Targets
 from app.services.records import pin_intent, policy_intent, quota_intent, tier_intent
 from app.services.records.pin_intent import check_sources
 from app.services.records.prefixes import PrefixService
@@ -53,6 +55,7 @@ class DryRuns:
         self, targets: Targets, desired: DesiredState, prefixes: PrefixService, tokenizers: Tokenizers
     ) -> None:
         self._targets = targets
+        self._requests = targets.node_requests
         self._desired = desired
         self._prefixes = prefixes
         self._tokenizers = tokenizers
@@ -77,14 +80,13 @@ class DryRuns:
         for name, pin in (request.pins or {}).items():
             candidates.setdefault("pins", []).append(await self._pin(name, pin, bodies, by))
         if not candidates:
-            message = f"expected at least one of {', '.join(SNAPSHOT_TYPES)}"
-            raise Invalid(f"quotas: {message}", [FieldError("quotas", message)])
+            raise Invalid.at("quotas", f"expected at least one of {', '.join(SNAPSHOT_TYPES)}")
         nodes = self._targets.selected(request)
         disconnected = set() if request.node or request.nodes else {node.name for node in nodes if not node.welcomed}
         await self._desired.refresh()
         items: list[NodeVerdict] = []
         for kind, records in candidates.items():
-            replies = await self._targets.each(nodes, _asker(self, kind, records, bodies))
+            replies = await self._requests.each(nodes, partial(self.validated, kind, records, bodies))
             items += [self._verdict(kind, records, each) for each in replies]
         items.sort(key=lambda item: (item.node, item.type))
         accepted = all(item.accepted or item.node in disconnected for item in items)
@@ -103,23 +105,19 @@ class DryRuns:
 
         _with_path(path, check)
         prefix = None if pin.prefix is None else await self._prefixes.keys(pin.prefix, by)
-        encoded = None
-        if pin.model and (pin.text is not None or pin.messages is not None):
-            encoded = await self._tokenizers.encode(
-                pin.model, pin.text, pin.messages, by, add_generation_prompt=pin.add_generation_prompt
-            )
+        encoded = await self._tokenizers.encoded(pin, by)
         now = time.time()
         intent = await in_thread(_with_path, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))
         bodies[intent.values["keys_digest"]] = intent.body
         return intent.values["selector"], _spec(PinSpec, {"name": name, **intent.values})
 
     async def validated(
-        self, node: FleetNode, kind: SnapshotType, records: Candidates, bodies: Mapping[str, bytes]
+        self, kind: SnapshotType, records: Candidates, bodies: Mapping[str, bytes], node: FleetNode
     ) -> Ack | Nack:
         """Return a node's verdict on its desired snapshot with the records merged into it."""
         mine = [spec for selector, spec in records if matches(node.labels, selector)]
         built = self._desired.built(kind, node.labels)
-        body = _MERGE[kind](built.body, mine)
+        body = _merged(kind, built.body, mine)
         desired = built.desired
         snapshot = Snapshot(
             kind,
@@ -135,9 +133,9 @@ class DryRuns:
             known = await self._desired.bodies(digests)
             return known | {digest: bodies[digest] for digest in digests if digest in bodies}
 
-        return await self._targets.node_requests.try_out(node, snapshot, fetch)
+        return await self._requests.try_out(node, snapshot, fetch)
 
-    def _verdict(self, kind: SnapshotType, records: Candidates, reply: NodeOutcome[Ack | Nack]) -> NodeVerdict:
+    def _verdict(self, kind: SnapshotType, records: Candidates, reply: NodeReply[Ack | Nack]) -> NodeVerdict:
         answer, node = reply.answer, reply.node
         found = answer.errors if isinstance(answer, Nack) else []
         mine = [spec for selector, spec in records if matches(node.labels, selector)]
@@ -171,12 +169,6 @@ def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:
     return [each for each in found if each.bytes > 0]
 
 
-def _asker(
-    runs: DryRuns, kind: SnapshotType, records: Candidates, bodies: Mapping[str, bytes]
-) -> Callable[[FleetNode], Any]:
-    return lambda node: runs.validated(node, kind, records, bodies)
-
-
 def _spec(kind: type[S], values: Values) -> S:
     """Return the part of a record that nodes receive."""
     return msgspec.convert({name: values[name] for name in kind.__struct_fields__}, kind)
@@ -191,33 +183,22 @@ def _with_path(path: str, rule: Callable[[], T]) -> T:
         raise Invalid(f"{path}: {error.message}", errors) from None
 
 
-def _quotas(body: bytes, records: Sequence[QuotaSpec]) -> bytes:
-    current = {spec.tenant: spec for spec in msgspec.msgpack.decode(body, type=list[QuotaSpec])}
-    return encode_quotas(list((current | {spec.tenant: spec for spec in records}).values()))
-
-
-def _pins(body: bytes, records: Sequence[PinSpec]) -> bytes:
-    current = {spec.name: spec for spec in msgspec.msgpack.decode(body, type=list[PinSpec])}
-    return encode_pins(list((current | {spec.name: spec for spec in records}).values()))
-
-
-def _policies(body: bytes, records: Sequence[PolicySpec]) -> bytes:
-    return encode_policies(list(records[-1:])) if records else body
-
-
 def _tier(name: str, tier: TierPut) -> tuple[dict[str, str] | None, TierSpec]:
     values = tier_intent.resolve(checks.pin_name(name), tier)
     return values["selector"], _spec(TierSpec, values)
 
 
-def _tiers(body: bytes, records: Sequence[TierSpec]) -> bytes:
-    current = {spec.name: spec for spec in msgspec.msgpack.decode(body, type=list[TierSpec])}
-    return encode_tiers(list((current | {spec.name: spec for spec in records}).values()))
+def _merged(kind: SnapshotType, body: bytes, records: Sequence[Any]) -> bytes:
+    """Return the body of a snapshot with the records in it. A node has one policy: the last one."""
+    if kind == "policies":
+        return encode_policies(list(records[-1:])) if records else body
+    key, decoder, encode = _FORMATS[kind]
+    known = {getattr(each, key): each for each in decoder.decode(body)}
+    return encode(list((known | {getattr(each, key): each for each in records}).values()))
 
 
-_MERGE: dict[SnapshotType, Callable[[bytes, Any], bytes]] = {
-    "quotas": _quotas,
-    "pins": _pins,
-    "policies": _policies,
-    "tiers": _tiers,
+_FORMATS: dict[SnapshotType, tuple[str, msgspec.msgpack.Decoder[Any], Callable[[list[Any]], bytes]]] = {
+    "quotas": ("tenant", msgspec.msgpack.Decoder(list[QuotaSpec]), encode_quotas),
+    "pins": ("name", msgspec.msgpack.Decoder(list[PinSpec]), encode_pins),
+    "tiers": ("name", msgspec.msgpack.Decoder(list[TierSpec]), encode_tiers),
 }

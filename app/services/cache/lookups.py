@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import msgspec
-
 from app.ingest.fleet import FleetNode
+from app.push.node_requests import NodeReply
 from app.schemas.cache.actions import (
     LocateAnswer,
     LookupAnswer,
@@ -16,9 +15,10 @@ from app.schemas.cache.actions import (
     SpaceLookup,
 )
 from app.services.base import checks
+from app.services.base.fields import answer
 from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
-from app.services.fleet.targets import NodeOutcome, Targets
+from app.services.fleet.targets import Targets
 from app.services.records.chains import SOURCES, KeyChain, given, resolved
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.control.lookups import Looked, LookupChain, SpaceHits
@@ -31,6 +31,7 @@ Tiers = dict[str, int]
 class Lookups:
     def __init__(self, targets: Targets, tokenizers: Tokenizers, large_work: LargeWork) -> None:
         self._targets = targets
+        self._requests = targets.node_requests
         self._tokenizers = tokenizers
         self._large_work = large_work
 
@@ -62,7 +63,7 @@ class Lookups:
         failed_nodes = [NodeAction(each.node.name, None, each.error) for each in replies if each.answer is None]
         return LocateAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer, failed_nodes)
 
-    async def _ask(self, request: LookupPost, by: Principal) -> tuple[KeyChain, list[NodeOutcome[list[SpaceHits]]]]:
+    async def _ask(self, request: LookupPost, by: Principal) -> tuple[KeyChain, list[NodeReply[list[SpaceHits]]]]:
         faults = checks.Faults()
         tenant = DEFAULT_TENANT if request.tenant is None else request.tenant
         salt = faults.check("tenant", lambda: checks.tenant(tenant))
@@ -75,7 +76,7 @@ class Lookups:
         chain = await resolved(request, model, salt, self._tokenizers, self._large_work, by)
         nodes = self._targets.selected(request)
         packed = b"".join(chain.keys)
-        replies = await self._targets.each(nodes, lambda node: self.spaces(node, request.model, packed, salt))
+        replies = await self._requests.each(nodes, lambda node: self.spaces(node, request.model, packed, salt))
         if by.salts is not None:
             replies = [replace(each, answer=_without_empty_kinds(each.answer)) for each in replies]
         return chain, replies
@@ -86,16 +87,11 @@ class Lookups:
         after = 0
         while True:
             question = LookupChain("", model, keys, salt, after)
-            part = await self._part(node, question)
+            part = await self._requests.ask(node, question, Looked)
             found += part.spaces
             if part.next <= after:
                 return found
             after = part.next
-
-    async def _part(self, node: FleetNode, question: LookupChain) -> Looked:
-        return await self._targets.node_requests.ask(
-            node, lambda nonce: msgspec.structs.replace(question, nonce=nonce), Looked
-        )
 
 
 def _without_empty_kinds(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] | None:
@@ -107,7 +103,7 @@ def _without_empty_kinds(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] 
     return [each for each in spaces if _kind(each) in holding]
 
 
-def _node(reply: NodeOutcome[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
+def _node(reply: NodeReply[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
     spaces = reply.answer or []
     hits, resident = _served(spaces)
     return NodeLookup(
@@ -145,16 +141,4 @@ def _sum(tiers: Tiers) -> int:
 
 
 def _space(each: SpaceHits) -> SpaceLookup:
-    space = each.space
-    return SpaceLookup(
-        space=each.identity,
-        revision=space.revision,
-        layout=space.layout,
-        dtype=space.dtype,
-        kv_group=space.kv_group,
-        world_size=space.world_size,
-        pipeline_stage=space.pipeline_stage,
-        rank=space.rank,
-        hits=each.hits,
-        resident=each.resident,
-    )
+    return answer(SpaceLookup, each.space, space=each.identity, hits=each.hits, resident=each.resident)

@@ -28,11 +28,11 @@ from app.services.documents.declared import DeclaredRecords, declare
 from app.services.documents.plan import ApplyPlan, PlanStep, StoredRecords, outcome
 from app.services.documents.resource_types import KEPT_FIELDS, KINDS, Encode
 from app.services.records import ceilings, owners
-from app.services.records.floors import Floor, excess
 from app.services.records.pin_quota import PinQuota
 from app.services.records.progress import RecordProgress
+from app.services.records.quotas import Floor, excess
 from app.services.records.record_types import PushedType, Values
-from app.services.records.tier_drains import check_drained
+from app.services.records.tiers import check_drained
 from app.services.records.tokenizers import EncodedText, Tokenizers
 from app.store.base.database import Database
 from app.store.records import bulk, generations
@@ -145,12 +145,10 @@ class Apply:
                 return None
             texts += 1
             if texts > MAX_TEXTS:
-                raise _too_much(f"expected at most {MAX_TEXTS} pins of texts or messages in one document")
+                raise Invalid.at("text", f"expected at most {MAX_TEXTS} pins of texts or messages in one document")
             if time.monotonic() > ends:
-                raise _too_much(f"the texts of this document took longer than {TEXTS_S:g} s to tokenise")
-            prompt = pin.add_generation_prompt
-            work = self._tokenizers.encode(pin.model, pin.text, pin.messages, by, add_generation_prompt=prompt)
-            return awaited(asyncio.run_coroutine_threadsafe(work, loop))
+                raise Invalid.at("text", f"the texts of this document took longer than {TEXTS_S:g} s to tokenise")
+            return awaited(asyncio.run_coroutine_threadsafe(self._tokenizers.encoded(pin, by), loop))
 
         return encode
 
@@ -208,7 +206,7 @@ def _check_document(by: Principal, declared: DeclaredRecords) -> None:
             f"{owners.BOOT!r} is reserved for the file that the management plane applies at its start; "
             "name another owner"
         )
-        raise Forbidden(f"managed_by: {message}", [FieldError("managed_by", message)])
+        raise Forbidden.at("managed_by", message)
 
 
 def _check_owners(by: Principal, declared: DeclaredRecords, result: ApplyPlan) -> None:
@@ -224,14 +222,8 @@ def _check_owners(by: Principal, declared: DeclaredRecords, result: ApplyPlan) -
         except Forbidden as error:
             path = declared.records[step.kind.name][step.key].path
             faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
-    _refuse(faults)
-
-
-def _refuse(faults: list[FieldError]) -> None:
-    """Raise Forbidden if there are faults."""
     if faults:
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults)
+        raise Forbidden.about(faults)
 
 
 async def _check_ceilings(change: Change, declared: DeclaredRecords, result: ApplyPlan) -> None:
@@ -244,18 +236,15 @@ async def _check_ceilings(change: Change, declared: DeclaredRecords, result: App
             if step.kind.name == "quotas":
                 await ceilings.check_quota(change, step.key, before, after)
             elif step.after is not None:
-                end = step.after["expires_at"]
-                left_s = None if end is None else end - change.now
-                salt, strength = step.after["tenant"], step.after["strength"]
                 current = None if step.before is None else step.before["selector"]
-                ceilings.check_pin_selector(change.by, current, step.after["selector"])
-                await ceilings.check_pin(change.session, change.by, salt, strength, left_s)
+                await ceilings.check_pin(change, step.after["tenant"], current, step.after)
         except Forbidden as error:
             record = declared.records[step.kind.name].get(step.key)
             path = f"{step.kind.name}.{step.kind.shown(step.key)}" if record is None else record.path
             faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
             faults += [] if error.errors else [FieldError(path, error.message)]
-    _refuse(faults)
+    if faults:
+        raise Forbidden.about(faults)
 
 
 def _check_sizes(stored: StoredRecords, result: ApplyPlan, pins: Collection[Mapping[str, Any]]) -> None:
@@ -300,12 +289,7 @@ def _check_size(request: ApplyPut, by: Principal) -> None:
     size = sum(len(part if isinstance(part, str) else msgspec.json.encode(part)) for part in parts)
     if size > LIMITED_CHARACTERS:
         most = f"{LIMITED_CHARACTERS:,} characters of a token that is limited to tenants"
-        message = f"expected at most {most}, got {size:,}"
-        raise Invalid(f"document: {message}", [FieldError("document", message)])
-
-
-def _too_much(message: str) -> Invalid:
-    return Invalid(f"text: {message}", [FieldError("text", message)])
+        raise Invalid.at("document", f"expected at most {most}, got {size:,}")
 
 
 def _floor(quota: object) -> Floor:
@@ -317,14 +301,12 @@ def _floor(quota: object) -> Floor:
 
 def _check_prune(request: ApplyPut, declared: DeclaredRecords) -> None:
     if request.prune and not (declared.owner or declared.assumed):
-        message = "expected managed_by, here or in the document: only an owner's records are deleted"
-        raise Invalid(f"prune: {message}", [FieldError("prune", message)])
+        raise Invalid.at("prune", "expected managed_by, here or in the document: only an owner's records are deleted")
 
 
 def _check_expected(request: ApplyPut, numbers: dict[SnapshotType, int], by: Principal) -> None:
     if request.expect and by.salts is not None:
-        message = "generations are the fleet's: only callers of all tenants may expect one"
-        raise Forbidden(f"expect: {message}", [FieldError("expect", message)])
+        raise Forbidden.at("expect", "generations are the fleet's: only callers of all tenants may expect one")
     for kind, number in (request.expect or {}).items():
         if numbers[kind] != number:
             raise PreconditionFailed(

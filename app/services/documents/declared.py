@@ -86,8 +86,7 @@ def declare(
 def refused(faults: list[FieldError], texts: dict[str, str]) -> Invalid:
     """Return all faults as one error, with line numbers where the document is text."""
     located = _with_lines(faults[:MAX_FAULTS], texts)
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return Invalid(f"{located[0].path}: {located[0].message}{more}", located)
+    return Invalid.about([*located, *faults[MAX_FAULTS:]])
 
 
 def _documents(

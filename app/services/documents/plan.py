@@ -77,9 +77,8 @@ def outcome(
                 if key not in records and row["managed_by"] == owner and _is_seen(kind, row, by)
             ]
     if conflicts:
-        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
-        hint = f"take_over (--take-over) makes {'them' if more else 'it'} the document's"
-        raise Conflict(f"{conflicts[0].path}: {conflicts[0].message}{more}; {hint}", conflicts)
+        hint = f"take_over (--take-over) makes {'them' if len(conflicts) > 1 else 'it'} the document's"
+        raise Conflict(f"{Conflict.about(conflicts).message}; {hint}", conflicts)
     order = {kind: number for number, kind in enumerate(KINDS)}
     result.steps.sort(key=lambda step: (order[step.kind.name], step.kind.shown(step.key)))
     return result

@@ -11,6 +11,7 @@ from app.schemas.records.policies import PolicyPut
 from app.schemas.records.quotas import QuotaPut
 from app.schemas.records.tiers import TierPut
 from app.services.base import checks
+from app.services.base.expiry import moment
 from app.services.records import pin_intent, policy_intent, quota_intent, tier_intent
 from app.services.records.pin_intent import PINS
 from app.services.records.policy_intent import POLICIES
@@ -57,7 +58,7 @@ def _named(name: str, resolve: Callable[[], T]) -> T:
     except Invalid as error:
         raise Invalid(error.message, faults + error.errors) from None
     if faults:
-        raise Invalid(f"{faults[0].path}: {faults[0].message}", faults)
+        raise Invalid.about(faults)
     return found
 
 
@@ -72,7 +73,7 @@ def _tier(name: str, intent: TierPut, _now: float, _encode: Encode) -> CheckedRe
 def _moment(value: float | str | None) -> float | None:
     """Return Unix seconds; None also for an invalid value, which the pin's own check reports."""
     try:
-        return None if value is None else pin_intent.moment(value)
+        return None if value is None else moment(value)
     except (ValueError, OverflowError):
         return None
 

@@ -29,6 +29,7 @@ from app.schemas.fleet.enrolment import JoinTokenAnswer, JoinTokenList, JoinToke
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.durations import span
+from app.services.base.fields import answer
 from app.services.base.principals import PLANE, Principal
 from app.services.base.throttle import Throttle
 from app.store.base.database import Database
@@ -145,7 +146,7 @@ class Enrolment:
     async def delete(self, ident: str, by: Principal) -> None:
         """Delete a join token. Nodes that joined with it stay. Raises NotFound."""
         async with self._changes.begin(by) as change:
-            row = await enrolment.get(change.session, ident)
+            row = await change.session.get(JoinTokenRow, ident)
             if row is None:
                 raise checks.missing("join token", ident)
             change.noted("delete", "join_token", ident, _audited(row), None, event=JoinTokenDeleted(ident))
@@ -362,17 +363,7 @@ def _name(text: str) -> str:
 
 
 def _answer(row: JoinTokenRow, joined: list[str]) -> JoinTokenAnswer:
-    return JoinTokenAnswer(
-        id=row.id,
-        name=row.name,
-        labels=row.labels or {},
-        uses_left=row.uses_left,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        nodes=joined,
-    )
+    return answer(JoinTokenAnswer, row, labels=row.labels or {}, nodes=joined)
 
 
 def _audited(row: JoinTokenRow) -> dict[str, object]:

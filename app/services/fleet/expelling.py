@@ -1,9 +1,10 @@
 """Expel, kill and readmit engines of a node."""
 
-from app.errors import FieldError, Invalid
+from app.errors import Invalid
 from app.observe.catalogue.fleet import EngineExpelRequested, EngineReadmitRequested
 from app.schemas.fleet.nodes import ExpelAnswer, ExpelPost
 from app.services.base.changes import Changes
+from app.services.base.fields import answer
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
 from dataplane.protocol.control.nodes import Expel, Expelled
@@ -20,8 +21,7 @@ class EngineExpulsion:
         Raises NotFound, Invalid, NodeUnreachable, NodeRefused.
         """
         if not request.on and (request.force or request.kill):
-            message = "expected true with force or kill"
-            raise Invalid(f"on: {message}", [FieldError("on", message)])
+            raise Invalid.at("on", "expected true with force or kill")
         node = self._targets.node(name)
         self._targets.node_requests.check(node)
         verb = "expel" if request.on else "readmit"
@@ -31,15 +31,6 @@ class EngineExpulsion:
         )
         await self._changes.note(verb, "node", name, after, by, event, name)
         reply = await self._targets.node_requests.ask(
-            node, lambda nonce: Expel(nonce, client, request.on, request.force, request.kill), Expelled
+            node, Expel("", client, request.on, request.force, request.kill), Expelled
         )
-        return ExpelAnswer(
-            node=name,
-            pid=reply.pid,
-            clients=reply.clients,
-            leased_blocks=reply.leased_blocks,
-            dropped=reply.dropped,
-            killed=reply.killed,
-            quarantined_bytes=reply.quarantined_bytes,
-            waits_for_pids=reply.waits_for_pids,
-        )
+        return answer(ExpelAnswer, reply, node=name)

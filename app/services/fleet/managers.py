@@ -11,6 +11,7 @@ from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered, Manag
 from app.observe.events import EventBus, fields_of
 from app.push.leader_election import LeaderElection
 from app.schemas.fleet.managers import ManagerAnswer, ManagerList
+from app.services.base.fields import answer
 from app.store.base import notify
 from app.store.base.database import Database
 from app.store.base.notify import Notification
@@ -51,17 +52,7 @@ class Managers:
 
     def _answer(self, row: ManagerRow, now: float) -> ManagerAnswer:
         alive = now - row.seen_at < ALIVE_S
-        return ManagerAnswer(
-            id=row.id,
-            host=row.host,
-            pid=row.pid,
-            url=row.url,
-            pushing=row.pushing and alive,
-            alive=alive,
-            answering=row.id == self.id,
-            started_at=row.started_at,
-            seen_at=row.seen_at,
-        )
+        return answer(ManagerAnswer, row, pushing=row.pushing and alive, alive=alive, answering=row.id == self.id)
 
     async def run(self) -> None:
         """Register this manager periodically, forever. Raises StoreUnavailable."""

@@ -7,6 +7,7 @@ from app.ingest.node_conditions import NodeConditions
 from app.schemas.fleet.ipc import NodeIpc, NodeIpcList
 from app.schemas.fleet.nodes import NodeAnswer, NodeFault, NodeGateway, NodeList, NodeNumbers, ObservedState
 from app.services.base import redaction
+from app.services.base.fields import answer
 from app.services.base.principals import PLANE, Principal
 from app.services.fleet.cache_start import is_cold
 from app.services.fleet.targets import known_node
@@ -52,25 +53,12 @@ class Nodes:
         return whole if by.salts is None else redaction.name_of(whole)
 
     def _whole(self, node: FleetNode) -> NodeAnswer:
-        return NodeAnswer(
-            name=node.name,
+        return answer(
+            NodeAnswer,
+            node,
             state=self._progress.state(node).value,
-            epoch=node.epoch,
             pid=0 if node.lost else node.pid,
-            release=node.release,
-            engine_socket=node.engine_socket,
-            control_url=node.control_url,
-            events_url=node.events_url,
-            public_key=node.public_key,
-            joined_by=node.joined_by,
-            labels=node.labels,
-            reported_labels=node.reported_labels,
-            own_labels=node.own_labels,
-            draining=node.draining,
             admitted_managers=[] if node.stats is None else node.stats.admitted_managers,
-            clock_offset_s=node.clock_offset_s,
-            capacity_bytes=node.capacity_bytes,
-            seen_at=node.seen_at,
             desired=self._progress.generations(),
             observed={
                 kind: ObservedState(seen.generation, seen.digest, seen.store) for kind, seen in node.observed.items()
@@ -86,30 +74,17 @@ class Nodes:
 
 
 def _numbers(stats: NodeStats) -> NodeNumbers:
-    return NodeNumbers(
-        at=stats.at,
-        uptime_s=stats.uptime_s,
-        armed=stats.armed,
-        pool=stats.pool,
-        totals=stats.totals,
-        refused=stats.refused,
+    return answer(
+        NodeNumbers,
+        stats,
         engines=[engine for engine in stats.engines if engine.is_engine],
-        policy=stats.policy,
         spaces=stats.spaces[:MAX_SPACES],
         spaces_total=len(stats.spaces),
         sweeps=stats.sweeps[:MAX_SWEEPS],
-        adopted_blocks=stats.adopted_blocks,
-        start=stats.start,
         cold=is_cold(stats),
-        draining=stats.draining,
         gateway=None if stats.gateway is None else _gateway(stats.gateway),
         gpu_copy_pools=stats.gpu_copy_pools[:MAX_GPU_COPY_POOLS],
-        gpu_copy_pool_bytes=stats.gpu_copy_pool_bytes,
         tiers=stats.tiers[:MAX_TIERS],
-        tier_directory_blocks=stats.tier_directory_blocks,
-        tier_directory_unlisted=stats.tier_directory_unlisted,
-        id_journal_bytes=stats.id_journal_bytes,
-        id_journal_capacity_bytes=stats.id_journal_capacity_bytes,
     )
 
 
@@ -118,18 +93,10 @@ def _gateway(stats: GatewayStats) -> NodeGateway:
     for operation in stats.operations:
         for reason, count in operation.failures.items():
             failures[reason] = failures.get(reason, 0) + count
-    return NodeGateway(
-        gateway=stats.gateway,
-        url=stats.url,
-        chunk_tokens=stats.chunk_tokens,
-        connections=stats.connections,
+    return answer(
+        NodeGateway,
+        stats,
         workers=stats.instances,
-        lookups=stats.lookups,
-        lookups_ended=stats.lookups_ended,
         requests={operation.operation: operation.requests for operation in stats.operations},
         failures=failures,
-        unanswered=stats.unanswered,
-        problem=stats.problem,
-        name_restored=stats.name_restored,
-        memory_short=stats.memory_short,
     )

@@ -3,6 +3,7 @@
 import msgspec
 
 from app.schemas.fleet.pushes import PushAnswer, PushFault, PushList
+from app.services.base.fields import answer
 from app.store.base.database import Database
 from app.store.fleet import pushes
 from app.store.fleet.pushes import PushRow
@@ -20,6 +21,4 @@ class Pushes:
 
 
 def _answer(row: PushRow) -> PushAnswer:
-    fields = {name: getattr(row, name) for name in PushAnswer.__struct_fields__}
-    fields["faults"] = msgspec.convert(row.faults, list[PushFault])
-    return PushAnswer(**fields)
+    return answer(PushAnswer, row, faults=msgspec.convert(row.faults, list[PushFault]))

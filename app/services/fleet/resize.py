@@ -25,13 +25,11 @@ class PoolResize:
     async def resize(self, name: str, request: ResizePost, by: Principal) -> ResizeAnswer:
         """Enlarge the pool. Raises NotFound, Invalid, NodeUnreachable, NodeRefused."""
         node = known_node(self._fleet, name)
-        faults = checks.Faults()
-        size = faults.check("pool_bytes", lambda: _pool(request.pool_bytes)) or 0
-        faults.stop()
+        size = checks.valid("pool_bytes", lambda: _pool(request.pool_bytes))
         self._node_requests.check(node)
         await self._changes.note("resize", "node", name, {"pool_bytes": size}, by, NodeResizeRequested(size), name)
         try:
-            reply = await self._node_requests.ask(node, lambda nonce: Resize(nonce, size), Resized)
+            reply = await self._node_requests.ask(node, Resize("", size), Resized)
         except NodeRefused as refusal:
             await self._changes.denied("resize", "node", name, {"pool_bytes": size}, by, str(refusal))
             raise

@@ -1,26 +1,9 @@
-"""Selects the nodes of a request, and collects their answers."""
+"""Selects the nodes of a request."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-from app.errors import LarderError
 from app.ingest.fleet import Fleet, FleetNode
 from app.push.node_requests import NodeRequests
 from app.schemas.cache.actions import TargetedPost
 from app.services.base import checks
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class NodeOutcome(Generic[T]):
-    """Outcome of a request to one node: an answer or an error."""
-
-    node: FleetNode
-    answer: T | None
-    error: str | None
 
 
 def known_node(fleet: Fleet, name: str) -> FleetNode:
@@ -70,14 +53,3 @@ class Targets:
         node = self.node(name)
         self.node_requests.check(node)
         return [node]
-
-    async def each(self, nodes: Sequence[FleetNode], ask: Callable[[FleetNode], Awaitable[T]]) -> list[NodeOutcome[T]]:
-        """Ask all nodes concurrently; the error of each failed one is returned, not raised."""
-
-        async def ask_one(node: FleetNode) -> NodeOutcome[T]:
-            try:
-                return NodeOutcome(node, await ask(node), None)
-            except LarderError as error:
-                return NodeOutcome(node, None, error.message)
-
-        return list(await asyncio.gather(*(ask_one(node) for node in nodes)))

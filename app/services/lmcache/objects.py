@@ -91,7 +91,7 @@ class LmcacheObjects:
         lookups: Lookups,
         large_work: LargeWork,
     ) -> None:
-        self._targets = targets
+        self._requests = targets.node_requests
         self._changes = changes
         self._blocks = blocks
         self._actions = actions
@@ -112,7 +112,7 @@ class LmcacheObjects:
             turn, cursor = _turn(page_token, by)
             salt = None if by.salts is None else sorted(by.salts)[turn]
             query = ListBlocks("", tenant=salt, model=model, gateway=LMCACHE)
-            page = await self._blocks.listed(query, self._targets.node_requests.connected(), page_size, cursor)
+            page = await self._blocks.listed(query, self._requests.connected(), page_size, cursor)
         except Invalid:
             raise Malformed("page_token: expected next_page_token of a page of this list") from None
         if page.failed_nodes:  # a client that copies or deletes by this list must not mistake a part for the whole
@@ -157,7 +157,7 @@ class LmcacheObjects:
 
     async def _readable(self, salt: str, model: str, keys: Iterable[str]) -> Sequence[CachedBlock]:
         """Return the readable blocks of these keys on all nodes."""
-        nodes = self._targets.node_requests.connected()
+        nodes = self._requests.connected()
         found: list[CachedBlock] = []
         ordered = sorted(keys)
         for at in range(0, len(ordered), _BATCH):
@@ -187,18 +187,13 @@ class LmcacheObjects:
         Malformed, Forbidden, NodeUnreachable."""
         _check_tier(request.tier, ("l1",))
         by.check_whole("clearing")
-        nodes = self._targets.node_requests.connected()
+        nodes = self._requests.connected()
         names = [node.name for node in nodes]
         audited = {"gateway": LMCACHE, "force": request.force, "nodes": names}
         scope = "everything of LMCache's clients"
         event = SweepRequested("clear", scope, names)
         await self._changes.note("clear", "blocks", scope, audited, by, event)
-        replies = await self._targets.each(
-            nodes,
-            lambda node: self._targets.node_requests.ask(
-                node, lambda nonce: ClearGateway(nonce, LMCACHE, request.force), Swept
-            ),
-        )
+        replies = await self._requests.ask_all(nodes, ClearGateway("", LMCACHE, request.force), Swept)
         _all_did(each.error for each in replies)
         return {"status": "ok", "cleared": {"tier": "l1"}}
 
@@ -261,11 +256,9 @@ class LmcacheObjects:
             raise Malformed("block_ids is required")
         if request.chunk_size <= 0:
             raise Malformed("chunk_size must be positive")
-        answer = await self._targets.node_requests.ask(
+        answer = await self._requests.ask(
             node,
-            lambda nonce: DigestEngine(
-                nonce, LMCACHE, request.instance_id, request.block_ids, request.chunk_size, request.layerwise
-            ),
+            DigestEngine("", LMCACHE, request.instance_id, request.block_ids, request.chunk_size, request.layerwise),
             EngineDigests,
         )
         layers = {f"layer_{number}": digests for number, digests in enumerate(answer.digests)}
@@ -280,10 +273,7 @@ class LmcacheObjects:
 
     async def _engine(self, number: int) -> tuple[FleetNode, GatewayInstance]:
         """Return a worker and its node, as nodes report them now. Raises NotFound, NodeUnreachable."""
-        replies = await self._targets.each(
-            self._targets.node_requests.connected(),
-            lambda node: self._targets.node_requests.ask(node, DescribeNode, Description),
-        )
+        replies = await self._requests.ask_all(self._requests.connected(), DescribeNode(""), Description)
         for each in replies:
             gateway = None if each.answer is None else each.answer.stats.gateway
             for instance in () if gateway is None else gateway.instances:
@@ -294,8 +284,8 @@ class LmcacheObjects:
     async def _resident(self, request: PrefetchPost, keys: bytes) -> int | None:
         """Return the number of blocks of all ranks on the node that has most of them; None if no worker of the model
         ever connected."""
-        replies = await self._targets.each(
-            self._targets.node_requests.connected(),
+        replies = await self._requests.each(
+            self._requests.connected(),
             lambda node: self._lookups.spaces(node, request.model_name, keys, request.cache_salt),
         )
         _all_did(each.error for each in replies)

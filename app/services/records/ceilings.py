@@ -5,19 +5,18 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import FieldError, Forbidden
 from app.observe.catalogue.records import CeilingChanged, CeilingCreated, CeilingDeleted
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut
 from app.services.base import checks
-from app.services.base.changes import Action, Change, Changes
+from app.services.base.changes import Change, Changes
 from app.services.base.durations import span
 from app.services.base.merge import patched
 from app.services.base.preconditions import Precondition
 from app.services.base.principals import Principal
-from app.services.records.record_types import RecordType, checked, columns
+from app.services.records.record_types import RecordType, checked
 from app.store.base.database import Database
 from app.store.records import ceilings
 from app.store.records.ceilings import CeilingRow
@@ -32,15 +31,11 @@ MAX_BYTES = 1 << 60
 _BOUNDED = (*SIZES, "max_weight")
 _UNASKED: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce"}
 """Quota of a tenant that has none: no bounds."""
-_EVENTS: dict[Action, type[CeilingCreated | CeilingChanged | CeilingDeleted]] = {
-    "create": CeilingCreated,
-    "update": CeilingChanged,
-    "delete": CeilingDeleted,
-}
 CEILINGS = RecordType(
     noun="ceiling",
-    event=lambda action, tenant, _values, _generation: _EVENTS[action](tenant),
+    events=(CeilingCreated, CeilingChanged, CeilingDeleted),
     row=CeilingRow,
+    sortable=ceilings.SORTABLE,
     key="tenant",
     put=CeilingPut,
     written=CeilingPut.__struct_fields__,
@@ -62,16 +57,12 @@ class Ceilings:
         """Return the tenant's ceiling. Raises Invalid, Forbidden, NotFound."""
         salt = checks.tenant_in_path(tenant)
         by.check_salt(salt)
-        async with self._database.read() as session:
-            row = await ceilings.get(session, salt)
-        if row is None:
-            raise CEILINGS.missing(salt)
+        row = await CEILINGS.read(self._database, salt)
         return _seen(row, by)
 
     async def page(self, page_request: PageRequest, by: Principal) -> CeilingList:
         """Return a page of the ceilings that the caller may see. Raises Invalid."""
-        async with self._database.read() as session:
-            page = await ceilings.page(session, page_request, by.salts)
+        page = await CEILINGS.page(self._database, page_request, salts=by.salts)
         return CeilingList([_seen(row, by) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
@@ -79,13 +70,10 @@ class Ceilings:
     ) -> tuple[CeilingAnswer, bool]:
         """Store the record unless it is a dry run. Return it and whether it is new. Raises Invalid, PreconditionFailed,
         PreconditionRequired."""
-        faults = checks.Faults()
-        salt = faults.check("tenant", lambda: checks.new_tenant(tenant))
-        faults.stop()
-        assert salt is not None
+        salt = checks.valid("tenant", lambda: checks.new_tenant(tenant))
         values = _checked(request)
         async with self._changes.begin(by, dry_run=dry_run) as change:
-            row = await ceilings.get(change.session, salt)
+            row = await change.session.get(CeilingRow, salt)
             CEILINGS.check_state(expected, salt, row)
             made = CEILINGS.write(change, salt, row, values)
         return _answer(made), row is None
@@ -118,7 +106,7 @@ async def check_quota(
     if change.by.salts is None:
         return
     change.by.check_salt(salt)
-    row = await ceilings.get(change.session, salt)
+    row = await change.session.get(CeilingRow, salt)
     if row is None:
         raise Forbidden(
             f"the tenant {shown(salt)!r} has no ceiling, so this token may not change its quota; an admin sets one: "
@@ -141,28 +129,26 @@ async def check_quota(
         raise Forbidden("; ".join(f"{fault.path}: {fault.message}" for fault in faults), faults)
 
 
-async def check_pin(session: AsyncSession, by: Principal, salt: str, strength: str, ends_in_s: float | None) -> None:
-    """Refuse a pin beyond the tenant's ceiling to a caller who is limited to tenants. Raises Forbidden."""
-    if by.salts is None:
+async def check_pin(change: Change, salt: str, selector: Mapping[str, str] | None, values: Mapping[str, Any]) -> None:
+    """Refuse a pin beyond the tenant's ceiling, and a changed selector, to a caller who is limited to tenants.
+    `selector`: of the pin as it is; `values`: its columns as they will be. Raises Forbidden."""
+    if change.by.salts is None:
         return
-    by.check_salt(salt)
-    row = await ceilings.get(session, salt)
+    if (selector or None) != (values["selector"] or None):
+        message = "labels of nodes belong to the fleet: only callers of all tenants may set a pin's selector"
+        raise Forbidden.at("selector", message)
+    change.by.check_salt(salt)
+    row = await change.session.get(CeilingRow, salt)
+    strength = values["strength"]
     allowed = STRENGTHS if row is None or row.strengths is None else tuple(row.strengths)
     if strength not in allowed:
         message = f"expected {' or '.join(allowed) or 'none: no pins'} (the tenant's ceiling), got {strength}"
-        raise Forbidden(f"strength: {message}", [FieldError("strength", message)])
+        raise Forbidden.at("strength", message)
     most = None if row is None else row.max_ttl_s
+    ends_in_s = None if values["expires_at"] is None else values["expires_at"] - change.now
     if most is not None and (ends_in_s is None or ends_in_s > most):
         got = "no end" if ends_in_s is None else span(round(ends_in_s))
-        message = f"expected an end within {span(most)}: the tenant's ceiling; got {got}"
-        raise Forbidden(f"ttl_s: {message}", [FieldError("ttl_s", message)])
-
-
-def check_pin_selector(by: Principal, current: Mapping[str, str] | None, request: Mapping[str, str] | None) -> None:
-    """Refuse a changed pin selector to a caller who is limited to tenants. Raises Forbidden."""
-    if by.salts is not None and (current or None) != (request or None):
-        message = "labels of nodes belong to the fleet: only callers of all tenants may set a pin's selector"
-        raise Forbidden(f"selector: {message}", [FieldError("selector", message)])
+        raise Forbidden.at("ttl_s", f"expected an end within {span(most)}: the tenant's ceiling; got {got}")
 
 
 def _above(name: str, row: CeilingRow, current: Mapping[str, Any] | None, wish: Mapping[str, Any]) -> FieldError | None:
@@ -213,16 +199,9 @@ def _size(given: int | str | None) -> int | None:
 
 
 def _answer(row: CeilingRow) -> CeilingAnswer:
-    values = columns(row, CEILINGS.written)
+    values = CEILINGS.described(row, ("tenant", *CEILINGS.written, "revision"))
     values["no_bound"] = [*(row.no_bound or ()), *(["max_ttl_s"] if row.max_ttl_s is None else [])]
-    return CeilingAnswer(
-        tenant=shown(row.tenant),
-        **values,
-        etag=CEILINGS.etag(row),
-        revision=row.revision,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    return CeilingAnswer(**values)
 
 
 def _seen(row: CeilingRow, by: Principal) -> CeilingAnswer:

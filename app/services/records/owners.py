@@ -4,7 +4,7 @@ An owner's next document with `prune` deletes the owner's records that it lacks,
 contains records of another owner. So a change of a record's owner affects both owners.
 """
 
-from app.errors import FieldError, Forbidden
+from app.errors import Forbidden
 from app.services.base.principals import Principal
 
 BOOT = "boot"
@@ -24,5 +24,4 @@ def check(by: Principal, current: str | None, owner: str, document: str = "", *,
         expected = "none: tokens that are limited to tenants name an owner only for a whole document"
     else:
         expected = f"{current!r}, as it is: tokens that are limited to tenants may not change a record's owner"
-    message = f"expected {expected}; got {owner!r}"
-    raise Forbidden(f"managed_by: {message}", [FieldError("managed_by", message)])
+    raise Forbidden.at("managed_by", f"expected {expected}; got {owner!r}")

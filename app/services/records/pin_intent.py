@@ -1,42 +1,39 @@
-"""A requested pin, checked and resolved to keys: the server cuts and hashes tokens as engines do."""
+"""Requested pins, resolved to keys as engines cut and hash tokens, and patches of pins, which keep the keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from app.observe.catalogue.records import PinChanged, PinCreated, PinDeleted
 from app.schemas.base.records import written
-from app.schemas.records.pins import STORED, PinPut, PinRecord
+from app.schemas.records.pins import SETTINGS, STORED, PinPut, PinRecord
 from app.services.base import checks
-from app.services.base.changes import Action
-from app.services.base.durations import span
+from app.services.base.expiry import expiry, future, ttl
+from app.services.base.merge import check_names, converted
 from app.services.records.key_intent import check_tokens, unpacked
 from app.services.records.prefixes import FoundPrefix
 from app.services.records.record_types import PushedType, Values, checked, columns
 from app.services.records.tokenizers import EncodedText
+from app.store.records import pins
 from app.store.records.pins import PinRow
 from dataplane.protocol.control.snapshots import digest_of
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import DEFAULT_TENANT, shown
 
-MAX_TTL_S = 10 * 366 * 86_400.0
 SOURCES = ("tokens", "keys", "prefix", "text", "messages")
 
 
-_EVENTS: dict[Action, type[PinCreated | PinChanged | PinDeleted]] = {
-    "create": PinCreated,
-    "update": PinChanged,
-    "delete": PinDeleted,
-}
 PINS = PushedType(
     name="pins",
     noun="pin",
     row=PinRow,
+    sortable=pins.SORTABLE,
     key="name",
     put=PinPut,
     written=written(PinRecord),
-    event=lambda action, name, values, generation: _EVENTS[action](name, values["tenant"], generation),
+    events=(PinCreated, PinChanged, PinDeleted),
 )
 
 
@@ -56,8 +53,7 @@ def resolve(intent: PinPut, prefix: FoundPrefix | None, now: float, encoded: Enc
     model = faults.check("model", lambda: _model(intent, prefix))
     salt = faults.check("tenant", lambda: _salt(intent, prefix))
     stored = checked(columns(intent, STORED), faults)
-    timed = "expires_at" if intent.ttl_s is None or intent.expires_at is not None else "ttl_s"
-    expires_at = faults.check(timed, lambda: _expiry(intent, now))
+    expires_at = expiry(intent.ttl_s, intent.expires_at, now, faults)
     _check_strength(intent, faults)
     check_sources(intent, faults)
     if prefix is not None:
@@ -152,37 +148,42 @@ def _check_strength(intent: PinPut, faults: checks.Faults) -> None:
         )
 
 
-def _expiry(intent: PinPut, now: float) -> float | None:
-    if intent.ttl_s is not None and intent.expires_at is not None:
-        raise ValueError("expected at most one of 'ttl_s' and 'expires_at'")
-    if intent.ttl_s is not None:
-        return now + ttl(intent.ttl_s)
-    return None if intent.expires_at is None else future(intent.expires_at, now)
+def patched_values(row: PinRow, patch: dict[str, Any], now: float) -> Values:
+    """Return the columns of a pin that a patch sets; null resets a field to its default. Raises Invalid with every
+    fault found."""
+    check_names(patch, SETTINGS)
+    request = converted(PinPut, {name: value for name, value in patch.items() if value is not None})
+    faults = checks.Faults()
+    given = columns(request, [name for name in STORED if name in patch])
+    values = checked({**columns(row, STORED), **given}, faults)
+    expires_at, refresh_s = _end(row, request, patch, now, faults)
+    if values["strength"] == "permanent" and (expires_at is not None or refresh_s is not None):
+        faults.add("strength", "a permanent pin has no end: set expires_at to null with it, or use 'guaranteed'")
+    faults.stop()
+    return {**values, "expires_at": expires_at, "refresh_s": refresh_s}
 
 
-def ttl(seconds: float) -> float:
-    """Check a duration in seconds. Raises ValueError."""
-    if not 0 < seconds <= MAX_TTL_S:
-        raise ValueError(f"expected more than 0 and at most {span(MAX_TTL_S)}, got {span(seconds)}")
-    return seconds
-
-
-def future(value: float | str, now: float) -> float:
-    """Return a point in time in the future, as Unix seconds. Raises ValueError."""
-    at = moment(value)
-    if not now < at <= now + MAX_TTL_S:
-        raise ValueError("expected a moment in the future, within ten years")
-    return at
-
-
-def moment(value: float | str) -> float:
-    """Return Unix seconds, from a number or from RFC 3339. Raises ValueError."""
-    if not isinstance(value, str):
-        return value
-    try:
-        parsed = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError(f"expected RFC 3339 such as '2030-01-31T12:00:00Z', got {value[:40]!r}") from None
-    if parsed.tzinfo is None:
-        raise ValueError("expected a moment with an offset, such as '2030-01-31T12:00:00Z'")
-    return parsed.timestamp()
+def _end(
+    row: PinRow, request: PinPut, patch: dict[str, Any], now: float, faults: checks.Faults
+) -> tuple[float | None, float | None]:
+    """Return the end of the pin in Unix seconds, and the seconds from a hit to the new end."""
+    end, refresh_s = row.expires_at, row.refresh_s
+    refreshes = request.refresh_on_hit if "refresh_on_hit" in patch else refresh_s is not None
+    seconds: float | UnsetType | None = request.ttl_s if "ttl_s" in patch else UNSET
+    moment: float | str | UnsetType | None = request.expires_at if "expires_at" in patch else UNSET
+    if seconds is None or moment is None:
+        end = refresh_s = None
+        refreshes = refreshes and "refresh_on_hit" in patch
+    if isinstance(seconds, (int, float)) and moment is not UNSET and moment is not None:
+        faults.add("expires_at", "expected at most one of 'ttl_s' and 'expires_at'")
+    elif isinstance(seconds, (int, float)):
+        checked_s = faults.check("ttl_s", lambda: ttl(seconds))
+        if checked_s is not None:
+            end, refresh_s = now + checked_s, checked_s
+    elif isinstance(moment, (int, float, str)):
+        end = faults.check("expires_at", lambda: future(moment, now))
+        if "refresh_on_hit" not in patch:
+            refreshes = False
+    if refreshes and (refresh_s is None or end is None) and not faults.errors:
+        faults.add("refresh_on_hit", "expected a ttl_s, to which every hit extends the pin")
+    return end, refresh_s if refreshes else None

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.errors import Conflict, FieldError
+from app.errors import Conflict
 from app.services.base.principals import Principal
 from app.services.base.snapshot_sizes import record_bytes
 from app.store.records import snapshot_size
@@ -57,7 +57,7 @@ class PinQuota:
                     f"callers that are limited to tenants may create at most {most:,} {what} for the tenant "
                     f"{shown(salt)!r}; with this change it would have {would_be:,}"
                 )
-                raise Conflict(f"tenant: {message}", [FieldError("tenant", message)])
+                raise Conflict.at("tenant", message)
 
 
 def _by_tenant(pins: Iterable[Mapping[str, Any]], by: Principal) -> dict[str, SnapshotSize]:

@@ -23,22 +23,26 @@ from app.schemas.records.pins import (
 )
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
+from app.services.base.expiry import ttl
+from app.services.base.fields import answer
 from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import PLANE, Principal
 from app.services.records import ceilings, owners
-from app.services.records.pin_intent import PINS, PinIntent, check_sources, resolve, ttl
-from app.services.records.pin_patch import patched_values
+from app.services.records.pin_intent import PINS, PinIntent, check_sources, patched_values, resolve
 from app.services.records.pin_quota import PinQuota
 from app.services.records.prefixes import PrefixService
 from app.services.records.progress import RecordProgress
-from app.services.records.record_types import Values, columns, fields
-from app.services.records.tokenizers import EncodedText, Tokenizers
+from app.services.records.record_types import Values, columns
+from app.services.records.tokenizers import Tokenizers
 from app.store.base.database import Database
-from app.store.records import pins
+from app.store.records import bulk, pins
 from app.store.records.pins import PinRow
 from dataplane.base.units import format_size
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.stats.pins import PinInTier, PinStats
+
+_SUMMED = ("resident", "bytes", "guaranteed", "degraded", "gpu_copies", "gpu_copy_bytes", "gpu_copies_wanted")
+"""Fields of an answer that are sums over all nodes."""
 
 
 class Pins:
@@ -75,7 +79,7 @@ class Pins:
         """Return the keys of the pin, with which it can be created again. Raises Invalid, NotFound."""
         checks.pin_name(name)
         async with self._database.read() as session:
-            row = await pins.get(session, name)
+            row = await session.get(PinRow, name)
             if row is None or not by.sees(row.tenant):
                 raise PINS.missing(name)
             body = (await pins.bodies(session, [row.keys_digest]))[row.keys_digest]
@@ -83,8 +87,7 @@ class Pins:
 
     async def page(self, page_request: PageRequest, filters: PinFilters, by: Principal) -> PinList:
         """Return a page of pins of the tenants that the caller may see. Raises Invalid."""
-        async with self._database.read() as session:
-            page = await pins.page(session, page_request, filters, by.salts)
+        page = await PINS.page(self._database, page_request, vars(filters), by.salts)
         return PinList(self.answers(page.rows, by), page.total, page.next_cursor)
 
     async def put(
@@ -97,13 +100,13 @@ class Pins:
         check_sources(request, faults)
         faults.stop()
         prefix = None if request.prefix is None else await self._prefixes.keys(request.prefix, by, request.tenant)
-        encoded = await self._encoded(request, by)
+        encoded = await self._tokenizers.encoded(request, by)
         # In a thread: hashing the most tokens takes about 10 ms.
         intent = await asyncio.to_thread(resolve, request, prefix, time.time(), encoded)
         salt = intent.values["tenant"]
         by.check_salt(salt)
         async with self._changes.begin(by, "pins") as change:
-            row = await pins.get(change.session, name)
+            row = await change.session.get(PinRow, name)
             if row is not None and not by.sees(row.tenant):
                 raise checks.taken("pin", name)
             PINS.check_state(expected, name, row)
@@ -115,22 +118,14 @@ class Pins:
         await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row], by)[0], created
 
-    async def _encoded(self, request: PinPut, by: Principal) -> EncodedText | None:
-        """Return the tokens of a text or messages; None without them, or without a model, which `resolve` reports."""
-        if (request.text is None and request.messages is None) or not request.model:
-            return None
-        return await self._tokenizers.encode(
-            request.model, request.text, request.messages, by, add_generation_prompt=request.add_generation_prompt
-        )
-
     async def _write(self, change: Change, name: str, row: PinRow | None, intent: PinIntent) -> PinRow:
         """Write the intent to the record, and the keys."""
         old_digest = None if row is None else row.keys_digest
         digest = intent.values["keys_digest"]
-        await pins.put_body(change.session, digest, intent.body, change.now)
+        await bulk.put_bodies(change.session, {digest: intent.body}, change.now)
         row = PINS.write(change, name, row, intent.values, owner=change.by.actor)
         if old_digest not in (None, digest):
-            await pins.drop_unused_body(change.session, str(old_digest))
+            await bulk.drop_unused_bodies(change.session, [str(old_digest)])
         return row
 
     async def patch(
@@ -160,9 +155,7 @@ class Pins:
         """Move the end of a pin to at least `ttl_s` seconds from now. Raises Invalid, NotFound; Conflict if the pin has
         no end."""
         checks.pin_name(name)
-        faults = checks.Faults()
-        faults.check("ttl_s", lambda: ttl(request.ttl_s))
-        faults.stop()
+        checks.valid("ttl_s", lambda: ttl(request.ttl_s))
         async with self._changes.begin(by, "pins") as change:
             row = await self._own(change, name)
             if row.expires_at is None:
@@ -182,12 +175,12 @@ class Pins:
             row = await self._own(change, name)
             PINS.check_state(expected, name, row)
             await PINS.remove(change, row)
-            await pins.drop_unused_body(change.session, row.keys_digest)
+            await bulk.drop_unused_bodies(change.session, [row.keys_digest])
         await self._progress.wait("pins", change.generations["pins"], wait_s)
 
     async def _own(self, change: Change, name: str) -> PinRow:
         """Return a record that the caller may change. Raises NotFound, also if the caller may not see the record."""
-        row = await pins.get(change.session, name)
+        row = await change.session.get(PinRow, name)
         if row is None or not change.by.sees(row.tenant):
             raise PINS.missing(name)
         return row
@@ -215,22 +208,13 @@ class Pins:
         expires_at, expired = _end(row, seen, now)
         nothing_seen = not expired and bool(seen) and all(map(is_empty, seen))
         return PinAnswer(
-            **{**fields(row, PinShared.__struct_fields__), "expires_at": expires_at},
+            **{**PINS.described(row, PinShared.__struct_fields__), "expires_at": expires_at},
             refresh_on_hit=row.refresh_s is not None,
             ttl_s=row.refresh_s,
             owner=row.owner,
             origin=None if not row.origin else msgspec.convert(row.origin, PinOrigin),
-            etag=PINS.etag(row),
-            created_at=row.created_at,
-            updated_at=row.updated_at,
+            **{name: sum(getattr(pin, name) for pin in seen) for name in _SUMMED},
             resolved=sum(pin.resolved for pin in seen) or row.key_count,
-            resident=sum(pin.resident for pin in seen),
-            bytes=sum(pin.bytes for pin in seen),
-            guaranteed=sum(pin.guaranteed for pin in seen),
-            degraded=sum(pin.degraded for pin in seen),
-            gpu_copies=sum(pin.gpu_copies for pin in seen),
-            gpu_copy_bytes=sum(pin.gpu_copy_bytes for pin in seen),
-            gpu_copies_wanted=sum(pin.gpu_copies_wanted for pin in seen),
             tiers=_in_tiers(seen),
             only_in_tiers=0 if expired else sum(pin.only_in_tiers for pin in seen),
             not_loaded="" if expired else max((pin.not_loaded for pin in seen), default=""),
@@ -238,20 +222,7 @@ class Pins:
             holds_nothing=nothing_seen and not unlisted,
             unlisted_tiers=sorted(unlisted) if nothing_seen else [],
             summary=_summary(row, seen),
-            nodes={
-                node: PinOnNode(
-                    pin.resolved,
-                    pin.resident,
-                    pin.bytes,
-                    pin.gpu_copies,
-                    pin.gpu_copy_bytes,
-                    pin.gpu_copies_wanted,
-                    pin.tiers,
-                    pin.only_in_tiers,
-                    pin.not_loaded,
-                )
-                for node, pin in sorted(by_node.items())
-            },
+            nodes={node: answer(PinOnNode, pin) for node, pin in sorted(by_node.items())},
             status=self._progress.status(
                 "pins", row.generation, name=row.name, selector=row.selector, since=row.updated_at, whole=whole
             ),
@@ -283,9 +254,7 @@ def _in_tiers(seen: Iterable[PinStats]) -> dict[str, PinInTier]:
 async def _check(change: Change, salt: str, row: PinRow | None, values: Values) -> None:
     """Check that the caller may give the record these values: its owner, and the tenant's ceiling. Raises Forbidden."""
     owners.check(change.by, None if row is None else row.managed_by, values["managed_by"])
-    ceilings.check_pin_selector(change.by, None if row is None else row.selector, values["selector"])
-    ends_in_s = None if values["expires_at"] is None else values["expires_at"] - change.now
-    await ceilings.check_pin(change.session, change.by, salt, values["strength"], ends_in_s)
+    await ceilings.check_pin(change, salt, None if row is None else row.selector, values)
 
 
 def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, bool]:

@@ -11,22 +11,20 @@ from app.schemas.records.policies import PolicyAnswer, PolicyFilters, PolicyList
 from app.services.base import checks
 from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import Principal
-from app.services.records.named_records import NamedRecords
+from app.services.records.named_records import PushedRecords
 from app.services.records.policy_intent import POLICIES, resolve
-from app.services.records.record_types import fields
-from app.store.records import policies
 from app.store.records.policies import PolicyRow
 from dataplane.protocol.stats.pool import PolicyStats
 
 
-class Policies(NamedRecords[PolicyRow, PolicyPut, PolicyAnswer]):
+class Policies(PushedRecords[PolicyRow, PolicyPut, PolicyAnswer]):
     _type = POLICIES
+    _pushed = ("policies",)
     _resolve = staticmethod(resolve)
 
     async def page(self, page_request: PageRequest, filters: PolicyFilters) -> PolicyList:
         """Return a page of policies. Raises Invalid."""
-        async with self._database.read() as session:
-            page = await policies.page(session, page_request, filters)
+        page = await POLICIES.page(self._database, page_request, vars(filters))
         return PolicyList(self.answers(page.rows), page.total, page.next_cursor, self.in_force())
 
     async def delete(self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0) -> None:
@@ -46,10 +44,7 @@ class Policies(NamedRecords[PolicyRow, PolicyPut, PolicyAnswer]):
 
     def _answer(self, row: PolicyRow) -> PolicyAnswer:
         return PolicyAnswer(
-            **fields(row, PolicyRecord.__struct_fields__),
-            etag=POLICIES.etag(row),
-            created_at=row.created_at,
-            updated_at=row.updated_at,
+            **POLICIES.described(row, PolicyRecord.__struct_fields__),
             in_force=self.in_force(),
             status=self._progress.status(
                 "policies", row.generation, name=row.name, selector=row.selector, since=row.updated_at

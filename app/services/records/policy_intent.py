@@ -6,22 +6,18 @@ from app.observe.catalogue.records import PolicyChanged, PolicyCreated, PolicyDe
 from app.schemas.base.records import written
 from app.schemas.records.policies import PolicyPut, PolicyRecord
 from app.services.base import checks
-from app.services.base.changes import Action
 from app.services.base.durations import span
 from app.services.records.record_types import PushedType, Values, checked, columns
+from app.store.records import policies
 from app.store.records.policies import PolicyRow
 from dataplane.protocol.control.records import POLICY_IN_FORCE, PolicySpec
 
-_EVENTS: dict[Action, type[PolicyCreated | PolicyChanged | PolicyDeleted]] = {
-    "create": PolicyCreated,
-    "update": PolicyChanged,
-    "delete": PolicyDeleted,
-}
 POLICIES = PushedType(
     name="policies",
-    event=lambda action, name, _, generation: _EVENTS[action](name, generation),
+    events=(PolicyCreated, PolicyChanged, PolicyDeleted),
     noun="policy",
     row=PolicyRow,
+    sortable=policies.SORTABLE,
     key="name",
     put=PolicyPut,
     written=written(PolicyRecord),

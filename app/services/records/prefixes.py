@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.errors import FieldError, Invalid
+from app.errors import Invalid
 from app.push.node_requests import NodeReply, NodeRequests
 from app.schemas.records.prefixes import By, NodeError, PrefixAnswer, PrefixList
 from app.services.base import checks
@@ -38,43 +38,48 @@ class PrefixService:
         failed_nodes: dict[str, str] = {}
         for salt in _salts(asks, tenant):
             replies = await self._listed(by, salt, limit)
-            merged = _merged((one.node, p) for one in replies if one.answer for p in one.answer.prefixes)
+            merged = _merged((one.node.name, p) for one in replies if one.answer for p in one.answer.prefixes)
             items += [item for item in merged if salt is None or item.tenant == shown(salt)]
-            failed_nodes |= {one.node: one.error for one in replies if one.answer is None}
+            failed_nodes |= {one.node.name: one.error or "" for one in replies if one.answer is None}
         items.sort(key=lambda item: (-(item.bytes_served if by == "bytes" else item.hits), item.label))
         return PrefixList(items[:limit], len(items), list(map(NodeError, failed_nodes, failed_nodes.values())))
 
     async def _listed(self, by: By, salt: str | None, limit: int) -> list[NodeReply[PrefixesListed]]:
         """Ask all nodes for hot prefixes. Raises NodeUnreachable."""
-        return await self._node_requests.ask_all(
-            lambda nonce: ListPrefixes(nonce, by=by, tenant=salt, limit=limit), PrefixesListed
-        )
+        return await self._ask(ListPrefixes("", by=by, tenant=salt, limit=limit))
+
+    async def _ask(self, message: ListPrefixes | PrefixKeys) -> list[NodeReply[PrefixesListed]]:
+        """Ask all nodes. Raises NodeUnreachable."""
+        return await self._node_requests.ask_all(self._node_requests.connected(), message, PrefixesListed)
 
     async def keys(self, label: str, by: Principal, tenant: str | None = None) -> FoundPrefix:
         """Return the keys behind a label. Limited callers find only prefixes of one of their tenants; `tenant` (shown
         name) selects it. Raises Invalid if no node knows the label, Forbidden, NodeUnreachable."""
         if not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
-            raise _unknown(f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
+            raise Invalid.at("prefix", f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
         if by.salts is not None:
             return await self._own(label, _one_of(by, tenant))
-        replies = await self._node_requests.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        replies = await self._ask(PrefixKeys("", label=label))
         known = [p for p in _all(replies) if p.label == label]
         if known:
             return _best(label, known)
         failed_nodes = [one for one in replies if one.answer is None]
-        failures = f" ({'; '.join(one.error for one in failed_nodes[:3])})" if failed_nodes else ""
-        raise _unknown(
-            f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{failures}"
+        failures = f" ({'; '.join(one.error or '' for one in failed_nodes[:3])})" if failed_nodes else ""
+        raise Invalid.at(
+            "prefix",
+            f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{failures}",
         )
 
     async def _own(self, label: str, salt: str) -> FoundPrefix:
         """Return a prefix of one tenant. Nodes are asked for the tenant's prefixes first, and for keys only if the
         label is among them, so that prefixes of other tenants make no difference, not even in response time."""
-        unknown = _unknown(f"no connected node has a prefix {label!r} of {shown(salt)!r} among its hot ones now")
+        unknown = Invalid.at(
+            "prefix", f"no connected node has a prefix {label!r} of {shown(salt)!r} among its hot ones now"
+        )
         listed = await self._listed("bytes", salt, MAX_PREFIXES)
         if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
             raise unknown
-        replies = await self._node_requests.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        replies = await self._ask(PrefixKeys("", label=label))
         known = [p for p in _all(replies) if (p.label, p.tenant) == (label, salt)]
         if not known:
             raise unknown
@@ -94,23 +99,20 @@ def _salts(by: Principal, tenant: str | None) -> list[str | None]:
             f"expected one of the {len(by.salts)} tenants that this token is limited to, because at most {MAX_TENANTS} "
             "can be listed together"
         )
-        raise Invalid(f"tenant: {message}", [FieldError("tenant", message)])
+        raise Invalid.at("tenant", message)
     return [*sorted(by.salts)]
 
 
 def _one_of(by: Principal, tenant: str | None) -> str:
     """Return the salt that a limited caller selected. Raises Invalid, Forbidden."""
-    faults = checks.Faults()
     if tenant is None and by.salts is not None and len(by.salts) == 1:
         (salt,) = by.salts
         return salt
     if tenant is None:
-        faults.add("tenant", f"expected one of {by.tenants()}: this token is limited to several tenants")
-    found = faults.check("tenant", lambda: checks.tenant(tenant or ""))
-    faults.stop()
-    assert found is not None
-    by.check_salt(found)
-    return found
+        raise Invalid.at("tenant", f"expected one of {by.tenants()}: this token is limited to several tenants")
+    salt = checks.tenant_in_path(tenant)
+    by.check_salt(salt)
+    return salt
 
 
 def _all(replies: Iterable[NodeReply[PrefixesListed]]) -> Iterator[Prefix]:
@@ -124,14 +126,11 @@ def _best(label: str, known: Sequence[Prefix]) -> FoundPrefix:
         found = _found(prefix)
         if found is not None:
             return found
-    raise _unknown(
+    raise Invalid.at(
+        "prefix",
         f"the prefix {label!r} cannot be pinned: expected 1 to {MAX_KEYS} different keys of a known model, got "
-        f"{len(known[0].keys)} bytes of keys"
+        f"{len(known[0].keys)} bytes of keys",
     )
-
-
-def _unknown(message: str) -> Invalid:
-    return Invalid(f"prefix: {message}", [FieldError("prefix", message)])
 
 
 def _found(prefix: Prefix) -> FoundPrefix | None:

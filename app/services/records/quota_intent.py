@@ -8,27 +8,23 @@ from app.observe.catalogue.records import QuotaChanged, QuotaCreated, QuotaDelet
 from app.schemas.base.records import written
 from app.schemas.records.quotas import QuotaPut, QuotaRecord, TierQuotaPut
 from app.services.base import checks
-from app.services.base.changes import Action
 from app.services.records.record_types import PushedType, Values, checked, columns, defaults
+from app.store.records import quotas
 from app.store.records.quotas import QuotaRow
 from dataplane.base.field_errors import MAX_SHOWN
 from dataplane.base.units import format_exact_size as size
 from dataplane.protocol.control.records import MAX_QUOTA_TIERS, QuotaSpec, TierQuota
 from dataplane.protocol.tiers import EXPECTED_TIER_NAME, is_tier_name
 
-_EVENTS: dict[Action, type[QuotaCreated | QuotaChanged | QuotaDeleted]] = {
-    "create": QuotaCreated,
-    "update": QuotaChanged,
-    "delete": QuotaDeleted,
-}
 QUOTAS = PushedType(
     name="quotas",
     noun="quota",
     row=QuotaRow,
+    sortable=quotas.SORTABLE,
     key="tenant",
     put=QuotaPut,
     written=written(QuotaRecord),
-    event=lambda action, tenant, _, generation: _EVENTS[action](tenant, generation),
+    events=(QuotaCreated, QuotaChanged, QuotaDeleted),
 )
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
 SHARE = QuotaSpec.__struct_fields__[1:]

@@ -1,12 +1,12 @@
 """Quotas: limits and guarantees of tenants, and how tenants use them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from app.errors import FieldError, FloorsExceedCapacity
-from app.ingest.fleet import Fleet
+from app.errors import FloorsExceedCapacity
+from app.ingest.fleet import Fleet, FleetNode
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaList, QuotaPut, QuotaRecord
 from app.services.base import checks
@@ -15,15 +15,19 @@ from app.services.base.merge import patched
 from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import Principal
 from app.services.records import ceilings, owners
-from app.services.records.floors import excess
 from app.services.records.progress import RecordProgress
 from app.services.records.quota_intent import QUOTAS, resolve
-from app.services.records.record_types import Values, fields
+from app.services.records.record_types import Values
 from app.services.records.tenant_totals import TenantTotals, totals_by_tenant
 from app.store.base.database import Database
 from app.store.records import quotas
 from app.store.records.quotas import QuotaRow
+from dataplane.base.labels import matches
+from dataplane.base.units import format_size
 from dataplane.protocol.salts import shown
+
+Floor = tuple[Mapping[str, str] | None, int]
+"""Selector of a quota, and the bytes that it guarantees; 0 when the floor is not enforced."""
 
 
 class Quotas:
@@ -39,15 +43,12 @@ class Quotas:
         """Return the tenant's quota. Raises Invalid, Forbidden, NotFound."""
         salt = checks.tenant_in_path(tenant)
         by.check_salt(salt)
-        row = await self._database.row(QuotaRow, salt)
-        if row is None:
-            raise QUOTAS.missing(salt)
+        row = await QUOTAS.read(self._database, salt)
         return self.answers([row], by)[0]
 
     async def page(self, page_request: PageRequest, filters: QuotaFilters, by: Principal) -> QuotaList:
         """Return a page of quotas of the tenants that the caller may see. Raises Invalid."""
-        async with self._database.read() as session:
-            page = await quotas.page(session, page_request, filters, by.salts)
+        page = await QUOTAS.page(self._database, page_request, vars(filters), by.salts)
         return QuotaList(self.answers(page.rows, by), page.total, page.next_cursor)
 
     async def put(
@@ -59,7 +60,7 @@ class Quotas:
         salt = values["tenant"]
         by.check_salt(salt)
         async with self._changes.begin(by, "quotas") as change:
-            row = await quotas.get(change.session, salt)
+            row = await change.session.get(QuotaRow, salt)
             QUOTAS.check_state(expected, salt, row)
             created = row is None
             row = await self.write(change, row, values)
@@ -113,7 +114,7 @@ class Quotas:
         before = await quotas.floors(change.session)
         after = {**before, values["tenant"]: (values["selector"], _binding_floor(values))}
         if message := excess(before, after, nodes, whole=change.by.salts is None):
-            raise FloorsExceedCapacity(f"floor_bytes: {message}", [FieldError("floor_bytes", message)])
+            raise FloorsExceedCapacity.at("floor_bytes", message)
 
     def answers(self, rows: Sequence[QuotaRow], by: Principal) -> list[QuotaAnswer]:
         """Return records with what the nodes report about their tenants."""
@@ -140,10 +141,7 @@ class Quotas:
             message = f"{accepted.message}; no node reports a tier called {', '.join(map(repr, unknown_tiers))}"
             status.conditions[0] = msgspec.structs.replace(accepted, message=message)
         return QuotaAnswer(
-            **fields(row, QuotaRecord.__struct_fields__),
-            etag=QUOTAS.etag(row),
-            created_at=row.created_at,
-            updated_at=row.updated_at,
+            **QUOTAS.described(row, QuotaRecord.__struct_fields__),
             used_bytes=now.bytes,
             blocks=now.blocks,
             pinned_bytes=now.pinned_bytes,
@@ -158,3 +156,32 @@ class Quotas:
 
 def _binding_floor(values: Values) -> int:
     return values["floor_bytes"] if values["mode"] == "enforce" else 0
+
+
+def excess(
+    before: Mapping[str, Floor], after: Mapping[str, Floor], nodes: Sequence[FleetNode], *, whole: bool = True
+) -> str | None:
+    """Return why these floors, by tenant, exceed the capacity of a connected node; None if they fit.
+
+    Floors that were too large before may stay, and shrink. Without a connected node, nodes check later. Unless the
+    caller may see the `whole`, the message has no number: with its own floor, the caller could compute the sum of all
+    others.
+    """
+    for node in nodes:
+        total, capacity = _sum(after, node), _capacity(node)
+        if total > max(capacity, _sum(before, node)):
+            if not whole:
+                return "this floor does not fit beside the floors of other tenants; ask an admin"
+            return (
+                f"the floors of all tenants would be {format_size(total)} ({total} bytes) on {node.name}, which holds "
+                f"{format_size(capacity)} ({capacity} bytes)"
+            )
+    return None
+
+
+def _sum(floors: Mapping[str, Floor], node: FleetNode) -> int:
+    return sum(size for selector, size in floors.values() if size and matches(node.labels, selector))
+
+
+def _capacity(node: FleetNode) -> int:
+    return node.capacity_bytes if node.stats is None else node.stats.pool.capacity_bytes

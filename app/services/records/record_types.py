@@ -4,19 +4,24 @@ The fields of a type come from its structs in `app.schemas.records`, so a new fi
 and nowhere else. CONTRIBUTING.md has the recipe.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
 import msgspec
 
 from app.errors import NotFound
 from app.observe.catalogue import PlaneEvent
+from app.schemas.base.listing import PageRequest
 from app.services.base import checks
 from app.services.base.changes import Action, Change
 from app.services.base.preconditions import ANY, Precondition, etag
+from app.store.base import listing
+from app.store.base.database import Database
 from app.store.base.declarative import Base
+from app.store.base.listing import ListPage
 from dataplane.protocol.control.snapshots import SnapshotType
 from dataplane.protocol.salts import shown
 
@@ -35,12 +40,15 @@ class RecordType(Generic[R]):
     row: type[R]
     key: Literal["name", "tenant"]
     """Column of the primary key, and field that names a record in a list."""
+    sortable: Mapping[str, listing.Expression]
+    """Sort fields of its list."""
     put: type[msgspec.Struct]
     """Body of its PUT."""
     written: tuple[str, ...]
     """Columns that follow from the PUT: all that an audit entry shows."""
-    event: Callable[[Action, str, Values, int], PlaneEvent]
-    """Returns the event about a change, from the shown name, the audited fields and the generation (0 if none)."""
+    events: tuple[type[PlaneEvent], type[PlaneEvent], type[PlaneEvent]]
+    """Events about the creation, a change and the deletion of a record. Their fields are the record's name and, if they
+    have more, audited fields of the record and the generation."""
     hint: Callable[[str], str] = lambda _key: ""
     """Returns the end of the message about a record that does not exist."""
 
@@ -69,6 +77,29 @@ class RecordType(Generic[R]):
 
     def etag(self, row: R) -> str:
         return etag(getattr(row, self._number))
+
+    def described(self, row: R, names: Iterable[str]) -> Values:
+        """Return these fields of a record and those that all types have, for the answer about it."""
+        return {**fields(row, names), "etag": self.etag(row), **columns(row, ("created_at", "updated_at"))}
+
+    async def read(self, database: Database, key: str) -> R:
+        """Return an existing record, for reading only. Raises NotFound."""
+        row = await database.row(self.row, key)
+        if row is None:
+            raise self.missing(key)
+        return row
+
+    async def page(
+        self,
+        database: Database,
+        page_request: PageRequest,
+        filters: Mapping[str, Any] = MappingProxyType({}),
+        salts: Collection[str] | None = None,
+    ) -> ListPage[R]:
+        """Return a page of records with these values, optionally only of the tenants `salts`. Raises Invalid."""
+        async with database.read() as session:
+            where = listing.matching(self.row, filters, salts)
+            return await listing.page(session, self.row, self.sortable, page_request, *where)
 
     def check_state(self, expected: Precondition, key: str, row: R | None) -> None:
         """Raises PreconditionFailed, PreconditionRequired."""
@@ -112,8 +143,12 @@ class RecordType(Generic[R]):
 
     def note(self, change: Change, action: Action, key: str, before: Values | None, after: Values | None) -> None:
         """Audit the change of a record, and add its event."""
-        event = self.event(action, self.shown(key), after or before or {}, 0)
+        event = self._event(action, key, after or before or {})
         change.noted(action, self.noun, self.shown(key), before, after, event=event)
+
+    def _event(self, action: Action, key: str, values: Mapping[str, Any]) -> PlaneEvent:
+        kind: Any = self.events[get_args(Action).index(action)]
+        return cast("PlaneEvent", kind(self.shown(key), *(values[name] for name in kind.__struct_fields__[1:])))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +167,8 @@ class PushedType(RecordType[R]):
         self.note(change, "create" if before is None else "update", key, before, after)
 
     def note(self, change: Change, action: Action, key: str, before: Values | None, after: Values | None) -> None:
-        event = self.event(action, self.shown(key), after or before or {}, change.generations[self.name])
-        change.made(self.name, action, self.shown(key), before, after, event)
+        values = {**(after or before or {}), "generation": change.generations[self.name]}
+        change.made(self.name, action, self.shown(key), before, after, self._event(action, key, values))
 
 
 def defaults(*structs: type[msgspec.Struct]) -> Values:

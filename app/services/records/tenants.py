@@ -17,11 +17,12 @@ from app.services.base.principals import Principal
 from app.services.base.yielding import with_pauses
 from app.services.records.quota_intent import resolve
 from app.services.records.quotas import Quotas
+from app.services.records.record_types import columns
 from app.services.records.tenant_totals import SUMMED, TenantTotals, totals_by_tenant
 from app.store.base.database import Database
 from app.store.base.listing import page_of
 from app.store.records import pins, quotas
-from app.store.records.quotas import TenantShare
+from app.store.records.quotas import QuotaRow, TenantShare
 from dataplane.protocol.control.records import TierQuota
 from dataplane.protocol.salts import shown
 from dataplane.protocol.stats.node import NodeStats
@@ -41,6 +42,9 @@ _SORTABLE = (
     "pins",
     "hit_ratio",
 )
+
+
+_OF_THE_QUOTA = ("limit_bytes", "floor_bytes", "weight", "pin_budget_bytes", "store_rate_bytes", "on_exceed", "mode")
 
 
 class Tenants:
@@ -79,7 +83,7 @@ class Tenants:
         salt = intent["tenant"]
         known = await self.get(tenant, by)
         async with self._changes.begin(by, "quotas") as change:
-            row = await quotas.get(change.session, salt)
+            row = await change.session.get(QuotaRow, salt)
             if row is not None:
                 raise Conflict(
                     f"tenant {known.tenant!r} already has a quota; change it at /api/v1/quotas/{known.tenant}"
@@ -124,13 +128,7 @@ def _answer(name: str, now: TenantTotals, record: TenantShare | None, pin_count:
     share = record or now.latest or TenantStats(tenant=name)
     return TenantAnswer(
         tenant=name,
-        limit_bytes=share.limit_bytes,
-        floor_bytes=share.floor_bytes,
-        weight=share.weight,
-        pin_budget_bytes=share.pin_budget_bytes,
-        store_rate_bytes=share.store_rate_bytes,
-        on_exceed=share.on_exceed,
-        mode=share.mode,
+        **columns(share, _OF_THE_QUOTA),
         tiers={} if record is None else msgspec.convert(record.tiers, dict[str, TierQuota]),
         effective_floor_bytes=now.effective_floor(share.floor_bytes),
         over_limit=now.over_limit,

@@ -13,8 +13,8 @@ from app.observe.catalogue.records import TierChanged, TierCreated, TierDeleted
 from app.schemas.base.records import written
 from app.schemas.records.tiers import TierPut, TierRecord
 from app.services.base import checks, literal_secrets
-from app.services.base.changes import Action
 from app.services.records.record_types import PushedType, Values, checked, columns
+from app.store.records import tiers
 from app.store.records.tiers import TierRow
 from dataplane.base.units import format_size
 from dataplane.protocol.tiers import (
@@ -29,19 +29,15 @@ from dataplane.protocol.tiers import (
 )
 from dataplane.tiers import registry
 
-_EVENTS: dict[Action, type[TierCreated | TierChanged | TierDeleted]] = {
-    "create": TierCreated,
-    "update": TierChanged,
-    "delete": TierDeleted,
-}
 TIERS = PushedType(
     name="tiers",
     noun="tier",
     row=TierRow,
+    sortable=tiers.SORTABLE,
     key="name",
     put=TierPut,
     written=written(TierRecord),
-    event=lambda action, name, _, generation: _EVENTS[action](name, generation),
+    events=(TierCreated, TierChanged, TierDeleted),
 )
 MAX_PARAMETERS_BYTES = 16_384
 """Largest size of the parameters in MessagePack. The size of a snapshot is computed with it for every tier."""

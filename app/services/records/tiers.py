@@ -6,6 +6,8 @@ Deleting a record closes the tier on its nodes and deletes none of its blocks.
 from collections.abc import Sequence
 from typing import Any
 
+from app.errors import Conflict
+from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tiers import (
     SettingsTier,
@@ -20,24 +22,21 @@ from app.schemas.records.tiers import (
 from app.services.base import checks
 from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import Principal
-from app.services.records.named_records import NamedRecords
-from app.services.records.record_types import fields
-from app.services.records.tier_drains import check_drained
+from app.services.records.named_records import PushedRecords
 from app.services.records.tier_intent import TIERS, resolve
-from app.store.records import tiers
 from app.store.records.tiers import TierRow
 from dataplane.base.units import format_size
 from dataplane.protocol.stats.tiers import TierStats
 
 
-class Tiers(NamedRecords[TierRow, TierPut, TierAnswer]):
+class Tiers(PushedRecords[TierRow, TierPut, TierAnswer]):
     _type = TIERS
+    _pushed = ("tiers",)
     _resolve = staticmethod(resolve)
 
     async def page(self, page_request: PageRequest, filters: TierFilters) -> TierList:
         """Return a page of tiers. Raises Invalid."""
-        async with self._database.read() as session:
-            page = await tiers.page(session, page_request, filters)
+        page = await TIERS.page(self._database, page_request, vars(filters))
         return TierList(self.answers(page.rows), page.total, page.next_cursor, self._from_settings(filters))
 
     def _from_settings(self, filters: TierFilters) -> list[SettingsTier]:
@@ -89,10 +88,7 @@ class Tiers(NamedRecords[TierRow, TierPut, TierAnswer]):
             "tiers", row.generation, name=row.name, selector=row.selector, since=row.updated_at
         )
         return TierAnswer(
-            **fields(row, TierRecord.__struct_fields__),
-            etag=TIERS.etag(row),
-            created_at=row.created_at,
-            updated_at=row.updated_at,
+            **TIERS.described(row, TierRecord.__struct_fields__),
             **_sums(stats),
             stats=stats,
             faults={node: found for node, found in faults.items() if node in status.nodes},
@@ -120,3 +116,18 @@ def _deletion(name: str, generation: int, stats: dict[str, TierStats]) -> TierDe
     else:
         message = "no connected node reports blocks in it; nothing is deleted from disks or servers"
     return TierDeletion(name, generation, blocks, stored_bytes, sorted(stats), message)
+
+
+def check_drained(name: str, fleet: Fleet) -> None:
+    """Raise Conflict if a connected node reports blocks that only the tier holds."""
+    waiting = []
+    for stats in sorted(fleet.stats(), key=lambda stats: stats.node):
+        for tier in stats.tiers:
+            if tier.name == name and not tier.from_settings:
+                left = tier.blocks if tier.draining_blocks is None else tier.draining_blocks
+                waiting += [f"{left:,} on {stats.node}"] if left else []
+    if waiting:
+        raise Conflict(
+            f"the tier {name!r} drains, and only it holds some blocks ({', '.join(waiting)}): wait until none is left, "
+            "or set its spill to 'off' to cancel the drain"
+        )

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from app.errors import Conflict, FieldError, Invalid
+from app.errors import Conflict, Invalid
 from app.observe.catalogue.records import TokenizerChanged, TokenizerCreated, TokenizerDeleted
 from app.schemas.base.listing import PageRequest
+from app.schemas.records.pins import PinPut
 from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
 from app.services.base import checks
-from app.services.base.changes import Action, Changes
+from app.services.base.changes import Changes
 from app.services.base.merge import patched
 from app.services.base.preconditions import ANY, Precondition, state_of
 from app.services.base.principals import Principal
@@ -33,15 +34,11 @@ MAX_FILE_BYTES = 32 << 20
 MAX_SPECIAL_CHARACTERS = 1024
 MAX_NAMED = 10
 """Number of models that an error message lists."""
-_EVENTS: dict[Action, type[TokenizerCreated | TokenizerChanged | TokenizerDeleted]] = {
-    "create": TokenizerCreated,
-    "update": TokenizerChanged,
-    "delete": TokenizerDeleted,
-}
 TOKENIZERS = RecordType(
     noun="tokenizer",
-    event=lambda action, name, _values, _generation: _EVENTS[action](name),
+    events=(TokenizerCreated, TokenizerChanged, TokenizerDeleted),
     row=TokenizerRow,
+    sortable=tokenizers.SORTABLE,
     key="name",
     put=TokenizerPut,
     # The digest replaces the file.
@@ -71,15 +68,14 @@ class Tokenizers:
         """Return the tokenizer. Raises Invalid, NotFound."""
         checks.pin_name(name)
         async with self._database.read() as session:
-            row = await tokenizers.get(session, name)
+            row = await session.get(TokenizerRow, name)
         if row is None:
             raise TOKENIZERS.missing(name)
         return tokenizer_of(_answer(row), by)
 
     async def page(self, page_request: PageRequest, by: Principal) -> TokenizerList:
         """Return a page of tokenizers. Raises Invalid."""
-        async with self._database.read() as session:
-            page = await tokenizers.page(session, page_request)
+        page = await TOKENIZERS.page(self._database, page_request)
         return TokenizerList([tokenizer_of(_answer(row), by) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
@@ -94,12 +90,11 @@ class Tokenizers:
         await self._tokenizing.run(EncodeJob(file, request.chat_template), "tokenizer", by)
         # Nodes do not receive tokenizers. The lock of `pins` ensures that a model gets only one tokenizer.
         async with self._changes.begin(by, "pins", dry_run=dry_run) as change:
-            row = await tokenizers.get(change.session, name)
+            row = await change.session.get(TokenizerRow, name)
             TOKENIZERS.check_state(expected, name, row)
             other = await tokenizers.of_model(change.session, model)
             if other is not None and other.name != name:
-                message = f"the model {model!r} already has the tokenizer {other.name!r}"
-                raise Conflict(f"model: {message}", [FieldError("model", message)])
+                raise Conflict.at("model", f"the model {model!r} already has the tokenizer {other.name!r}")
             created = row is None
             values = {**msgspec.structs.asdict(request), "digest": digest, "file": file}
             del values["tokenizer"]
@@ -130,6 +125,14 @@ class Tokenizers:
         async with self._changes.begin(by) as change:
             await TOKENIZERS.remove(change, await TOKENIZERS.existing(change, name, expected))
 
+    async def encoded(self, pin: PinPut, by: Principal) -> EncodedText | None:
+        """Return the tokens of a pin's text or messages; None without them, or without a model, which the check of the
+        pin reports. Raises Invalid, TooManyRequests."""
+        if (pin.text is None and pin.messages is None) or not pin.model:
+            return None
+        prompt = pin.add_generation_prompt
+        return await self.encode(pin.model, pin.text, pin.messages, by, add_generation_prompt=prompt)
+
     async def encode(
         self,
         model: str,
@@ -150,7 +153,7 @@ class Tokenizers:
             raise _unknown(field, model, known)
         if messages is not None and row.chat_template is None:
             message = f"the tokenizer {row.name!r} of {model!r} has no chat template; register it again with one"
-            raise Invalid(f"{field}: {message}", [FieldError(field, message)])
+            raise Invalid.at(field, message)
         job = EncodeJob(
             row.file,
             row.chat_template,
@@ -200,8 +203,7 @@ def _check(request: TokenizerPut, file: bytes) -> str:
 def _check_length(field: str, text: str | None, messages: Sequence[dict[str, Any]] | None) -> None:
     length = len(text or "") + sum(len(str(message)) for message in messages or ())
     if length > MAX_CHARACTERS:
-        message = f"expected at most {MAX_CHARACTERS} characters, got {length}"
-        raise Invalid(f"{field}: {message}", [FieldError(field, message)])
+        raise Invalid.at(field, f"expected at most {MAX_CHARACTERS} characters, got {length}")
 
 
 def _unknown(field: str, model: str, known: list[str]) -> Invalid:
@@ -215,15 +217,8 @@ def _unknown(field: str, model: str, known: list[str]) -> Invalid:
         f"there is no tokenizer for the model {model!r} ({registered}); add one with 'larder tokenizers set', or send "
         "tokens"
     )
-    return Invalid(f"{field}: {message}", [FieldError(field, message)])
+    return Invalid.at(field, message)
 
 
 def _answer(row: TokenizerRow) -> TokenizerAnswer:
-    return TokenizerAnswer(
-        name=row.name,
-        **columns(row, TOKENIZERS.written),
-        revision=row.revision,
-        etag=TOKENIZERS.etag(row),
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    return TokenizerAnswer(**TOKENIZERS.described(row, ("name", *TOKENIZERS.written, "revision")))

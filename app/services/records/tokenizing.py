@@ -8,7 +8,7 @@ import sys
 
 import msgspec
 
-from app.errors import FieldError, Invalid
+from app.errors import Invalid
 from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.principals import Principal
 from app.texts.jobs import CPU_S, MEMORY_BYTES, WALL_S, Answer, EncodeError, EncodeJob, EncodeResult
@@ -31,7 +31,7 @@ class EncodeService:
         async with self._limiter.turn(by.share):
             answer = await _run_process(job, field)
         if isinstance(answer, EncodeError):
-            raise _invalid(answer.field, answer.message)
+            raise Invalid.at(answer.field, answer.message)
         return answer
 
 
@@ -71,7 +71,3 @@ def _environ() -> dict[str, str]:
     """Return the environment of the child: the import path of this process, and nothing else that a text could use."""
     path = os.pathsep.join(part for part in sys.path if part)
     return {"PYTHONPATH": path, "PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"}
-
-
-def _invalid(path: str, message: str) -> Invalid:
-    return Invalid(f"{path}: {message}", [FieldError(path, message)])

@@ -28,10 +28,6 @@ KEEP_POSITIONS_S = 86_400.0
 """Seconds for which counts of a node's previous process may still arrive from another manager."""
 
 
-def _always() -> bool:
-    return True
-
-
 class UsageLedger:
     """`run` reads and writes forever; `close` does both once more."""
 
@@ -42,7 +38,7 @@ class UsageLedger:
         database: Database,
         read_s: float,
         write_s: float,
-        is_writing: Callable[[], bool] = _always,
+        is_writing: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_writing` returns whether this manager keeps the ledger."""
         self._node_requests = node_requests
@@ -124,7 +120,8 @@ class UsageLedger:
         at, after, wrong = 0.0, 0, 0
         try:
             for _ in range(MAX_PARTS):
-                part = await self._part(node, noted if noted_epoch == epoch else 0.0, after)
+                question = ReadUsage("", noted if noted_epoch == epoch else 0.0, after)
+                part = await self._node_requests.ask(node, question, UsageRead)
                 if node.epoch != epoch:
                     return "another process replaced it during the reading"
                 at = at or part.at
@@ -141,9 +138,6 @@ class UsageLedger:
         self._waiting.end(name)
         self._last_read[name] = epoch, at
         return f"{wrong} accounts with invalid numbers or names" if wrong else ""
-
-    async def _part(self, node: FleetNode, noted: float, after: int) -> UsageRead:
-        return await self._node_requests.ask(node, lambda nonce: ReadUsage(nonce, noted, after), UsageRead)
 
     async def write(self) -> None:
         """Write the pending counts; they stay pending while the database is unavailable."""

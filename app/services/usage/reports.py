@@ -11,6 +11,7 @@ from app.errors import FieldError, Invalid
 from app.ingest.usage import HOUR_S
 from app.schemas.usage.reports import GroupBy, Step, TierUsageCounts, UsageCounts, UsageItem, UsageReport
 from app.services.base import checks
+from app.services.base.expiry import LATEST, moment
 from app.services.base.principals import Principal
 from app.services.records.prefill_rates import KnownPrefillRates
 from app.store.base.database import Database
@@ -28,7 +29,6 @@ NO_USE = TierUsageCounts(byte_hours=0.0, served_tokens=0, served_bytes=0)
 MAX_ITEMS = 10_000
 MAX_SUMS = 4 * MAX_ITEMS
 """Largest number of sums; models and spaces are summed separately because of their rates."""
-_LATEST = 253_402_300_800  # the year 10000
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 COLUMNS = (
@@ -158,17 +158,13 @@ def _range(step: Step, start: str, end: str, now: float) -> tuple[int, int]:
 
 def _moment(text: str) -> float:
     """Return Unix seconds of a number or an RFC 3339 time. Raises ValueError."""
-    if _NUMBER.fullmatch(text):
-        moment = float(text)
-    else:
-        try:
-            read = datetime.fromisoformat(text)
-            moment = read.timestamp() if read.tzinfo is not None else -1.0
-        except (ValueError, OverflowError):
-            moment = -1.0
-    if not 0 <= moment < _LATEST:
+    try:
+        at = float(text) if _NUMBER.fullmatch(text) else moment(text)
+    except (ValueError, OverflowError):
+        at = -1.0
+    if not 0 <= at < LATEST:
         raise ValueError(f"expected Unix seconds or an RFC 3339 time such as 2026-11-01T00:00:00Z, got {text[:40]!r}")
-    return moment
+    return at
 
 
 def as_csv(report: UsageReport) -> bytes:

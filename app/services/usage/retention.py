@@ -20,10 +20,6 @@ DAY_S = 86_400
 Batch = Callable[[AsyncSession], Awaitable[int]]
 
 
-def _always() -> bool:
-    return True
-
-
 class Retention:
     """`run` deletes periodically, forever; `tidy` deletes once."""
 
@@ -33,7 +29,7 @@ class Retention:
         events_retention_days: float,
         max_kept_pushes: int,
         usage_retention_days: float,
-        is_writing: Callable[[], bool] = _always,
+        is_writing: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_writing` returns whether this manager deletes old rows."""
         self._database = database

@@ -31,6 +31,7 @@ from app.schemas.views.alerts import (
 from app.schemas.views.changes import ChangeAnswer
 from app.services.base.checks import Faults
 from app.services.base.expiry import moment
+from app.services.base.fields import answer
 from app.services.base.principals import Principal
 from app.services.views.applied_changes import AppliedChanges, Subject
 from app.store.base import notify
@@ -216,13 +217,9 @@ def _subject(row: AlertRow) -> Subject:
 
 
 def _answer(row: AlertRow, preceding: list[ChangeAnswer]) -> AlertAnswer:
-    given = {
-        name: getattr(row, name)
-        for name in AlertAnswer.__struct_fields__
-        if name not in ("state", "summary", "runbook_url", "generator_url", "preceding_changes")
-    }
-    return AlertAnswer(
-        **given,
+    return answer(
+        AlertAnswer,
+        row,
         state=cast(AlertState, row.state),
         summary=row.annotations.get("summary") or row.annotations.get("description") or "",
         runbook_url=web_url(row.annotations.get("runbook_url", "")),

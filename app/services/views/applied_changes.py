@@ -16,10 +16,10 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.errors import FieldError, Invalid
+from app.errors import Invalid
 from app.ingest.fleet import Fleet, FleetNode
 from app.schemas.views.changes import Annotation, ChangeAnswer, ChangedField
-from app.services.base.expiry import moment
+from app.services.base.expiry import LATEST, moment
 from app.services.base.principals import Principal
 from app.store.access import audit
 from app.store.access.audit import AuditRow
@@ -38,7 +38,6 @@ MAX_VALUE = 200
 MAX_SUMMARY_VALUE = 48
 """Characters of a value that a summary repeats, such as the parameters of a tier; `fields` has more."""
 DEFAULT_S = 86_400.0
-_LATEST = 253_402_300_800  # the year 10000
 _NO_CHANGE = ("session", "token", "join_token", "request")
 _TENANT_NAMED = ("quota", "ceiling")
 """Kinds of records that are named by their tenant."""
@@ -82,8 +81,7 @@ class AppliedChanges:
         last = _moment("to", end, time.time())
         first = _moment("from", start, last - DEFAULT_S)
         if first > last:
-            message = "expected a time before 'to'"
-            raise Invalid(f"from: {message}", [FieldError("from", message)])
+            raise Invalid.at("from", "expected a time before 'to'")
         async with self._database.read() as session:
             changes = await _between(session, first, last, frozenset(tags), limit, by)
             ends = await pushes.acknowledged(session, {each.generation for each in changes if each.type})
@@ -214,11 +212,7 @@ def shown(rows: Iterable[AuditRow], by: Principal) -> list[ChangeAnswer]:
 
 def _answer(row: AuditRow) -> dict[str, Any]:
     fields = _fields(row.before, row.after)
-    about = f"{row.kind} {row.name}"
-    if row.action in ("create", "update", "delete"):
-        about = about if row.action == "update" else f"{row.action} {about}"
-    else:
-        about = f"{row.action} {about}"
+    about = f"{row.kind} {row.name}" if row.action == "update" else f"{row.action} {row.kind} {row.name}"
     differences = ", ".join(map(_difference, fields[:4]))
     return {
         "audit_id": row.id,
@@ -272,7 +266,6 @@ def _moment(name: str, text: str, default: float) -> float:
         at = int(text) / 1000 if text.isascii() and text.isdecimal() and len(text) < 17 else moment(text)
     except ValueError:
         at = -1.0
-    if not 0 <= at < _LATEST:
-        message = f"expected Unix milliseconds or RFC 3339, got {text[:40]!r}"
-        raise Invalid(f"{name}: {message}", [FieldError(name, message)])
+    if not 0 <= at < LATEST:
+        raise Invalid.at(name, f"expected Unix milliseconds or RFC 3339, got {text[:40]!r}")
     return at

@@ -20,6 +20,7 @@ from app.observe.catalogue import NOT_STORED
 from app.observe.events import EventQueue, LarderEvent
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.events import EventAnswer, EventFilters, EventList, EventsNotKept
+from app.services.base.fields import answer
 from app.services.views.refusal_sums import REFUSED, RefusalSums
 from app.store.base.database import Database
 from app.store.views import events
@@ -103,9 +104,7 @@ class Events:
         sort = page_request.sort or "-at"
         async with self._database.read() as session:
             page = await events.page(session, PageRequest(page_request.limit, page_request.cursor, sort), filters)
-        items = [
-            EventAnswer(**{name: getattr(row, name) for name in EventAnswer.__struct_fields__}) for row in page.rows
-        ]
+        items = [answer(EventAnswer, row) for row in page.rows]
         not_kept = EventsNotKept(
             time.time() - self._retention_s, sorted(NOT_STORED), self.dropped.total(), self._lost()
         )

@@ -17,18 +17,17 @@ from app.ingest.fleet import Fleet
 from app.ingest.rates import RateMeter
 from app.observe.events import EventBus
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.pins import PinFilters
 from app.schemas.records.tenants import TenantAnswer
 from app.schemas.views.overview import Overview
 from app.services.base import redaction
 from app.services.base.principals import PLANE, Principal
 from app.services.fleet.nodes import Nodes
+from app.services.records.pin_intent import PINS
 from app.services.records.pins import Pins
 from app.services.records.policies import Policies
 from app.services.records.progress import RecordProgress
 from app.services.records.tenants import known_tenants
 from app.store.base.database import Database
-from app.store.records import pins, policies
 from app.store.records.policies import PolicyRow
 from dataplane.protocol.control.records import POLICY_IN_FORCE
 from dataplane.protocol.stats.node import NodeStats
@@ -102,7 +101,7 @@ class OverviewService:
         """Read the state, with only these tenants if `salts` is given. Raises StoreUnavailable."""
         version, at = self._bus.version, time.monotonic()
         async with self._database.read() as session:
-            policy_row = await policies.get(session, POLICY_IN_FORCE)
+            policy_row = await session.get(PolicyRow, POLICY_IN_FORCE)
         stats = self._fleet.stats()
         known = await known_tenants(self._database, stats, salts)
         tenants = await asyncio.to_thread(sorted, known, key=lambda answer: (-answer.bytes, answer.tenant))
@@ -110,8 +109,7 @@ class OverviewService:
 
     async def _cut(self, state: _State, by: Principal) -> Overview:
         """Return the overview of a caller, derived from the state. Raises StoreUnavailable."""
-        async with self._database.read() as session:
-            pin_page = await pins.page(session, PageRequest(MAX_ROWS), PinFilters(), by.salts)
+        pin_page = await PINS.page(self._database, PageRequest(MAX_ROWS), salts=by.salts)
         stats, policy_row = state.stats, state.policy
         tenants = [tenant for tenant in state.tenants if by.sees_shown(tenant.tenant)]
         living = self._fleet.living()

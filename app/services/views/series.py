@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from app.errors import FieldError, Invalid, StoreUnavailable
+from app.errors import Invalid, StoreUnavailable
 from app.ingest.sampler import STEP_S, Point, Sampler, columns_of
 from app.observe.series import COUNTERS, FLEET, OTHER_TENANTS, SERIES, SeriesDeclaration, node_scope, tenant_scope
 from app.schemas.views.series import SeriesAnswer, SeriesDescription, SeriesNames, SeriesValues
@@ -134,7 +134,7 @@ class SeriesService:
         declarations, subjects = self._checked(query, by)
         now = self._clock()
         if query.range_s > RETENTION_S[ROLLED_STEP_S] and self._prometheus is None:
-            raise _invalid(
+            raise Invalid.at(
                 "range_s",
                 f"expected at most {RETENTION_S[ROLLED_STEP_S]} without a Prometheus (app.prometheus_url), got "
                 f"{query.range_s}",
@@ -204,7 +204,7 @@ class SeriesService:
                 try:
                     by.check_salt(salt_of(tenant))
                 except ProtocolError as error:
-                    raise Invalid(f"tenant: {error.message}", [FieldError("tenant", error.message)]) from None
+                    raise Invalid.at("tenant", error.message) from None
             subjects.append(_Subject(None, tenant, [tenant_scope(tenant)]))
         if subjects:
             return subjects
@@ -236,20 +236,16 @@ def _grid(query: SeriesQuery, series_count: int, end: float, now: float) -> _Gri
         step_s = fits[0] if fits else STEPS_S[-1]
     elif step_s % stored_step_s:
         note = "" if stored_step_s == STEP_S else " for times more than a day ago"
-        raise _invalid("step_s", f"expected a multiple of {stored_step_s}{note}, got {step_s}")
+        raise Invalid.at("step_s", f"expected a multiple of {stored_step_s}{note}, got {step_s}")
     count = max(1, math.ceil(query.range_s / step_s))
     if count * series_count > MAX_VALUES:
-        raise _invalid(
+        raise Invalid.at(
             "step_s",
             f"expected a step with which {series_count} series have at most {MAX_VALUES:,} values, got {step_s}, with "
             f"which they have {count * series_count:,}",
         )
     last = int(end // step_s) * step_s
     return _Grid(last - (count - 1) * step_s, step_s, count, stored_step_s)
-
-
-def _invalid(name: str, message: str) -> Invalid:
-    return Invalid(f"{name}: {message}", [FieldError(name, message)])
 
 
 def _series(

@@ -38,10 +38,6 @@ ROWS = 25
 PAUSE_S = 0.02
 
 
-def _always() -> bool:
-    return True
-
-
 class SeriesWriter:
     """`run` writes forever; `flush` writes once."""
 
@@ -49,7 +45,7 @@ class SeriesWriter:
         self,
         database: Database,
         sampler: Sampler,
-        is_writing: Callable[[], bool] = _always,
+        is_writing: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
         max_bytes: int = MAX_BYTES,
     ) -> None:

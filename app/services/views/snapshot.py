@@ -21,7 +21,7 @@ from app.observe.events import EventBus
 from app.schemas.views.snapshot import RECORDS, NodeRecord
 from app.services.records.progress import RecordProgress
 from app.store.base.database import Database
-from app.store.records import columns, generations
+from app.store.records import bulk, generations
 from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, SnapshotType
 from dataplane.protocol.salts import shown
 
@@ -83,7 +83,7 @@ class Snapshots:
         async with self._database.read() as session:
             heads = await generations.heads(session)
             changed = [kind for kind in SNAPSHOT_TYPES if self._records.get(kind, (-1, b""))[0] != heads[kind]]
-            found = {kind: await columns.columns(session, kind, _names(kind)) for kind in changed}
+            found = {kind: await bulk.columns(session, kind, _names(kind)) for kind in changed}
         for kind, rows in found.items():
             # In a thread: encoding ten thousand records would block the event loop for too long.
             self._records[kind] = (heads[kind], await asyncio.to_thread(_encoded, kind, heads[kind], rows))

@@ -147,25 +147,6 @@ async def after_all(session: AsyncSession, last_id: int, most: int) -> Sequence[
     return [await _row(session, number) for number in (await session.scalars(query)).all()]
 
 
-async def readable(session: AsyncSession, last_id: int, most: int) -> tuple[Sequence[AuditRow], tuple[int, str] | None]:
-    """Return the entries before the first unreadable one, with that one's number and the reason.
-
-    For a database that may have been tampered with.
-    """
-    try:
-        return await after(session, last_id, most), None
-    except (*_NO_VALUE, OperationalError) as error:
-        _cause(error)
-    query = sa.select(AuditRow.id).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(most)
-    rows: list[AuditRow] = []
-    for number in (await session.scalars(query)).all():
-        try:
-            rows += await after(session, number - 1, 1)
-        except (*_NO_VALUE, OperationalError) as error:
-            return rows, (number, _cause(error))
-    return rows, None
-
-
 async def read_head(session: AsyncSession) -> tuple[AuditHeadRow | None, str]:
     """Return the head and an empty string, or None and what is wrong with it."""
     try:
@@ -228,12 +209,10 @@ async def page(
     where = _conditions(filters)
     by_number = {"id": AuditRow.id}
     try:
-        found = await listing.page(session, AuditRow, AuditRow.id, by_number, newest_first, *where)
+        found = await listing.page(session, AuditRow, by_number, newest_first, *where)
         return ListPage(list(found.rows), found.total, found.next_cursor)
     except (*_NO_VALUE, OperationalError) as error:
         _cause(error)
-    found = await listing.page(
-        session, AuditRow, AuditRow.id, by_number, newest_first, *where, options=(load_only(AuditRow.id),)
-    )
+    found = await listing.page(session, AuditRow, by_number, newest_first, *where, options=(load_only(AuditRow.id),))
     numbers = [row.id for row in found.rows]
     return ListPage([await _row(session, number) for number in numbers], found.total, found.next_cursor)

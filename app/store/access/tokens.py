@@ -60,10 +60,6 @@ SETUP_ROLE = "setup"
 _MADE = TokenRow.role != SETUP_ROLE
 
 
-async def get(session: AsyncSession, token_id: str) -> TokenRow | None:
-    return await session.get(TokenRow, token_id)
-
-
 async def named(session: AsyncSession, name: str) -> TokenRow | None:
     return (await session.scalars(sa.select(TokenRow).where(TokenRow.name == name))).one_or_none()
 
@@ -111,18 +107,17 @@ async def used(session: AsyncSession, token_id: str, at: float, source: str) -> 
     )
 
 
-_SORTABLE: dict[str, listing.Expression] = {
-    "name": TokenRow.name,
-    "role": TokenRow.role,
-    "created_at": TokenRow.created_at,
-    "expires_at": sa.func.coalesce(TokenRow.expires_at, 1e18),
-    "last_used_at": sa.func.coalesce(TokenRow.last_used_at, 0.0),
-}
+_SORTABLE = listing.sortable(
+    TokenRow,
+    "name role created_at expires_at last_used_at",
+    expires_at=sa.func.coalesce(TokenRow.expires_at, 1e18),
+    last_used_at=sa.func.coalesce(TokenRow.last_used_at, 0.0),
+)
 
 
 async def page(session: AsyncSession, page_request: PageRequest) -> ListPage[TokenRow]:
     """Return one page, sorted by id by default. Raise Invalid."""
-    return await listing.page(session, TokenRow, TokenRow.id, _SORTABLE, page_request, _MADE)
+    return await listing.page(session, TokenRow, _SORTABLE, page_request, _MADE)
 
 
 async def open_session(session: AsyncSession, row: SessionRow, now: float, most: int) -> list[str]:

@@ -140,7 +140,8 @@ class Database:
         except (ArgumentError, TypeError, ValueError) as error:
             raise SettingsError(f"database_url: the driver rejects it: {error}") from None
         _filter_log(self.engine)
-        self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
+        self.errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
+        """What the driver and SQLAlchemy raise."""
         self._writer = self.engine.execution_options(**{_WRITE: True})
         self._light = self.engine.execution_options(**{_WRITE: True, _LIGHT: True})
         self._single = self.engine.execution_options(**{_SINGLE: True})
@@ -212,7 +213,7 @@ class Database:
         try:
             with tracing.child(f"database.{kind}", kind="client", attributes=attributes):
                 yield step
-        except self._errors as error:
+        except self.errors as error:
             failure = meaning(error, committing=step.committing)
             if failure is None:
                 raise

@@ -1,9 +1,12 @@
 """Declarative base and shared column types. Times are Unix seconds, sizes are bytes."""
 
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
 NAMING = {
@@ -54,3 +57,23 @@ class Base(DeclarativeBase):
     """Base of all rows. Constraint names are the same in both databases, so that migrations can refer to them."""
 
     metadata = sa.MetaData(naming_convention=NAMING)
+
+
+def insert(session: AsyncSession, entity: type[Base]) -> Any:
+    """Return an INSERT that can say what to do with existing keys."""
+    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    return dialect.insert(cast(sa.Table, entity.__table__))
+
+
+async def upsert(
+    session: AsyncSession, entity: type[Base], rows: list[dict[str, Any]], *, added: Sequence[str] = ()
+) -> None:
+    """Insert rows. For existing keys, add to the columns `added`, or replace all values if there are none."""
+    if not rows:
+        return
+    statement = insert(session, entity)
+    table, new = statement.table, statement.excluded
+    keys = [column.name for column in table.primary_key]
+    sums = {name: table.c[name] + new[name] for name in added}
+    changed = sums or {name: new[name] for name in rows[0] if name not in keys}
+    await session.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), rows)

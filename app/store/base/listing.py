@@ -3,17 +3,16 @@ shift rows. A cursor holds the sort, the last row's sort value and its key. It i
 validated."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.base import ExecutableOption
 
-from app.errors import FieldError, Invalid
+from app.errors import Invalid
 from app.schemas.base.listing import PageRequest
 from app.store.base import cursors
 from app.store.base.declarative import Base
@@ -43,16 +42,16 @@ class _Cursor(msgspec.Struct, array_like=True):
 async def page(
     session: AsyncSession,
     entity: type[R],
-    key: InstrumentedAttribute[Any],
     sortable: Mapping[str, Expression],
     page_request: PageRequest,
     *where: sa.ColumnElement[bool],
     options: Sequence[ExecutableOption] = (),
 ) -> ListPage[R]:
-    """Return one page of an entity's rows. Raise Invalid.
+    """Return one page of an entity's rows, sorted by primary key by default. Raise Invalid.
 
     `sortable` maps each sort field to an expression that is never NULL. `options` select the columns to load.
     """
+    key = getattr(entity, sa.inspect(entity).primary_key[0].name)
     field, descending = _sort(page_request, sortable)
     value = sortable[field] if field else key
     matching = sa.and_(sa.true(), *where)
@@ -60,7 +59,7 @@ async def page(
     if page_request.cursor:
         cursor = _read(page_request.cursor, page_request.sort)
         if not _fits(cursor.value, value) or not _fits(cursor.key, key):
-            raise _invalid("cursor", "expected next_cursor of a page of this list, with the same sort")
+            raise Invalid.at("cursor", "expected next_cursor of a page of this list, with the same sort")
         query = query.where(_after(value, key, cursor, descending))
     order = (value.desc(), key.desc()) if descending else (value.asc(), key.asc())
     found = (await session.execute(query.order_by(*order).limit(page_request.limit + 1))).all()
@@ -72,9 +71,19 @@ async def page(
     return ListPage(rows, total or 0, next_cursor)
 
 
-def matching(entity: type[Base], filters: object) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions of filters whose fields are named as columns; None matches everything."""
-    return [getattr(entity, name) == value for name, value in vars(filters).items() if value is not None]
+def sortable(entity: type[Base], names: str, **instead: Expression) -> dict[str, Expression]:
+    """Return the columns of these names, separated by blanks, as sort fields. `instead` holds expressions for columns
+    that may be NULL."""
+    return {name: instead[name] if name in instead else getattr(entity, name) for name in names.split()}
+
+
+def matching(
+    entity: type[Base], filters: Mapping[str, Any], salts: Collection[str] | None = None
+) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of filters, which are named as columns; None matches everything. `salts` limits the rows to
+    those of tenants."""
+    where = [getattr(entity, name) == value for name, value in filters.items() if value is not None]
+    return where if salts is None else [*where, cast(Any, entity).tenant.in_(salts)]
 
 
 def page_of(
@@ -96,7 +105,7 @@ def page_of(
         try:
             rest = [item for item in ordered if (place(item) < last if descending else place(item) > last)]
         except TypeError:
-            raise _invalid("cursor", "expected next_cursor of a page of this list") from None
+            raise Invalid.at("cursor", "expected next_cursor of a page of this list") from None
     rows = rest[: page_request.limit]
     next_cursor = cursors.write(_Cursor(page_request.sort, *place(rows[-1]))) if len(rest) > page_request.limit else ""
     return ListPage(rows, total, next_cursor)
@@ -106,7 +115,7 @@ def _sort(page_request: PageRequest, sortable: Mapping[str, Any]) -> tuple[str, 
     """Return the sort field, and whether the order is descending. Raise Invalid."""
     field, descending = page_request.sort.removeprefix("-"), page_request.sort.startswith("-")
     if field and field not in sortable:
-        raise _invalid(
+        raise Invalid.at(
             "sort", f"expected one of {', '.join(sortable)}, with - in front for descending, got {field[:40]!r}"
         )
     return field, descending
@@ -122,9 +131,9 @@ def _read(text: str, sort: str) -> _Cursor:
     try:
         cursor = cursors.read(text, _Cursor)
     except cursors.CursorError:
-        raise _invalid("cursor", "expected next_cursor of a page of this list") from None
+        raise Invalid.at("cursor", "expected next_cursor of a page of this list") from None
     if cursor.sort != sort:
-        raise _invalid("cursor", "expected next_cursor of a page of this list, with the same sort")
+        raise Invalid.at("cursor", "expected next_cursor of a page of this list, with the same sort")
     return cursor
 
 
@@ -136,7 +145,3 @@ def _fits(value: int | float | str, expression: Expression) -> bool:
     if isinstance(value, int):
         return abs(value) <= LAST
     return kind is float and math.isfinite(value)
-
-
-def _invalid(name: str, message: str) -> Invalid:
-    return Invalid(f"{name}: {message}", [FieldError(name, message)])

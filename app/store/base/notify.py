@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.store.base.database import Database
@@ -89,8 +88,6 @@ class Listener:
         """Listen, and reconnect forever. Return at once if the database has no notifications."""
         if self._database.url.get_backend_name() != "postgresql":
             return
-        import asyncpg
-
         engine = self._database.apart(command_timeout=PING_TIMEOUT_S)
         wait_s = BACKOFF_FIRST_S
         try:
@@ -99,13 +96,7 @@ class Listener:
                     async with engine.connect() as connection:
                         raw = await connection.get_raw_connection()
                         await self._listen(raw.driver_connection)
-                except (
-                    SQLAlchemyError,
-                    OSError,
-                    asyncpg.PostgresError,
-                    asyncpg.InterfaceError,
-                    asyncpg.InternalClientError,
-                ) as error:
+                except self._database.errors as error:
                     self._log.debug("listener.disconnected", reason=str(error)[:200])
                     wait_s = BACKOFF_FIRST_S if self.listening else min(wait_s * 2, BACKOFF_MAX_S)
                 finally:

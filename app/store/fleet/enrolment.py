@@ -26,10 +26,6 @@ class JoinTokenRow(Base):
     last_used_at: Mapped[float | None] = mapped_column(sa.Double())
 
 
-async def get(session: AsyncSession, ident: str) -> JoinTokenRow | None:
-    return await session.get(JoinTokenRow, ident)
-
-
 async def claim(session: AsyncSession, ident: str) -> JoinTokenRow | None:
     """Return a token, locked until the transaction ends, so that concurrent managers use it one by one."""
     return await session.get(JoinTokenRow, ident, with_for_update=True)

@@ -17,7 +17,6 @@ import os
 from contextlib import suppress
 from typing import Any, Protocol
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.errors import StoreUnavailable
@@ -130,13 +129,7 @@ class PostgresLeaderLock:
         self._session: Any = None
         """asyncpg's own connection: SQLAlchemy would reconnect silently, and thus lose the lock."""
         self._refusal = asyncpg.PostgresError
-        self._errors: tuple[type[Exception], ...] = (
-            SQLAlchemyError,
-            OSError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-        )
+        self._errors = database.errors
 
     async def take(self) -> float | None:
         try:

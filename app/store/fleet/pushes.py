@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.store.base import listing
 from app.store.base.declarative import Base, Digest, Name, RowNumber, Seconds, Whole
 
 MAX_ROWS = 10_000
@@ -23,7 +24,7 @@ class PushRow(Base):
     generation: Mapped[Whole]
     digest: Mapped[Digest]
     state: Mapped[Name]
-    """Name of a `push.states.PushState`, in lower case."""
+    """Value of a `push.states.PushState`."""
     reason: Mapped[Name]
     """Reason for the push: `change`, `joined`, `drift` or `retry`."""
     attempt: Mapped[Whole]
@@ -68,11 +69,7 @@ async def newest(
     session: AsyncSession, *, kind: str | None, node: str | None, state: str | None, limit: int
 ) -> tuple[Sequence[PushRow], int]:
     """Return the matching pushes, newest first, and the total number of matches."""
-    conditions = [
-        column == value
-        for column, value in ((PushRow.type, kind), (PushRow.node, node), (PushRow.state, state))
-        if value is not None
-    ]
+    conditions = listing.matching(PushRow, {"type": kind, "node": node, "state": state})
     query = sa.select(PushRow).where(*conditions).order_by(PushRow.id.desc()).limit(limit)
     total = await session.scalar(sa.select(sa.func.count()).select_from(PushRow).where(*conditions))
     return (await session.scalars(query)).all(), total or 0

@@ -8,9 +8,19 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.store.base.declarative import Base
 from app.store.records.pins import PinBodyRow, PinRow
+from app.store.records.policies import PolicyRow
+from app.store.records.quotas import QuotaRow
+from app.store.records.tiers import TierRow
+from dataplane.protocol.control.snapshots import SnapshotType
 
 BATCH = 250
 """Rows per statement, which take a few milliseconds of this process."""
+_KEYED: dict[SnapshotType, tuple[type[Base], str]] = {
+    "quotas": (QuotaRow, "tenant"),
+    "pins": (PinRow, "name"),
+    "policies": (PolicyRow, "name"),
+    "tiers": (TierRow, "name"),
+}
 T = TypeVar("T")
 
 
@@ -35,6 +45,13 @@ async def rows(
         if len(part) < BATCH * 8:
             return found
         last = part[-1][key]
+
+
+async def columns(session: AsyncSession, kind: SnapshotType, names: Sequence[str]) -> Sequence[sa.Row[tuple[Any, ...]]]:
+    """Return these columns of all records of a type, sorted by key."""
+    entity, key = _KEYED[kind]
+    query = sa.select(*(getattr(entity, name) for name in names)).order_by(getattr(entity, key))
+    return (await session.execute(query)).all()
 
 
 async def insert(session: AsyncSession, entity: type[Base], values: Sequence[Mapping[str, Any]]) -> None:
@@ -70,6 +87,7 @@ async def put_bodies(session: AsyncSession, bodies: Mapping[str, bytes], now: fl
 
 async def drop_unused_bodies(session: AsyncSession, digests: Sequence[str]) -> None:
     """Delete those of these bodies that no pin uses."""
+    await session.flush()
     used = sa.select(PinRow.name).where(PinRow.keys_digest == PinBodyRow.digest).exists()
     for batch in batches(digests):
         await session.execute(

@@ -1,15 +1,10 @@
 """Ceilings: limits on the quota and the pins of a tenant for callers that are restricted to it. Set by admins."""
 
-from collections.abc import Collection
-
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.schemas.base.listing import PageRequest
 from app.store.base import listing
 from app.store.base.declarative import Base, Name, Seconds, Whole
-from app.store.base.listing import ListPage
 
 
 class CeilingRow(Base):
@@ -33,15 +28,4 @@ class CeilingRow(Base):
     updated_at: Mapped[Seconds]
 
 
-async def get(session: AsyncSession, tenant: str) -> CeilingRow | None:
-    return await session.get(CeilingRow, tenant)
-
-
-async def page(
-    session: AsyncSession, page_request: PageRequest, salts: Collection[str] | None = None
-) -> ListPage[CeilingRow]:
-    """Return one page, sorted by tenant, optionally only of the tenants `salts`. Raise Invalid."""
-    where: list[sa.ColumnElement[bool]] = [] if salts is None else [CeilingRow.tenant.in_(salts)]
-    return await listing.page(
-        session, CeilingRow, CeilingRow.tenant, {"tenant": CeilingRow.tenant}, page_request, *where
-    )
+SORTABLE = listing.sortable(CeilingRow, "tenant")

@@ -7,11 +7,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.schemas.base.listing import PageRequest
-from app.schemas.records.pins import PinFilters
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Digest, Labels, LongName, Name, Seconds, Whole
-from app.store.base.listing import LAST, ListPage
+from app.store.base.listing import LAST
 
 
 class PinBodyRow(Base):
@@ -52,10 +50,6 @@ class PinRow(Base):
     updated_at: Mapped[Seconds]
 
 
-async def get(session: AsyncSession, name: str) -> PinRow | None:
-    return await session.get(PinRow, name)
-
-
 class StrongPin(NamedTuple):
     """The columns that identify the blocks of a guaranteed or permanent pin."""
 
@@ -86,41 +80,11 @@ async def refreshing(session: AsyncSession) -> Sequence[PinRow]:
     return (await session.scalars(sa.select(PinRow).where(PinRow.refresh_s.is_not(None)))).all()
 
 
-_SORTABLE: dict[str, listing.Expression] = {
-    "name": PinRow.name,
-    "model": PinRow.model,
-    "tenant": PinRow.tenant,
-    "tier": PinRow.tier,
-    "key_count": PinRow.key_count,
-    "expires_at": sa.func.coalesce(PinRow.expires_at, float(LAST)),
-    "generation": PinRow.generation,
-    "created_at": PinRow.created_at,
-    "updated_at": PinRow.updated_at,
-}
-
-
-async def page(
-    session: AsyncSession, page_request: PageRequest, filters: PinFilters, salts: Collection[str] | None = None
-) -> ListPage[PinRow]:
-    """Return one page, sorted by name by default, optionally only of the tenants `salts`. Raise Invalid."""
-    where = listing.matching(PinRow, filters)
-    if salts is not None:
-        where.append(PinRow.tenant.in_(salts))
-    return await listing.page(session, PinRow, PinRow.name, _SORTABLE, page_request, *where)
-
-
-async def put_body(session: AsyncSession, digest: str, body: bytes, now: float) -> None:
-    """Store a body. The caller holds the lock of `pins`, so no other transaction can add the same body."""
-    if await session.get(PinBodyRow, digest) is None:
-        session.add(PinBodyRow(digest=digest, body=body, created_at=now))
-        await session.flush()
-
-
-async def drop_unused_body(session: AsyncSession, digest: str) -> None:
-    """Delete a body that no pin uses."""
-    await session.flush()
-    used = sa.select(PinRow.name).where(PinRow.keys_digest == digest).exists()
-    await session.execute(sa.delete(PinBodyRow).where(PinBodyRow.digest == digest, ~used))
+SORTABLE = listing.sortable(
+    PinRow,
+    "name model tenant tier key_count expires_at generation created_at updated_at",
+    expires_at=sa.func.coalesce(PinRow.expires_at, float(LAST)),
+)
 
 
 async def bodies(session: AsyncSession, digests: Iterable[str]) -> dict[str, bytes]:

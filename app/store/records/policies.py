@@ -1,14 +1,10 @@
 """Policy records: how eviction chooses victims, and on which nodes."""
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.schemas.base.listing import PageRequest
-from app.schemas.records.policies import PolicyFilters
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Labels, Name, Seconds, Whole
-from app.store.base.listing import ListPage
 
 
 class PolicyRow(Base):
@@ -32,21 +28,4 @@ class PolicyRow(Base):
     updated_at: Mapped[Seconds]
 
 
-async def get(session: AsyncSession, name: str) -> PolicyRow | None:
-    return await session.get(PolicyRow, name)
-
-
-_SORTABLE: dict[str, listing.Expression] = {
-    "name": PolicyRow.name,
-    "algorithm": PolicyRow.algorithm,
-    "priority": PolicyRow.priority,
-    "generation": PolicyRow.generation,
-    "created_at": PolicyRow.created_at,
-    "updated_at": PolicyRow.updated_at,
-}
-
-
-async def page(session: AsyncSession, page_request: PageRequest, filters: PolicyFilters) -> ListPage[PolicyRow]:
-    """Return one page, sorted by name by default. Raise Invalid."""
-    where = listing.matching(PolicyRow, filters)
-    return await listing.page(session, PolicyRow, PolicyRow.name, _SORTABLE, page_request, *where)
+SORTABLE = listing.sortable(PolicyRow, "name algorithm priority generation created_at updated_at")

@@ -6,10 +6,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.schemas.base.listing import PageRequest
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, LongName, Name, Seconds, Whole
-from app.store.base.listing import ListPage
 
 
 class PrefillRateRow(Base):
@@ -28,23 +26,7 @@ class PrefillRateRow(Base):
 
 MAX = 10_000
 """Maximum number of rates."""
-_SORTABLE: dict[str, listing.Expression] = {
-    "name": PrefillRateRow.name,
-    "model": PrefillRateRow.model,
-    "prefill_tokens_per_s": PrefillRateRow.prefill_tokens_per_s,
-    "created_at": PrefillRateRow.created_at,
-    "updated_at": PrefillRateRow.updated_at,
-}
-
-
-async def get(session: AsyncSession, name: str) -> PrefillRateRow | None:
-    return await session.get(PrefillRateRow, name)
-
-
-async def page(session: AsyncSession, page_request: PageRequest, model: str | None) -> ListPage[PrefillRateRow]:
-    """Return one page, sorted by name by default. Raise Invalid."""
-    where = [] if model is None else [PrefillRateRow.model == model]
-    return await listing.page(session, PrefillRateRow, PrefillRateRow.name, _SORTABLE, page_request, *where)
+SORTABLE = listing.sortable(PrefillRateRow, "name model prefill_tokens_per_s created_at updated_at")
 
 
 async def same(session: AsyncSession, model: str, space: str, besides: str) -> PrefillRateRow | None:

@@ -7,11 +7,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.schemas.base.listing import PageRequest
-from app.schemas.records.quotas import QuotaFilters
 from app.store.base import listing
 from app.store.base.declarative import EMPTY, NO_ENTRIES, Base, JsonText, Labels, Name, Seconds, Whole
-from app.store.base.listing import LAST, ListPage
+from app.store.base.listing import LAST
 
 TierShares = Annotated[dict[str, Any], mapped_column(JsonText())]
 """Shares in tiers by name, as `TierQuota` is encoded: fields at their default are omitted."""
@@ -38,10 +36,6 @@ class QuotaRow(Base):
     """Generation that last changed this record."""
     created_at: Mapped[Seconds]
     updated_at: Mapped[Seconds]
-
-
-async def get(session: AsyncSession, tenant: str) -> QuotaRow | None:
-    return await session.get(QuotaRow, tenant)
 
 
 class TenantShare(NamedTuple):
@@ -81,25 +75,11 @@ async def shares(session: AsyncSession, salts: Collection[str] | None = None) ->
             return found
 
 
-_SORTABLE: dict[str, listing.Expression] = {
-    "tenant": QuotaRow.tenant,
-    "limit_bytes": sa.func.coalesce(QuotaRow.limit_bytes, LAST),
-    "floor_bytes": QuotaRow.floor_bytes,
-    "weight": QuotaRow.weight,
-    "generation": QuotaRow.generation,
-    "created_at": QuotaRow.created_at,
-    "updated_at": QuotaRow.updated_at,
-}
-
-
-async def page(
-    session: AsyncSession, page_request: PageRequest, filters: QuotaFilters, salts: Collection[str] | None
-) -> ListPage[QuotaRow]:
-    """Return one page, sorted by tenant by default, optionally only of the tenants `salts`. Raise Invalid."""
-    where = listing.matching(QuotaRow, filters)
-    if salts is not None:
-        where.append(QuotaRow.tenant.in_(salts))
-    return await listing.page(session, QuotaRow, QuotaRow.tenant, _SORTABLE, page_request, *where)
+SORTABLE = listing.sortable(
+    QuotaRow,
+    "tenant limit_bytes floor_bytes weight generation created_at updated_at",
+    limit_bytes=sa.func.coalesce(QuotaRow.limit_bytes, LAST),
+)
 
 
 async def floors(session: AsyncSession) -> dict[str, tuple[dict[str, str] | None, int]]:

@@ -3,14 +3,10 @@
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.schemas.base.listing import PageRequest
-from app.schemas.records.tiers import TierFilters
 from app.store.base import listing
 from app.store.base.declarative import Base, Labels, Name, Seconds, Whole
-from app.store.base.listing import ListPage
 
 
 class TierRow(Base):
@@ -35,18 +31,4 @@ class TierRow(Base):
     updated_at: Mapped[Seconds]
 
 
-_SORTABLE: dict[str, listing.Expression] = {
-    "name": TierRow.name,
-    "type": TierRow.type,
-    "order": TierRow.order,
-    "budget_bytes": TierRow.budget_bytes,
-    "generation": TierRow.generation,
-    "created_at": TierRow.created_at,
-    "updated_at": TierRow.updated_at,
-}
-
-
-async def page(session: AsyncSession, page_request: PageRequest, filters: TierFilters) -> ListPage[TierRow]:
-    """Return one page, sorted by name by default. Raise Invalid."""
-    where = listing.matching(TierRow, filters)
-    return await listing.page(session, TierRow, TierRow.name, _SORTABLE, page_request, *where)
+SORTABLE = listing.sortable(TierRow, "name type order budget_bytes generation created_at updated_at")

@@ -6,10 +6,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column, undefer
 
-from app.schemas.base.listing import PageRequest
 from app.store.base import listing
 from app.store.base.declarative import Base, Digest, LongName, Name, Seconds, Whole
-from app.store.base.listing import ListPage
 
 
 class TokenizerRow(Base):
@@ -32,16 +30,7 @@ class TokenizerRow(Base):
     updated_at: Mapped[Seconds]
 
 
-_SORTABLE: dict[str, listing.Expression] = {
-    "name": TokenizerRow.name,
-    "model": TokenizerRow.model,
-    "created_at": TokenizerRow.created_at,
-    "updated_at": TokenizerRow.updated_at,
-}
-
-
-async def get(session: AsyncSession, name: str) -> TokenizerRow | None:
-    return await session.get(TokenizerRow, name)
+SORTABLE = listing.sortable(TokenizerRow, "name model created_at updated_at")
 
 
 async def with_file(session: AsyncSession, name: str) -> TokenizerRow | None:
@@ -60,8 +49,3 @@ async def models(session: AsyncSession, most: int) -> list[str]:
     """Return the models that have a tokenizer, by name."""
     query = sa.select(TokenizerRow.model).order_by(TokenizerRow.model).limit(most)
     return list(await session.scalars(query))
-
-
-async def page(session: AsyncSession, page_request: PageRequest) -> ListPage[TokenizerRow]:
-    """Return one page, sorted by name by default. Raise Invalid."""
-    return await listing.page(session, TokenizerRow, TokenizerRow.name, _SORTABLE, page_request)

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.base.declarative import Base, LongName, Name, Seconds, Whole
+from app.store.base.declarative import Base, LongName, Name, Seconds, Whole, upsert
 
 COUNTERS = (
     "held_kib_s",
@@ -208,22 +207,19 @@ async def _add(session: AsyncSession, tables: CountedTables, reported: Sequence[
         row = sums.setdefault((hour, each.key), [0] * len(tables.counters))
         for at, value in enumerate(new):
             row[at] += value
-    await _upsert(
+    await upsert(
         session,
-        tables,
         tables.row,
         [{"hour": hour, **_named(tables, key, values)} for (hour, key), values in sums.items() if any(values)],
-        adding=True,
+        added=tables.counters,
     )
-    await _upsert(
+    await upsert(
         session,
-        tables,
         tables.mark,
         [
             {"epoch": mark.epoch, "number": mark.number, "at": mark.at, **_named(tables, key, mark.counts)}
             for key, mark in changed.items()
         ],
-        adding=False,
     )
 
 
@@ -245,27 +241,6 @@ async def _marks(session: AsyncSession, tables: CountedTables, keys: set[Key]) -
             key = key_of[tuple(getattr(row, name) for name in tables.keys)]
             found[key] = UsageMark(row.epoch, row.number, row.at, counts)
     return found
-
-
-async def _upsert(
-    session: AsyncSession, tables: CountedTables, entity: type[Base], rows: list[dict[str, Any]], *, adding: bool
-) -> None:
-    """Insert rows. For existing keys, add to the counters (`adding`) or replace the values."""
-    if not rows:
-        return
-    table = entity.__table__
-    assert isinstance(table, sa.Table)
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table)
-    keys = [column.name for column in table.primary_key]
-    names = tables.counters if adding else [name for name in rows[0] if name not in keys]
-    new = statement.excluded
-    await session.execute(
-        statement.on_conflict_do_update(
-            index_elements=keys, set_={name: table.c[name] + new[name] if adding else new[name] for name in names}
-        ),
-        rows,
-    )
 
 
 async def forget_epochs(session: AsyncSession, node: str, epoch: str, before: float) -> None:

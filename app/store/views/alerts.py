@@ -3,14 +3,13 @@
 from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.alerts import AlertFilters
 from app.store.base import listing
-from app.store.base.declarative import EMPTY, Base, Digest, Name, Seconds
+from app.store.base.declarative import EMPTY, Base, Digest, Name, Seconds, insert
 from app.store.base.listing import ListPage
 
 MAX_ROWS = 10_000
@@ -37,14 +36,7 @@ class AlertRow(Base):
     expires_at: Mapped[Seconds] = mapped_column(server_default="0")
 
 
-_SORTABLE: dict[str, listing.Expression] = {
-    "starts_at": AlertRow.starts_at,
-    "received_at": AlertRow.received_at,
-    "alertname": AlertRow.alertname,
-    "severity": AlertRow.severity,
-    "tenant": AlertRow.tenant,
-    "node": AlertRow.node,
-}
+_SORTABLE = listing.sortable(AlertRow, "starts_at received_at alertname severity tenant node")
 
 
 async def locked(session: AsyncSession, fingerprints: Collection[str]) -> dict[str, AlertRow]:
@@ -53,9 +45,8 @@ async def locked(session: AsyncSession, fingerprints: Collection[str]) -> dict[s
     ordered = sorted(fingerprints)
     if not ordered:
         return {}
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     values = [{"fingerprint": each, "labels": {}, "annotations": {}} for each in ordered]
-    await session.execute(dialect.insert(AlertRow).on_conflict_do_nothing(), values)
+    await session.execute(insert(session, AlertRow).on_conflict_do_nothing(), values)
     query = sa.select(AlertRow).where(AlertRow.fingerprint.in_(ordered)).order_by(AlertRow.fingerprint)
     rows = (await session.scalars(query.with_for_update())).all()
     return {row.fingerprint: row for row in rows}
@@ -106,7 +97,7 @@ async def page(
     session: AsyncSession, page_request: PageRequest, filters: AlertFilters, tenants: Collection[str] | None
 ) -> ListPage[AlertRow]:
     """Return one page, only of these tenants (shown names) if given. Raise Invalid."""
-    where = listing.matching(AlertRow, filters)
+    where = listing.matching(AlertRow, vars(filters))
     if tenants is not None:
         where.append(AlertRow.tenant.in_(sorted(tenants)))
-    return await listing.page(session, AlertRow, AlertRow.fingerprint, _SORTABLE, page_request, *where)
+    return await listing.page(session, AlertRow, _SORTABLE, page_request, *where)

@@ -5,14 +5,13 @@ row for each scope in `series`, and when a day is complete, so do its points of 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.base.declarative import Base, LongName, Whole
+from app.store.base.declarative import Base, LongName, Whole, upsert
 
 
 class SeriesRow(Base):
@@ -57,7 +56,7 @@ async def newest(session: AsyncSession, spans: Mapping[int, int]) -> int:
 
 
 async def add_recent(session: AsyncSession, at: int, points: bytes) -> None:
-    await _upsert(session, RecentSeriesRow, [{"at": at, "points": points}])
+    await upsert(session, RecentSeriesRow, [{"at": at, "points": points}])
 
 
 async def recent(session: AsyncSession, after: int, until: int) -> Sequence[tuple[int, bytes]]:
@@ -80,7 +79,7 @@ async def delete_recent(session: AsyncSession, until: int) -> None:
 
 async def put(session: AsyncSession, blocks: Iterable[PackedSeries]) -> None:
     """Insert rows, or replace them."""
-    await _upsert(session, SeriesRow, [{**each._asdict(), "size_bytes": len(each.points)} for each in blocks])
+    await upsert(session, SeriesRow, [{**each._asdict(), "size_bytes": len(each.points)} for each in blocks])
 
 
 async def blocks(
@@ -112,15 +111,3 @@ async def delete_before(session: AsyncSession, step_s: int, start: int, most: in
     some = sa.select(*key).where(SeriesRow.step_s == step_s, SeriesRow.start < start).limit(most)
     done = await session.execute(sa.delete(SeriesRow).where(sa.tuple_(*key).in_(some)))
     return int(getattr(done, "rowcount", 0))
-
-
-async def _upsert(session: AsyncSession, entity: type[Base], rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        return
-    table = entity.__table__
-    assert isinstance(table, sa.Table)
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table)
-    keys = [column.name for column in table.primary_key]
-    new = {name: statement.excluded[name] for name in rows[0] if name not in keys}
-    await session.execute(statement.on_conflict_do_update(index_elements=keys, set_=new), rows)

@@ -124,41 +124,39 @@ async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database
         'after = \'{"a": "\\ud800"}\'',
     ],
 )
-async def test_an_unreadable_entry_is_shown_as_one_and_the_rest_is_returned(socket_dir: Path, change: str) -> None:
-    async with guarding(socket_dir) as plane:
-        await filled(plane)
-        await execute(plane.app.parts.database, f"UPDATE audit SET {change} WHERE id = 3")
-        page = await plane.http.get("/api/v1/audit?limit=1000")
-        assert page.status_code == 200, page.text
-        items = {item["id"]: item for item in page.json()["items"]}
-        assert sorted(items) == list(range(1, len(items) + 1))
-        assert [number for number, item in items.items() if item["decision"] == "unreadable"] == [3]
-        assert items[3]["reason"]
-        second = await plane.http.get("/api/v1/audit?limit=2")
-        assert second.json()["next_cursor"]
-        lines = (await plane.http.get("/api/v1/audit/export")).text.splitlines()
-        entries = [json.loads(line) for line in lines]
-        assert [entry["id"] for entry in entries] == sorted(items)
-        assert entries[2] == items[3]
-        assert not (await verified(plane))["intact"]
-        code, out, err = await say(plane, "audit", "list", token=ADMIN)
-        assert code == 0, err
-        assert "unreadable: " in out
+async def test_an_unreadable_entry_is_shown_as_one_and_the_rest_is_returned(change: str, guarded: Plane) -> None:
+    await filled(guarded)
+    await execute(guarded.app.parts.database, f"UPDATE audit SET {change} WHERE id = 3")
+    page = await guarded.http.get("/api/v1/audit?limit=1000")
+    assert page.status_code == 200, page.text
+    items = {item["id"]: item for item in page.json()["items"]}
+    assert sorted(items) == list(range(1, len(items) + 1))
+    assert [number for number, item in items.items() if item["decision"] == "unreadable"] == [3]
+    assert items[3]["reason"]
+    second = await guarded.http.get("/api/v1/audit?limit=2")
+    assert second.json()["next_cursor"]
+    lines = (await guarded.http.get("/api/v1/audit/export")).text.splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [entry["id"] for entry in entries] == sorted(items)
+    assert entries[2] == items[3]
+    assert not (await verified(guarded))["intact"]
+    code, out, err = await say(guarded, "audit", "list", token=ADMIN)
+    assert code == 0, err
+    assert "unreadable: " in out
 
 
-async def test_a_remembered_hash_finds_a_journal_that_was_rewritten_whole(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        await filled(plane)
-        head = (await verified(plane))["head_hash"]
-        await plane.put_quota("later", 5, wait="")
-        assert (await verified(plane, head))["intact"]
-        assert not (await verified(plane, "0" * 64))["intact"]
-        assert (await plane.http.get("/api/v1/audit/verify?expect=abc")).status_code == 422
-        newest = "last_id = 2, hash = (SELECT hash FROM audit WHERE id = 2)"
-        cut = f"DELETE FROM audit WHERE id > 2; UPDATE audit_head SET {newest}"
-        await execute(plane.app.parts.database, cut)
-        assert (await verified(plane))["intact"], "who has the database can cut it"
-        assert "remembered hash" in (await verified(plane, head))["fault"]
+async def test_a_remembered_hash_finds_a_journal_that_was_rewritten_whole(guarded: Plane) -> None:
+    await filled(guarded)
+    head = (await verified(guarded))["head_hash"]
+    await guarded.put_quota("later", 5, wait="")
+    assert (await verified(guarded, head))["intact"]
+    assert not (await verified(guarded, "0" * 64))["intact"]
+    assert (await guarded.http.get("/api/v1/audit/verify?expect=abc")).status_code == 422
+    newest = "last_id = 2, hash = (SELECT hash FROM audit WHERE id = 2)"
+    cut = f"DELETE FROM audit WHERE id > 2; UPDATE audit_head SET {newest}"
+    await execute(guarded.app.parts.database, cut)
+    assert (await verified(guarded))["intact"], "who has the database can cut it"
+    assert "remembered hash" in (await verified(guarded, head))["fault"]
 
 
 async def test_writers_at_once_make_one_chain_without_gaps(socket_dir: Path, database_url: str) -> None:
@@ -179,18 +177,17 @@ async def test_writers_at_once_make_one_chain_without_gaps(socket_dir: Path, dat
         assert sum(entry["decision"] == "denied" for entry in entries) == 12
 
 
-async def test_an_export_can_be_checked_without_larder(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        await filled(plane)
-        text = (await plane.http.get("/api/v1/audit/export")).text
-        previous = ""
-        for line in text.splitlines():
-            entry = json.loads(line)
-            expected = entry.pop("hash")
-            canonical = json.dumps(entry, sort_keys=True, separators=(",", ":"))
-            previous = sha256(f"{previous}\n{canonical}".encode()).hexdigest()
-            assert previous == expected
-        assert previous == (await verified(plane))["head_hash"]
+async def test_an_export_can_be_checked_without_larder(guarded: Plane) -> None:
+    await filled(guarded)
+    text = (await guarded.http.get("/api/v1/audit/export")).text
+    previous = ""
+    for line in text.splitlines():
+        entry = json.loads(line)
+        expected = entry.pop("hash")
+        canonical = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+        previous = sha256(f"{previous}\n{canonical}".encode()).hexdigest()
+        assert previous == expected
+    assert previous == (await verified(guarded))["head_hash"]
 
 
 async def test_the_command_line_lists_exports_and_verifies(socket_dir: Path) -> None:
@@ -254,42 +251,40 @@ async def larder(*arguments: str) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(run, *arguments, env=dict(os.environ))
 
 
-async def test_entries_are_found_by_their_text(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "reader")
-        await filled(plane)
-        trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-        headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "x-request-id": "req-1"}
-        refused = await send(plane, token, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1}, headers=headers)
-        assert refused.status_code == 403
-        denied = await plane.get("/api/v1/audit?decision=denied")
-        assert denied["total"] == 1
-        entry = denied["items"][0]
-        assert (entry["actor"], entry["action"], entry["kind"]) == ("reader", "PUT", "request")
-        assert (entry["name"], entry["request_id"], entry["trace_id"]) == ("/api/v1/quotas/x", "req-1", trace)
-        assert (entry["source"], "operator" in entry["reason"]) == ("127.0.0.1", True)
-        for query, total in (
-            ("actor=admin&kind=quota", 6),
-            ("name=t3", 1),
-            ("action=create&kind=token&name=reader", 1),
-            (f"since={entry['at']}", 1),
-            ("until=5", 0),
-            ("actor=nobody", 0),
-        ):
-            assert (await plane.get(f"/api/v1/audit?{query}"))["total"] == total, query
-        assert (await plane.http.get("/api/v1/audit?decision=maybe")).status_code == 422
+async def test_entries_are_found_by_their_text(guarded: Plane) -> None:
+    token = await create_token(guarded, "reader")
+    await filled(guarded)
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "x-request-id": "req-1"}
+    refused = await send(guarded, token, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1}, headers=headers)
+    assert refused.status_code == 403
+    denied = await guarded.get("/api/v1/audit?decision=denied")
+    assert denied["total"] == 1
+    entry = denied["items"][0]
+    assert (entry["actor"], entry["action"], entry["kind"]) == ("reader", "PUT", "request")
+    assert (entry["name"], entry["request_id"], entry["trace_id"]) == ("/api/v1/quotas/x", "req-1", trace)
+    assert (entry["source"], "operator" in entry["reason"]) == ("127.0.0.1", True)
+    for query, total in (
+        ("actor=admin&kind=quota", 6),
+        ("name=t3", 1),
+        ("action=create&kind=token&name=reader", 1),
+        (f"since={entry['at']}", 1),
+        ("until=5", 0),
+        ("actor=nobody", 0),
+    ):
+        assert (await guarded.get(f"/api/v1/audit?{query}"))["total"] == total, query
+    assert (await guarded.http.get("/api/v1/audit?decision=maybe")).status_code == 422
 
 
-async def test_repeated_refusals_of_one_caller_hide_no_others(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        noisy, quiet = await create_token(plane, "noisy"), await create_token(plane, "quiet")
-        for number in range(75):
-            await send(plane, noisy, "PUT", f"/api/v1/quotas/x{number}", json={"limit_bytes": 1})
-        for _ in range(3):
-            await send(plane, quiet, "DELETE", "/api/v1/quotas/y")
-        await plane.app.parts.token_uses.write(0.0, all_of_them=True)
-        denied = (await plane.get("/api/v1/audit?decision=denied&limit=200"))["items"]
-        entries = [entry["after"] or {} for entry in denied if entry["actor"] == "quiet"]
-        of_noisy = [entry for entry in denied if entry["actor"] == "noisy"]
-        assert 20 <= len(of_noisy) <= 40, "20 of each minute, and a minute may end meanwhile"
-        assert sum(after.get("again", 1) for after in entries) == 3
+async def test_repeated_refusals_of_one_caller_hide_no_others(guarded: Plane) -> None:
+    noisy, quiet = await create_token(guarded, "noisy"), await create_token(guarded, "quiet")
+    for number in range(75):
+        await send(guarded, noisy, "PUT", f"/api/v1/quotas/x{number}", json={"limit_bytes": 1})
+    for _ in range(3):
+        await send(guarded, quiet, "DELETE", "/api/v1/quotas/y")
+    await guarded.app.parts.token_uses.write(0.0, all_of_them=True)
+    denied = (await guarded.get("/api/v1/audit?decision=denied&limit=200"))["items"]
+    entries = [entry["after"] or {} for entry in denied if entry["actor"] == "quiet"]
+    of_noisy = [entry for entry in denied if entry["actor"] == "noisy"]
+    assert 20 <= len(of_noisy) <= 40, "20 of each minute, and a minute may end meanwhile"
+    assert sum(after.get("again", 1) for after in entries) == 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,17 @@ async def first_overview(plane: Plane, token: str) -> str:
             return await anext(lines)
 
 
+def looked(spaces: list[SpaceHits]) -> Callable[[ControlRequest], Any]:
+    """Answers of a node that holds these parts of every prefix."""
+
+    def answer(message: ControlRequest) -> Any:
+        if not isinstance(message, LookupChain):
+            return ControlRefused("unsupported", "not asked here", nonce=getattr(message, "nonce", ""))
+        return Looked(message.nonce, spaces, 0)
+
+    return answer
+
+
 async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(socket_dir: Path, node: FakeNode) -> None:
     node.stats = msgspec.structs.replace(
         node.stats, tenants=[TenantStats("acme", bytes=5), TenantStats("other", bytes=6)], pool=PoolStats(100, 11)
@@ -74,105 +86,94 @@ async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(sock
         }
 
 
-async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(socket_dir: Path, node: FakeNode) -> None:
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        body = {"algorithm": "slru", "note": "for the rival", "managed_by": "team-x"}
-        assert (await plane.http.put("/api/v1/policies/default?wait=30s", json=body)).status_code == 201
-        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
-        whole = (await plane.http.get("/api/v1/overview")).json()["policy"]
-        seen = (await send(plane, token, "GET", "/api/v1/overview")).json()["policy"]
-        assert (whole["note"], list(whole["status"]["nodes"])) == ("for the rival", ["node-a"])
-        status = {"accepted": True, "applied": whole["status"]["applied"], "nodes": {}, "conditions": []}
-        assert seen == {**whole, "note": "", "managed_by": "", "in_force": {}, "status": status}
+async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(node: FakeNode, guarded: Plane) -> None:
+    await guarded.until_state("in_sync")
+    body = {"algorithm": "slru", "note": "for the rival", "managed_by": "team-x"}
+    assert (await guarded.http.put("/api/v1/policies/default?wait=30s", json=body)).status_code == 201
+    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
+    whole = (await guarded.http.get("/api/v1/overview")).json()["policy"]
+    seen = (await send(guarded, token, "GET", "/api/v1/overview")).json()["policy"]
+    assert (whole["note"], list(whole["status"]["nodes"])) == ("for the rival", ["node-a"])
+    status = {"accepted": True, "applied": whole["status"]["applied"], "nodes": {}, "conditions": []}
+    assert seen == {**whole, "note": "", "managed_by": "", "in_force": {}, "status": status}
 
 
-async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(socket_dir: Path, node: FakeNode) -> None:
+async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(node: FakeNode, guarded: Plane) -> None:
     space = Space(model="m", layout="l", dtype="d")
-
-    def answer(message: ControlRequest) -> Any:
-        if not isinstance(message, LookupChain):
-            return ControlRefused("unsupported", "not asked here", nonce=getattr(message, "nonce", ""))
-        return Looked(message.nonce, [SpaceHits("0" * 32, space, {"l1": 2}, {"l1": 2})], 0)
-
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        node.answers = answer
-        token = await create_token(plane, "acme-op", tenants=["acme"])
-        body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
-        (whole,) = (await plane.http.post("/api/v1/actions/locate", json=body)).json()["items"]
-        assert (whole["engine_socket"], whole["control_url"]) == ("/nowhere", node.control_url)
-        (place,) = (await send(plane, token, "POST", "/api/v1/actions/locate", json=body)).json()["items"]
-        assert place == {**whole, "engine_socket": "", "control_url": ""}
+    await guarded.until_state("in_sync")
+    node.answers = looked([SpaceHits("0" * 32, space, {"l1": 2}, {"l1": 2})])
+    token = await create_token(guarded, "acme-op", tenants=["acme"])
+    body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
+    (whole,) = (await guarded.http.post("/api/v1/actions/locate", json=body)).json()["items"]
+    assert (whole["engine_socket"], whole["control_url"]) == ("/nowhere", node.control_url)
+    (place,) = (await send(guarded, token, "POST", "/api/v1/actions/locate", json=body)).json()["items"]
+    assert place == {**whole, "engine_socket": "", "control_url": ""}
 
 
-async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(socket_dir: Path, node: FakeNode) -> None:
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
-        node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "other wants too much")]
-        await plane.put_quota("acme", 1)
-        await plane.put_pin("p", tenant="acme")
-        for path in ("/api/v1/quotas/acme", "/api/v1/pins/p"):
-            assert "other wants too much" in (await plane.http.get(path)).text
-            answer = (await send(plane, token, "GET", path)).text
-            assert "node-a refused generation 1" in answer
-            assert "other" not in answer
-        for path in ("/api/v1/quotas", "/api/v1/pins", "/api/v1/overview"):
-            assert "other" not in (await send(plane, token, "GET", path)).text
+async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(node: FakeNode, guarded: Plane) -> None:
+    await guarded.until_state("in_sync")
+    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
+    node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "other wants too much")]
+    await guarded.put_quota("acme", 1)
+    await guarded.put_pin("p", tenant="acme")
+    for path in ("/api/v1/quotas/acme", "/api/v1/pins/p"):
+        assert "other wants too much" in (await guarded.http.get(path)).text
+        answer = (await send(guarded, token, "GET", path)).text
+        assert "node-a refused generation 1" in answer
+        assert "other" not in answer
+    for path in ("/api/v1/quotas", "/api/v1/pins", "/api/v1/overview"):
+        assert "other" not in (await send(guarded, token, "GET", path)).text
 
 
-async def test_a_pin_of_another_tenant_shows_only_that_its_name_exists(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
-        await plane.put_pin("plain", wait="", tenant="rival")
-        await plane.put_pin("strong", wait="", tenant="third", strength="permanent", note="ours", model="secret")
-        pin, refused = {**PIN, "tenant": "acme"}, set()
-        for name in ("plain", "strong"):
-            for headers in ({}, {"if-match": "*"}, {"if-none-match": "*"}, {"if-match": '"1"'}):
-                answer = await send(plane, token, "PUT", f"/api/v1/pins/{name}", json=pin, headers=headers)
-                problem = answer.json()
-                del problem["request_id"]
-                refused.add((answer.status_code, str(problem).replace(name, "NAME")))
-        ((status, text),) = refused
-        assert (status, "names of pins are unique in the whole fleet" in text) == (403, True)
-        assert [word for word in ("rival", "third", "tenant", "secret", "ours", "permanent") if word in text] == []
-        for method, path, body in (("GET", "", None), ("PATCH", "", {"note": "x"}), ("DELETE", "", None),
-                                   ("POST", ":extend", {"ttl_s": 5})):  # fmt: skip
-            refusals = set()
-            for name in ("plain", "strong", "nobodys"):
-                answer = await send(
-                    plane, token, method, f"/api/v1/pins/{name}{path}", json=body, headers={"if-match": "*"}
-                )
-                refusals.add((answer.status_code, answer.json()["detail"].replace(name, "NAME")))
-            assert refusals == {(404, "there is no pin 'NAME'")}, method
-        document = {"apiVersion": "larder/v1", "pins": {"strong": pin}}
-        for dry_run in (True, False):
-            whole = {"document": document, "dry_run": dry_run}
-            refused = (await send(plane, token, "POST", "/api/v1/apply", json=whole)).json()
-            assert refused["detail"] == (
-                "pins.strong: 'strong' is taken: names of pins are unique in the whole fleet; choose another one"
+async def test_a_pin_of_another_tenant_shows_only_that_its_name_exists(guarded: Plane) -> None:
+    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
+    await guarded.put_pin("plain", wait="", tenant="rival")
+    await guarded.put_pin("strong", wait="", tenant="third", strength="permanent", note="ours", model="secret")
+    pin, refused = {**PIN, "tenant": "acme"}, set()
+    for name in ("plain", "strong"):
+        for headers in ({}, {"if-match": "*"}, {"if-none-match": "*"}, {"if-match": '"1"'}):
+            answer = await send(guarded, token, "PUT", f"/api/v1/pins/{name}", json=pin, headers=headers)
+            problem = answer.json()
+            del problem["request_id"]
+            refused.add((answer.status_code, str(problem).replace(name, "NAME")))
+    ((status, text),) = refused
+    assert (status, "names of pins are unique in the whole fleet" in text) == (403, True)
+    assert [word for word in ("rival", "third", "tenant", "secret", "ours", "permanent") if word in text] == []
+    for method, path, body in (("GET", "", None), ("PATCH", "", {"note": "x"}), ("DELETE", "", None),
+                               ("POST", ":extend", {"ttl_s": 5})):  # fmt: skip
+        refusals = set()
+        for name in ("plain", "strong", "nobodys"):
+            answer = await send(
+                guarded, token, method, f"/api/v1/pins/{name}{path}", json=body, headers={"if-match": "*"}
             )
-        assert (await send(plane, token, "PUT", "/api/v1/pins/mine", json=pin)).status_code == 201
+            refusals.add((answer.status_code, answer.json()["detail"].replace(name, "NAME")))
+        assert refusals == {(404, "there is no pin 'NAME'")}, method
+    document = {"apiVersion": "larder/v1", "pins": {"strong": pin}}
+    for dry_run in (True, False):
+        whole = {"document": document, "dry_run": dry_run}
+        refused = (await send(guarded, token, "POST", "/api/v1/apply", json=whole)).json()
+        assert refused["detail"] == (
+            "pins.strong: 'strong' is taken: names of pins are unique in the whole fleet; choose another one"
+        )
+    assert (await send(guarded, token, "PUT", "/api/v1/pins/mine", json=pin)).status_code == 201
 
 
-async def test_no_output_contains_the_key_of_token_hashes(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "ci")
-        store, secret = await identity(plane)
-        assert len(bytes.fromhex(secret)) == 32
-        database: Database = plane.app.parts.database
-        async with database.read() as session:
-            stored = (await session.execute(sa.text("SELECT hash FROM tokens WHERE name = 'ci'"))).scalar_one()
-        _, ident, part = token.split("_")
-        for known in (store, "", ident):
-            key = blake3(known.encode(), derive_key_context="larder 2026-11-21 secrets of callers").digest()
-            assert blake3(f"token {ident} {part}".encode(), key=key).hexdigest() != stored
-        for path in ("nodes", "overview", "whoami", "audit", "tokens", "managers", "snapshot", "pushes", "session"):
-            assert secret not in (await plane.http.get(f"/api/v1/{path}")).text
+async def test_no_output_contains_the_key_of_token_hashes(guarded: Plane) -> None:
+    token = await create_token(guarded, "ci")
+    store, secret = await identity(guarded)
+    assert len(bytes.fromhex(secret)) == 32
+    database: Database = guarded.app.parts.database
+    async with database.read() as session:
+        stored = (await session.execute(sa.text("SELECT hash FROM tokens WHERE name = 'ci'"))).scalar_one()
+    _, ident, part = token.split("_")
+    for known in (store, "", ident):
+        key = blake3(known.encode(), derive_key_context="larder 2026-11-21 secrets of callers").digest()
+        assert blake3(f"token {ident} {part}".encode(), key=key).hexdigest() != stored
+    for path in ("nodes", "overview", "whoami", "audit", "tokens", "managers", "snapshot", "pushes", "session"):
+        assert secret not in (await guarded.http.get(f"/api/v1/{path}")).text
 
 
-async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(socket_dir: Path, node: FakeNode) -> None:
+async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(node: FakeNode, guarded: Plane) -> None:
     ours, theirs = (Space(model="m", layout="l", dtype=dtype, world_size=2, rank=0) for dtype in ("o", "t"))
     ours_too = msgspec.structs.replace(ours, rank=1)
     spaces = [
@@ -181,38 +182,31 @@ async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(socket_dir:
         SpaceHits("2" * 32, theirs, {"l1": 0}, {"l1": 0}),
     ]
 
-    def answer(message: ControlRequest) -> Any:
-        if not isinstance(message, LookupChain):
-            return ControlRefused("unsupported", "not asked here", nonce=getattr(message, "nonce", ""))
-        return Looked(message.nonce, spaces, 0)
-
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        node.answers = answer
-        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
-        body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
-        path = "/api/v1/actions/lookup"
-        (whole,) = (await plane.http.post(path, json=body)).json()["items"]
-        assert [each["dtype"] for each in whole["spaces"]] == ["o", "o", "t"]
-        (seen,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
-        assert seen == {**whole, "spaces": whole["spaces"][:2]}
-        del spaces[:2]
-        (seen,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
-        spaces.clear()
-        (unknown,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
-        assert seen == unknown, "a model of others and one of nobody are told apart"
+    await guarded.until_state("in_sync")
+    node.answers = looked(spaces)
+    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
+    body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
+    path = "/api/v1/actions/lookup"
+    (whole,) = (await guarded.http.post(path, json=body)).json()["items"]
+    assert [each["dtype"] for each in whole["spaces"]] == ["o", "o", "t"]
+    (seen,) = (await send(guarded, token, "POST", path, json=body)).json()["items"]
+    assert seen == {**whole, "spaces": whole["spaces"][:2]}
+    del spaces[:2]
+    (seen,) = (await send(guarded, token, "POST", path, json=body)).json()["items"]
+    spaces.clear()
+    (unknown,) = (await send(guarded, token, "POST", path, json=body)).json()["items"]
+    assert seen == unknown, "a model of others and one of nobody are told apart"
 
 
-async def test_of_tokenizers_a_tenant_sees_which_models_have_one(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        body = {
-            "model": "m", "tokenizer": words(), "chat_template": TEMPLATE,
-            "special_tokens": {"bos_token": "<bos>"}, "note": "for the rival",
-        }  # fmt: skip
-        put = await plane.http.put("/api/v1/tokenizers/t", json=body)
-        assert put.status_code == 201, put.text
-        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
-        one = (await send(plane, token, "GET", "/api/v1/tokenizers/t")).json()
-        (listed,) = (await send(plane, token, "GET", "/api/v1/tokenizers")).json()["items"]
-        blank = {"digest": "", "chat_template": None, "special_tokens": None, "note": ""}
-        assert one == listed == {**put.json(), **blank}
+async def test_of_tokenizers_a_tenant_sees_which_models_have_one(guarded: Plane) -> None:
+    body = {
+        "model": "m", "tokenizer": words(), "chat_template": TEMPLATE,
+        "special_tokens": {"bos_token": "<bos>"}, "note": "for the rival",
+    }  # fmt: skip
+    put = await guarded.http.put("/api/v1/tokenizers/t", json=body)
+    assert put.status_code == 201, put.text
+    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
+    one = (await send(guarded, token, "GET", "/api/v1/tokenizers/t")).json()
+    (listed,) = (await send(guarded, token, "GET", "/api/v1/tokenizers")).json()["items"]
+    blank = {"digest": "", "chat_template": None, "special_tokens": None, "note": ""}
+    assert one == listed == {**put.json(), **blank}

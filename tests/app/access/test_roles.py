@@ -65,30 +65,29 @@ async def status(plane: Plane, method: str, path: str, token: str) -> int:
         return answer.status_code
 
 
-async def test_every_route_declares_and_checks_its_role(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        tokens = {role: await create_token(plane, f"{role}-token", role) for role in ROLES}
-        limited = await create_token(plane, "limited", "operator", tenants=["only-mine"])
-        wrong = []
-        for method, path, opt in routes(plane.app):
-            assert opt.get("role") in (*ROLES, "anyone"), f"{method} {path} does not say in opt who may use it"
-            if is_open(path, opt):
-                assert path in OPEN or path.startswith(UNDER), f"{path} answers everybody"
-                continue
-            allowed = ROLES.index(opt["role"])
-            seen: dict[str, Any] = {"nobody": (await status(plane, method, path, ""), (401,))}
-            for place, role in enumerate(ROLES):
-                got = await status(plane, method, path, tokens[role])
-                seen[role] = (got, () if place >= allowed or role == opt.get("also") else (403,))
-            got = await status(plane, method, path, limited)
-            may = opt.get("scoped", False) and opt["role"] != "admin"
-            seen["limited"] = (got, () if may else (403,))
-            for caller, (got, expected) in seen.items():
-                refused = got in (401, 403)
-                if (expected and got not in expected) or (not expected and refused and caller != "limited"):
-                    wrong.append(f"{method} {path} by {caller}: {got}")
-                assert got < 500 or got == 503, f"{method} {path} by {caller}: {got}"
-        assert wrong == []
+async def test_every_route_declares_and_checks_its_role(guarded: Plane) -> None:
+    tokens = {role: await create_token(guarded, f"{role}-token", role) for role in ROLES}
+    limited = await create_token(guarded, "limited", "operator", tenants=["only-mine"])
+    wrong = []
+    for method, path, opt in routes(guarded.app):
+        assert opt.get("role") in (*ROLES, "anyone"), f"{method} {path} does not say in opt who may use it"
+        if is_open(path, opt):
+            assert path in OPEN or path.startswith(UNDER), f"{path} answers everybody"
+            continue
+        allowed = ROLES.index(opt["role"])
+        seen: dict[str, Any] = {"nobody": (await status(guarded, method, path, ""), (401,))}
+        for place, role in enumerate(ROLES):
+            got = await status(guarded, method, path, tokens[role])
+            seen[role] = (got, () if place >= allowed or role == opt.get("also") else (403,))
+        got = await status(guarded, method, path, limited)
+        may = opt.get("scoped", False) and opt["role"] != "admin"
+        seen["limited"] = (got, () if may else (403,))
+        for caller, (got, expected) in seen.items():
+            refused = got in (401, 403)
+            if (expected and got not in expected) or (not expected and refused and caller != "limited"):
+                wrong.append(f"{method} {path} by {caller}: {got}")
+            assert got < 500 or got == 503, f"{method} {path} by {caller}: {got}"
+    assert wrong == []
 
 
 async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(socket_dir: Path, node: FakeNode) -> None:
@@ -108,25 +107,26 @@ async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(so
         assert (answer.status_code, 'tenant="acme"' in answer.text) == (200, True)
 
 
-async def test_health_needs_no_token_and_shows_no_name_without_one(socket_dir: Path, node: FakeNode) -> None:
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        ready = await send(plane, "", "GET", "/readyz")
-        assert (ready.status_code, ready.json()) == (200, {"status": "ready", "database": ""})
-        fleet = await send(plane, "", "GET", "/healthz/fleet")
-        assert (fleet.status_code, fleet.json()) == (200, {"status": "ok", "nodes": {}, "database": ""})
-        assert (await plane.get("/healthz/fleet"))["nodes"] == {"node-a": "in_sync"}
-        node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "acme wants too much")]
-        await plane.put_quota("acme", 1)
-        assert (await send(plane, "", "GET", "/readyz")).status_code == 200
-        behind = await send(plane, "", "GET", "/healthz/fleet")
-        assert behind.status_code == 503
-        assert behind.json()["detail"] == "1 of 1 nodes have not applied the current records"
-        assert "node-a is nacked" in (await plane.http.get("/healthz/fleet")).json()["detail"]
-        Path(sa.make_url(plane.app.parts.settings.common.database_url).database or "").rename(socket_dir / "aside")
-        for path in ("/healthz", "/readyz", "/healthz/fleet"):
-            away = await send(plane, "", "GET", path)
-            assert (away.status_code, away.json()["detail"]) == (503, "the database does not answer")
+async def test_health_needs_no_token_and_shows_no_name_without_one(
+    socket_dir: Path, node: FakeNode, guarded: Plane
+) -> None:
+    await guarded.until_state("in_sync")
+    ready = await send(guarded, "", "GET", "/readyz")
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "database": ""})
+    fleet = await send(guarded, "", "GET", "/healthz/fleet")
+    assert (fleet.status_code, fleet.json()) == (200, {"status": "ok", "nodes": {}, "database": ""})
+    assert (await guarded.get("/healthz/fleet"))["nodes"] == {"node-a": "in_sync"}
+    node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "acme wants too much")]
+    await guarded.put_quota("acme", 1)
+    assert (await send(guarded, "", "GET", "/readyz")).status_code == 200
+    behind = await send(guarded, "", "GET", "/healthz/fleet")
+    assert behind.status_code == 503
+    assert behind.json()["detail"] == "1 of 1 nodes have not applied the current records"
+    assert "node-a is nacked" in (await guarded.http.get("/healthz/fleet")).json()["detail"]
+    Path(sa.make_url(guarded.app.parts.settings.common.database_url).database or "").rename(socket_dir / "aside")
+    for path in ("/healthz", "/readyz", "/healthz/fleet"):
+        away = await send(guarded, "", "GET", path)
+        assert (away.status_code, away.json()["detail"]) == (503, "the database does not answer")
 
 
 async def test_metrics_and_health_are_guarded_by_settings(socket_dir: Path) -> None:

@@ -1,7 +1,6 @@
 """The expiry of a token is published once, whichever managers run at that time."""
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -9,18 +8,9 @@ from app.observe.events import EventBus
 from app.services.access.token_expiries import LATE_S, TokenExpiries
 from app.services.views.events import Events
 from app.store.access.tokens import TokenRow
-from app.store.base import migrate
 from app.store.base.database import Database
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url)
-    await migrate.upgrade(database)
-    yield database
-    await database.close()
 
 
 def token(name: str, expires_at: float | None) -> TokenRow:

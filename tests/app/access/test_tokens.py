@@ -46,20 +46,19 @@ async def test_a_token_identifies_its_caller_and_its_secret_is_shown_once(socket
         assert secret not in repr(rows)
 
 
-async def test_the_settings_token_alone_is_an_admin(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        identity = (await plane.http.get(WHOAMI)).json()
-        assert (identity["actor"], identity["role"], identity["tenants"], identity["token_id"]) == (
-            "admin",
-            "admin",
-            None,
-            "",
-        )
-        unauthorized = await send(plane, "", "GET", WHOAMI)
-        assert (unauthorized.status_code, unauthorized.headers["www-authenticate"]) == (401, 'Bearer realm="larder"')
-        assert unauthorized.json()["type"] == "urn:larder:problem:unauthorized"
-        assert await status_of(plane, ADMIN + "x") == 401
-        assert await status_of(plane, ADMIN[:-1]) == 401
+async def test_the_settings_token_alone_is_an_admin(guarded: Plane) -> None:
+    identity = (await guarded.http.get(WHOAMI)).json()
+    assert (identity["actor"], identity["role"], identity["tenants"], identity["token_id"]) == (
+        "admin",
+        "admin",
+        None,
+        "",
+    )
+    unauthorized = await send(guarded, "", "GET", WHOAMI)
+    assert (unauthorized.status_code, unauthorized.headers["www-authenticate"]) == (401, 'Bearer realm="larder"')
+    assert unauthorized.json()["type"] == "urn:larder:problem:unauthorized"
+    assert await status_of(guarded, ADMIN + "x") == 401
+    assert await status_of(guarded, ADMIN[:-1]) == 401
 
 
 @pytest.mark.parametrize(
@@ -71,32 +70,30 @@ async def test_the_settings_token_alone_is_an_admin(socket_dir: Path) -> None:
         "Bearer larder_setup_" + "0" * 64, "\tBearer x", "Bearer  \t", "Bearer " + ADMIN + ", Bearer " + ADMIN,
     ],
 )  # fmt: skip
-async def test_an_invalid_token_is_reported_and_never_repeated(socket_dir: Path, header: str) -> None:
-    async with guarding(socket_dir) as plane:
-        reader, writer = await asyncio.open_connection(plane.http.base_url.host, plane.http.base_url.port)
-        lines = [b"GET /api/v1/whoami HTTP/1.1", b"host: localhost", b"connection: close", b"authorization: "]
-        writer.write(b"\r\n".join(lines) + header.encode("latin-1") + b"\r\n\r\n")
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
-        assert head.startswith(b"HTTP/1.1 401 "), head
-        assert b"\r\nwww-authenticate: Bearer" in head
-        assert len(msgspec.json.decode(body)["detail"]) < 200
-        assert ADMIN.encode() not in head + body
+async def test_an_invalid_token_is_reported_and_never_repeated(header: str, guarded: Plane) -> None:
+    reader, writer = await asyncio.open_connection(guarded.http.base_url.host, guarded.http.base_url.port)
+    lines = [b"GET /api/v1/whoami HTTP/1.1", b"host: localhost", b"connection: close", b"authorization: "]
+    writer.write(b"\r\n".join(lines) + header.encode("latin-1") + b"\r\n\r\n")
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 401 "), head
+    assert b"\r\nwww-authenticate: Bearer" in head
+    assert len(msgspec.json.decode(body)["detail"]) < 200
+    assert ADMIN.encode() not in head + body
 
 
-async def test_a_token_ends_at_its_time_and_can_be_given_more(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "short", ttl_s=0.2)
-        async with asyncio.timeout(60):
-            while await status_of(plane, token) == 200:
-                await asyncio.sleep(0.02)
-        over = await send(plane, token, "GET", WHOAMI)
-        assert (over.status_code, "expired" in over.json()["detail"]) == (401, True)
-        assert (await plane.http.get("/api/v1/tokens/short")).json()["expired"]
-        longer = await plane.http.patch("/api/v1/tokens/short", json={"expires_at": None, "name": "long"})
-        assert (longer.status_code, longer.json()["expires_at"]) == (200, None)
-        assert await status_of(plane, token) == 200
-        assert (await plane.http.get("/api/v1/tokens/short")).status_code == 404
+async def test_a_token_ends_at_its_time_and_can_be_given_more(guarded: Plane) -> None:
+    token = await create_token(guarded, "short", ttl_s=0.2)
+    async with asyncio.timeout(60):
+        while await status_of(guarded, token) == 200:
+            await asyncio.sleep(0.02)
+    over = await send(guarded, token, "GET", WHOAMI)
+    assert (over.status_code, "expired" in over.json()["detail"]) == (401, True)
+    assert (await guarded.http.get("/api/v1/tokens/short")).json()["expired"]
+    longer = await guarded.http.patch("/api/v1/tokens/short", json={"expires_at": None, "name": "long"})
+    assert (longer.status_code, longer.json()["expires_at"]) == (200, None)
+    assert await status_of(guarded, token) == 200
+    assert (await guarded.http.get("/api/v1/tokens/short")).status_code == 404
 
 
 async def test_a_revoked_token_is_refused_at_once_and_soon_by_another_manager(
@@ -117,18 +114,17 @@ async def test_a_revoked_token_is_refused_at_once_and_soon_by_another_manager(
         assert (await plane.http.delete("/api/v1/tokens/both")).status_code == 404
 
 
-async def test_a_stream_ends_with_the_token_that_opened_it(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "watcher")
-        async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
-            assert stream.status_code == 200
-            parts = stream.aiter_bytes()
-            await anext(parts)
-            await plane.http.delete("/api/v1/tokens/watcher")
-            async with asyncio.timeout(60):
-                with pytest.raises(Exception, match=r"peer closed|incomplete"):
-                    async for _ in parts:
-                        pass
+async def test_a_stream_ends_with_the_token_that_opened_it(guarded: Plane) -> None:
+    token = await create_token(guarded, "watcher")
+    async with guarded.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
+        assert stream.status_code == 200
+        parts = stream.aiter_bytes()
+        await anext(parts)
+        await guarded.http.delete("/api/v1/tokens/watcher")
+        async with asyncio.timeout(60):
+            with pytest.raises(Exception, match=r"peer closed|incomplete"):
+                async for _ in parts:
+                    pass
 
 
 async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked_meanwhile(
@@ -154,17 +150,16 @@ async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked
         assert (await waiting).status_code == 401
 
 
-async def test_tokens_are_rotated_without_a_gap_and_the_last_admin_stays(socket_dir: Path) -> None:
-    async with serving(settings_in(socket_dir)) as plane:
-        first = await create_token(plane, "first", "admin")
-        plane.http.headers.update(bearer(first))
-        refused = await plane.http.delete("/api/v1/tokens/first")
-        assert (refused.status_code, "last valid one" in refused.json()["detail"]) == (409, True)
-        await create_token(plane, "brief", "admin", ttl_s=0.001)
-        assert (await plane.http.delete("/api/v1/tokens/first")).status_code == 409
-        second = await create_token(plane, "second", "admin")
-        assert (await plane.http.delete("/api/v1/tokens/first")).status_code == 204
-        assert (await status_of(plane, first), await status_of(plane, second)) == (401, 200)
+async def test_tokens_are_rotated_without_a_gap_and_the_last_admin_stays(lone: Plane) -> None:
+    first = await create_token(lone, "first", "admin")
+    lone.http.headers.update(bearer(first))
+    refused = await lone.http.delete("/api/v1/tokens/first")
+    assert (refused.status_code, "last valid one" in refused.json()["detail"]) == (409, True)
+    await create_token(lone, "brief", "admin", ttl_s=0.001)
+    assert (await lone.http.delete("/api/v1/tokens/first")).status_code == 409
+    second = await create_token(lone, "second", "admin")
+    assert (await lone.http.delete("/api/v1/tokens/first")).status_code == 204
+    assert (await status_of(lone, first), await status_of(lone, second)) == (401, 200)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -189,24 +184,23 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_an_invalid_token_is_refused_with_the_reason(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        for body, path in BAD:
-            answer = await plane.http.post("/api/v1/tokens", json=body)
-            assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, path), answer.text
-        for patch in (
-            {"name": None},
-            {"ttl_s": None},
-            {"ttl_s": -1},
-            {"role": "admin"},
-            {"tenants": None},
-            {"name": "a b"},
-        ):
-            await plane.http.delete("/api/v1/tokens/here")
-            await create_token(plane, "here")
-            assert (await plane.http.patch("/api/v1/tokens/here", json=patch)).status_code == 422, patch
-        again = await plane.http.post("/api/v1/tokens", json={"name": "here"})
-        assert (again.status_code, again.json()["type"]) == (409, "urn:larder:problem:conflict")
+async def test_an_invalid_token_is_refused_with_the_reason(guarded: Plane) -> None:
+    for body, path in BAD:
+        answer = await guarded.http.post("/api/v1/tokens", json=body)
+        assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, path), answer.text
+    for patch in (
+        {"name": None},
+        {"ttl_s": None},
+        {"ttl_s": -1},
+        {"role": "admin"},
+        {"tenants": None},
+        {"name": "a b"},
+    ):
+        await guarded.http.delete("/api/v1/tokens/here")
+        await create_token(guarded, "here")
+        assert (await guarded.http.patch("/api/v1/tokens/here", json=patch)).status_code == 422, patch
+    again = await guarded.http.post("/api/v1/tokens", json={"name": "here"})
+    assert (again.status_code, again.json()["type"]) == (409, "urn:larder:problem:conflict")
 
 
 async def test_until_a_token_exists_this_machine_needs_none(socket_dir: Path) -> None:
@@ -266,40 +260,38 @@ async def test_the_setup_token_makes_one_token_once_and_survives_restarts(
     assert "larder_setup_" not in capsys.readouterr().out
 
 
-async def test_the_last_use_is_shown_and_written_after_the_request(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "used")
-        assert (await plane.http.get("/api/v1/tokens/used")).json()["last_used_at"] is None
-        before = time.time()
-        assert await status_of(plane, token) == 200
-        async with asyncio.timeout(60):
-            while (found := (await plane.http.get("/api/v1/tokens/used")).json())["last_used_at"] is None:
-                await asyncio.sleep(0.05)
-        assert (before <= found["last_used_at"] <= time.time(), found["last_used_from"]) == (True, "127.0.0.1")
+async def test_the_last_use_is_shown_and_written_after_the_request(guarded: Plane) -> None:
+    token = await create_token(guarded, "used")
+    assert (await guarded.http.get("/api/v1/tokens/used")).json()["last_used_at"] is None
+    before = time.time()
+    assert await status_of(guarded, token) == 200
+    async with asyncio.timeout(60):
+        while (found := (await guarded.http.get("/api/v1/tokens/used")).json())["last_used_at"] is None:
+            await asyncio.sleep(0.05)
+    assert (before <= found["last_used_at"] <= time.time(), found["last_used_from"]) == (True, "127.0.0.1")
 
 
-async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "good")
-        wrong = "larder_abc_" + "0" * 64
-        # Together, so that a slow machine does not give back what they used up.
-        seen = await asyncio.gather(*(send(plane, wrong, "GET", WHOAMI) for _ in range(40)))
-        assert sum(answer.status_code == 401 for answer in seen) >= 10
-        late = next(answer for answer in seen if answer.status_code == 429)
-        assert int(late.headers["retry-after"]) >= 1
-        assert late.json()["type"] == "urn:larder:problem:too-many-requests"
-        assert await status_of(plane, token) == 200
-        entries = (await plane.get("/api/v1/audit"))["items"]
-        denied = [entry for entry in entries if entry["decision"] == "denied"]
-        assert len(denied) in (1, 2, 3), "the same is kept once a minute, with how often it came again"
-        assert {(e["action"], e["token_id"], e["source"]) for e in denied} == {("authenticate", "", "127.0.0.1")}
-        real = parsed(token)
-        assert real is not None
-        await send(plane, f"larder_{real.id}_{'0' * 64}", "GET", WHOAMI)
-        newest = (await plane.get("/api/v1/audit"))["items"][0]
-        assert (newest["token_id"], newest["decision"]) == (real.id, "denied")
-        text = (await plane.http.get("/metrics")).text
-        assert 'larder_auth_failures_total{reason="unknown"} 41.0' in text
+async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(guarded: Plane) -> None:
+    token = await create_token(guarded, "good")
+    wrong = "larder_abc_" + "0" * 64
+    # Together, so that a slow machine does not give back what they used up.
+    seen = await asyncio.gather(*(send(guarded, wrong, "GET", WHOAMI) for _ in range(40)))
+    assert sum(answer.status_code == 401 for answer in seen) >= 10
+    late = next(answer for answer in seen if answer.status_code == 429)
+    assert int(late.headers["retry-after"]) >= 1
+    assert late.json()["type"] == "urn:larder:problem:too-many-requests"
+    assert await status_of(guarded, token) == 200
+    entries = (await guarded.get("/api/v1/audit"))["items"]
+    denied = [entry for entry in entries if entry["decision"] == "denied"]
+    assert len(denied) in (1, 2, 3), "the same is kept once a minute, with how often it came again"
+    assert {(e["action"], e["token_id"], e["source"]) for e in denied} == {("authenticate", "", "127.0.0.1")}
+    real = parsed(token)
+    assert real is not None
+    await send(guarded, f"larder_{real.id}_{'0' * 64}", "GET", WHOAMI)
+    newest = (await guarded.get("/api/v1/audit"))["items"][0]
+    assert (newest["token_id"], newest["decision"]) == (real.id, "denied")
+    text = (await guarded.http.get("/metrics")).text
+    assert 'larder_auth_failures_total{reason="unknown"} 41.0' in text
 
 
 def test_a_throttle_allows_a_burst_and_then_one_a_second_in_bounded_memory() -> None:
@@ -347,11 +339,10 @@ def test_hashes_of_two_databases_and_of_two_kinds_never_meet() -> None:
     assert len({one.session(token.secret), one.csrf(token.secret), one.configured(token.secret), one.token(token)}) == 4
 
 
-async def test_uses_may_be_written_twice_at_once(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "ci")
-        await status_of(plane, token)
-        uses = plane.app.parts.token_uses
-        await asyncio.gather(*(uses.write(0.0, all_of_them=True) for _ in range(4)))
-        (shown,) = [each for each in (await plane.get("/api/v1/tokens"))["items"] if each["name"] == "ci"]
-        assert shown["last_used_at"] is not None
+async def test_uses_may_be_written_twice_at_once(guarded: Plane) -> None:
+    token = await create_token(guarded, "ci")
+    await status_of(guarded, token)
+    uses = guarded.app.parts.token_uses
+    await asyncio.gather(*(uses.write(0.0, all_of_them=True) for _ in range(4)))
+    (shown,) = [each for each in (await guarded.get("/api/v1/tokens"))["items"] if each["name"] == "ci"]
+    assert shown["last_used_at"] is not None

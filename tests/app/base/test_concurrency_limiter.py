@@ -99,20 +99,19 @@ def test_a_network_of_ipv6_counts_as_one_address_and_a_place_comes_back() -> Non
     assert limiter.in_use == 0
 
 
-async def test_the_overview_is_made_once_for_callers_of_the_same_tenants(socket_dir: Path) -> None:
-    async with serving(settings_in(socket_dir)) as plane:
-        await plane.put_quota("acme", 5, wait="")
-        await plane.put_quota("other", 5, wait="")
-        overview = plane.app.parts.overview
-        messages = EventMessages(plane.app.parts.bus, overview)
-        one, two = (Principal(actor="a", salts=frozenset({"acme"})), Principal(actor="b", salts=frozenset({"acme"})))
-        both = Principal(actor="c", salts=frozenset({"acme", "other"}))
-        before = overview.built
-        shown = await asyncio.gather(*(messages.overview(by) for by in (one, two, both, Principal()) * 25))
-        assert overview.built - before == 3, "for acme, for both, and for those who see everything"
-        texts = [{id(text) for _, text in shown[at::4]} for at in range(4)]
-        assert texts[0] == texts[1], "not even encoded twice"
-        assert [len(each) for each in texts] == [1, 1, 1, 1]
-        for at, names in enumerate((["acme"], ["acme"], ["acme", "other"], ["acme", "other"])):
-            text = shown[at][1].decode()
-            assert [name for name in ("acme", "other") if f'"tenant":"{name}"' in text] == names
+async def test_the_overview_is_made_once_for_callers_of_the_same_tenants(lone: Plane) -> None:
+    await lone.put_quota("acme", 5, wait="")
+    await lone.put_quota("other", 5, wait="")
+    overview = lone.app.parts.overview
+    messages = EventMessages(lone.app.parts.bus, overview)
+    one, two = (Principal(actor="a", salts=frozenset({"acme"})), Principal(actor="b", salts=frozenset({"acme"})))
+    both = Principal(actor="c", salts=frozenset({"acme", "other"}))
+    before = overview.built
+    shown = await asyncio.gather(*(messages.overview(by) for by in (one, two, both, Principal()) * 25))
+    assert overview.built - before == 3, "for acme, for both, and for those who see everything"
+    texts = [{id(text) for _, text in shown[at::4]} for at in range(4)]
+    assert texts[0] == texts[1], "not even encoded twice"
+    assert [len(each) for each in texts] == [1, 1, 1, 1]
+    for at, names in enumerate((["acme"], ["acme"], ["acme", "other"], ["acme", "other"])):
+        text = shown[at][1].decode()
+        assert [name for name in ("acme", "other") if f'"tenant":"{name}"' in text] == names

@@ -28,7 +28,7 @@ from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder, run
 from tests.app.doctor import examined as examined_here
 from tests.app.fake_node import FakeNode
-from tests.app.plane import Plane, serving, settings_in
+from tests.app.plane import Plane, effective, serving, settings_in
 
 pytestmark = pytest.mark.anyio
 H = "/api/v1/events/history"
@@ -40,36 +40,6 @@ def pin(name: str, resident: int, resolved: int = 4, **more: Any) -> PinStats:
     return PinStats(
         name, resolved, resident, bytes=resident * 1024, guaranteed=more.pop("guaranteed", resident), **more
     )
-
-
-async def report(plane: Plane, node: FakeNode, **stats: Any) -> None:
-    """Publish these stats from the node, and wait until the plane has them from the process that runs now."""
-    node.stats = msgspec.structs.replace(node.stats, **stats)
-
-    def arrived() -> bool:
-        known = plane.app.parts.fleet.nodes.get("node-a")
-        stats_now = None if known is None else known.stats
-        return (
-            stats_now is not None
-            and stats_now.epoch == node.epoch
-            and all(getattr(stats_now, name) == value for name, value in stats.items())
-        )
-
-    await plane.until(arrived)
-
-
-def effective(record: dict[str, Any], node: str | None = None) -> dict[str, Any]:
-    status = record["status"] if node is None else record["status"]["nodes"][node]
-    (found,) = [each for each in status["conditions"] if each["type"] == "Effective"]
-    return dict(found)
-
-
-async def stored_events(plane: Plane, name: str, count: int = 1) -> list[dict[str, Any]]:
-    """Return the events of this name in the history, once there are this many."""
-    async with asyncio.timeout(60):
-        while len(items := (await plane.get(f"{H}?name={name}"))["items"]) < count:
-            await asyncio.sleep(0.05)
-    return list(items)
 
 
 # ---- a cold cache
@@ -104,7 +74,7 @@ async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
 async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, node: FakeNode) -> None:
     before = await plane.node()
     assert (before["stats"]["start"]["kind"], before["stats"]["cold"]) == ("unknown", False)
-    await report(plane, node, start=COLD)
+    await plane.report(node, start=COLD)
     for path in ("/api/v1/nodes/node-a", "/api/v1/overview"):
         answer = await plane.get(path)
         stats = answer.get("nodes", [answer])[0]["stats"]
@@ -116,10 +86,10 @@ async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, 
     kinds = {name[1]: value for name, value in found.items() if name[0] == "larder_cache_start"}
     assert kinds == {"unknown": 0, "first": 0, "warm": 0, "cold": 1, "released": 0}
     released = msgspec.structs.replace(COLD, released=True)
-    await report(plane, node, start=released)
+    await plane.report(node, start=released)
     found = await samples(plane)
     assert (found["larder_cache_cold", "node-a"], found["larder_cache_start", "released", "node-a"]) == (0, 1)
-    await report(plane, node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
+    await plane.report(node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
     found = await samples(plane)
     assert found["larder_cache_start", "warm", "node-a"] == 1
     assert (found["larder_cache_start_kept_blocks", "node-a"], found["larder_cache_start_kept_bytes", "node-a"]) == (
@@ -133,7 +103,7 @@ async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(socket_
     settings = settings_in(socket_dir)
     async with serving(settings) as first:
         await first.until_state("in_sync")
-        (event,) = await stored_events(first, "cache.started_cold")
+        (event,) = await first.stored_events("name=cache.started_cold")
         assert (event["node"], event["at"]) == ("node-a", COLD.at)
         assert event["fields"] == {
             "reason": REASON, "released": False, "lost_blocks": 1234, "lost_bytes": 1000,
@@ -143,8 +113,8 @@ async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(socket_
         await second.until_state("in_sync")
         later = msgspec.structs.replace(COLD, at=COLD.at + 60, reason="lost again")
         await second.until(lambda: bool(second.app.parts.fleet.stats()))
-        await report(second, node, start=later)
-        events = await stored_events(second, "cache.started_cold", 2)
+        await second.report(node, start=later)
+        events = await second.stored_events("name=cache.started_cold", 2)
         assert [event["fields"]["reason"] for event in events] == ["lost again", REASON]
 
 
@@ -153,7 +123,7 @@ async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(socket_
 
 async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
-    await report(plane, node, pins=[pin("p", 0)])
+    await plane.report(node, pins=[pin("p", 0)])
     answer = await plane.get("/api/v1/pins/p")
     found = effective(answer)
     assert (found["status"], found["reason"], answer["holds_nothing"]) == ("False", "HoldsNothing", True)
@@ -162,11 +132,11 @@ async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(plane
     )
     assert answer["status"]["applied"] is True
     assert (await samples(plane))["larder_pin_holds_nothing", "p"] == 1
-    await report(plane, node, pins=[pin("p", 1)])
+    await plane.report(node, pins=[pin("p", 1)])
     answer = await plane.get("/api/v1/pins/p")
     assert (effective(answer)["reason"], answer["holds_nothing"]) == ("Effective", False)
     assert ("larder_pin_holds_nothing", "p") not in await samples(plane)
-    await report(plane, node, pins=[pin("p", 0, resolved=1)])
+    await plane.report(node, pins=[pin("p", 0, resolved=1)])
     again = effective(await plane.get("/api/v1/pins/p"))
     assert again["message"].endswith(
         "its only block is not cached on node-a; it is kept as soon as an engine stores it"
@@ -188,7 +158,7 @@ async def test_only_a_pin_that_should_hold_something_holds_nothing(
     plane: Plane, node: FakeNode, stats: PinStats, reason: str
 ) -> None:
     await plane.put_pin("p", tier=stats.tier, strength=stats.strength)
-    await report(plane, node, pins=[stats])
+    await plane.report(node, pins=[stats])
     answer = await plane.get("/api/v1/pins/p")
     assert effective(answer)["reason"] == reason
     assert answer["holds_nothing"] is (stats.resident == 0 and stats.strength != "soft" and not stats.expired)
@@ -205,7 +175,7 @@ async def test_a_pin_with_blocks_on_another_node_lacks_nothing(plane: Plane, nod
         parts.fleet.heartbeat("node-b", stats, 1e12, stats.at)
 
     other_holds(4)
-    await report(plane, node, pins=[pin("p", 0)])
+    await plane.report(node, pins=[pin("p", 0)])
     answer = await plane.get("/api/v1/pins/p")
     assert (effective(answer)["status"], effective(answer, "node-a")["status"]) == ("True", "True")
     assert (answer["holds_nothing"], parts.fleet.empty_pins()) == (False, [])
@@ -229,7 +199,7 @@ def s3(listed: int | None, fault: str = "", **more: Any) -> TierStats:
 async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
     for tier in (s3(7), s3(None, state="opening")):
-        await report(plane, node, pins=[pin("p", 0)], tiers=[tier])
+        await plane.report(node, pins=[pin("p", 0)], tiers=[tier])
         answer = await plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (False, ["s3"])
         assert (effective(answer)["status"], plane.app.parts.fleet.empty_pins()) == ("True", [])
@@ -239,11 +209,11 @@ async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane
             assert (code, "unknown until s3 is listed" in out) == (0, True), out + err
         assert unknown in " ".join((await larder(plane, "status"))[1].split())
     for tier in (s3(None), s3(7, fault="the list is not in order")):
-        await report(plane, node, pins=[pin("p", 0)], tiers=[tier])
+        await plane.report(node, pins=[pin("p", 0)], tiers=[tier])
         answer = await plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (True, [])
     tiers = {"s3": PinInTier(4, 4096, 4)}
-    await report(plane, node, pins=[pin("p", 0, tiers=tiers, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)])
+    await plane.report(node, pins=[pin("p", 0, tiers=tiers, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)])
     answer = await plane.get("/api/v1/pins/p")
     assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (False, [])
     assert "4 only in tiers: no engine attached" in (await larder(plane, "pins", "list"))[1]
@@ -256,20 +226,20 @@ async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks
         return watch._generations.get("node-a") == generation
 
     await plane.put_pin("p")
-    await report(plane, node, pins=[pin("p", 4)])
+    await plane.report(node, pins=[pin("p", 4)])
     await plane.until(lambda: "p" in watch._digests.get("node-a", {}))
     for number, (in_tiers, tier) in enumerate((({"s3": PinInTier(4, 4096, 4)}, s3(None)), ({}, s3(7)))):
-        await report(plane, node, pins=[pin("p", 0, tiers=in_tiers)], tiers=[tier])
+        await plane.report(node, pins=[pin("p", 0, tiers=in_tiers)], tiers=[tier])
         generation = (await plane.put_pin(f"other-{number}"))["generation"]
         await plane.until(partial(applied, generation))
         assert "p" in watch._digests["node-a"]
-    await report(plane, node, pins=[pin("p", 0)], tiers=[s3(None)])
+    await plane.report(node, pins=[pin("p", 0)], tiers=[s3(None)])
     await plane.until(lambda: "p" not in watch._digests["node-a"])
 
 
 async def test_pins_that_hold_nothing_are_bounded_in_the_metrics(plane: Plane, node: FakeNode) -> None:
     pins = [pin(f"p{number:02}", 0) for number in range(60)] + [pin("other", 0)]
-    await report(plane, node, pins=pins)
+    await plane.report(node, pins=pins)
     found = {name[1]: value for name, value in (await samples(plane)).items() if "holds_nothing" in name[0]}
     assert (len(found), found["p49"], found["other"], "p50" in found) == (51, 1, 11, False)
 
@@ -286,7 +256,7 @@ async def test_an_answer_to_a_new_pin_counts_cached_blocks(plane: Plane, node: F
 
 async def cache_pins(plane: Plane, node: FakeNode, *names: str) -> None:
     """Let the node hold blocks of these pins and of no other, and wait until the plane has written that down."""
-    await report(plane, node, pins=[pin(name, 4) for name in names])
+    await plane.report(node, pins=[pin(name, 4) for name in names])
     watch = plane.app.parts.cache_watch
     await plane.until(lambda: set(watch._digests.get("node-a", ())) == set(names) and not watch._unwritten)
 
@@ -295,15 +265,15 @@ async def test_a_pin_that_lost_its_blocks_is_an_event(plane: Plane, node: FakeNo
     for name in ("p", "q"):
         await plane.put_pin(name, tenant="acme")
     await cache_pins(plane, node, "p", "q")
-    await report(plane, node, pins=[pin("p", 0), pin("q", 1)])
-    (event,) = await stored_events(plane, "pin.emptied")
+    await plane.report(node, pins=[pin("p", 0), pin("q", 1)])
+    (event,) = await plane.stored_events("name=pin.emptied")
     assert (event["node"], event["fields"]) == (
         "node-a",
         {"pin": "p", "tenant": "acme", "strength": "guaranteed", "blocks": 4},
     )
     await cache_pins(plane, node, "p", "q")
-    await report(plane, node, pins=[pin("p", 0), pin("q", 0)])
-    events = await stored_events(plane, "pin.emptied", 3)
+    await plane.report(node, pins=[pin("p", 0), pin("q", 0)])
+    events = await plane.stored_events("name=pin.emptied", 3)
     assert sorted(event["fields"]["pin"] for event in events) == ["p", "p", "q"]
 
 
@@ -315,8 +285,8 @@ async def test_a_pin_that_a_restart_of_the_node_emptied_is_an_event(plane: Plane
     node.observed.clear()
     await node.start()
     await plane.until(lambda: "pins" in node.observed)
-    await report(plane, node, pins=[pin("p", 0)])
-    (event,) = await stored_events(plane, "pin.emptied")
+    await plane.report(node, pins=[pin("p", 0)])
+    (event,) = await plane.stored_events("name=pin.emptied")
     assert event["fields"]["pin"] == "p"
 
 
@@ -332,13 +302,13 @@ async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(socket
     await node.start()
     async with serving(settings) as second:
         await second.until_state("in_sync")
-        (event,) = await stored_events(second, "pin.emptied")
+        (event,) = await second.stored_events("name=pin.emptied")
         assert event["fields"]["pin"] == "p"
         await second.until(lambda: not second.app.parts.cache_watch._unwritten)
     async with serving(settings) as third:
         await third.until_state("in_sync")
-        await report(third, node, pins=[pin("p", 0), pin("kept", 0)])
-        events = await stored_events(third, "pin.emptied", 2)
+        await third.report(node, pins=[pin("p", 0), pin("kept", 0)])
+        events = await third.stored_events("name=pin.emptied", 2)
         assert [event["fields"]["pin"] for event in events] == ["kept", "p"], "p was empty before"
 
 
@@ -362,9 +332,9 @@ async def test_a_pin_that_was_changed_or_deleted_lost_nothing(
     await plane.put_pin("changed", tokens=[7] * 8)
     await plane.until(lambda: set(watch._digests["node-a"]) == {"last"})
     cached.clear()
-    await stored_events(plane, "pin.emptied")
+    await plane.stored_events("name=pin.emptied")
     await plane.until(lambda: not watch._digests["node-a"] and not watch._unwritten)
-    assert [event["fields"]["pin"] for event in await stored_events(plane, "pin.emptied")] == ["last"]
+    assert [event["fields"]["pin"] for event in await plane.stored_events("name=pin.emptied")] == ["last"]
 
 
 async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, node: FakeNode) -> None:
@@ -384,38 +354,37 @@ async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, n
 # ---- shown to tenants, and in the command line
 
 
-async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(socket_dir: Path, node: FakeNode) -> None:
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        token = await create_token(plane, "reader", tenants=["acme"])
-        await plane.put_pin("ours", tenant="acme")
-        await plane.put_pin("theirs", tenant="rival")
-        await cache_pins(plane, node, "ours", "theirs")
-        await report(plane, node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
-        await stored_events(plane, "pin.emptied", 2)
-        await stored_events(plane, "cache.started_cold")
-        seen = (await send(plane, token, "GET", "/api/v1/overview")).json()
-        assert [(each["name"], each["holds_nothing"]) for each in seen["pins"]] == [("ours", True)]
-        assert [node["stats"] for node in seen["nodes"]] == [None]
-        events = [(event["name"], event["fields"].get("pin")) for event in seen["recent"]]
-        assert events == [("pin.created", "ours"), ("pin.emptied", "ours")]
-        text = msgspec.json.encode(seen).decode()
-        assert [word for word in ("theirs", "rival", REASON, "1234") if word in text] == []
-        code, out, _ = await larder(plane, "status", token=token)
-        assert (code, out.splitlines()[0]) == (0, "ready, quotas enforced, but pin ours holds nothing")
-        assert [word for word in ("theirs", "rival", REASON, "cold") if word in out] == []
+async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(node: FakeNode, guarded: Plane) -> None:
+    await guarded.until_state("in_sync")
+    token = await create_token(guarded, "reader", tenants=["acme"])
+    await guarded.put_pin("ours", tenant="acme")
+    await guarded.put_pin("theirs", tenant="rival")
+    await cache_pins(guarded, node, "ours", "theirs")
+    await guarded.report(node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
+    await guarded.stored_events("name=pin.emptied", 2)
+    await guarded.stored_events("name=cache.started_cold")
+    seen = (await send(guarded, token, "GET", "/api/v1/overview")).json()
+    assert [(each["name"], each["holds_nothing"]) for each in seen["pins"]] == [("ours", True)]
+    assert [node["stats"] for node in seen["nodes"]] == [None]
+    events = [(event["name"], event["fields"].get("pin")) for event in seen["recent"]]
+    assert events == [("pin.created", "ours"), ("pin.emptied", "ours")]
+    text = msgspec.json.encode(seen).decode()
+    assert [word for word in ("theirs", "rival", REASON, "1234") if word in text] == []
+    code, out, _ = await larder(guarded, "status", token=token)
+    assert (code, out.splitlines()[0]) == (0, "ready, quotas enforced, but pin ours holds nothing")
+    assert [word for word in ("theirs", "rival", REASON, "cold") if word in out] == []
 
 
 async def test_status_shows_how_caches_began_and_which_pins_hold_nothing(plane: Plane, node: FakeNode) -> None:
     now = time.time()
-    await report(plane, node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
+    await plane.report(node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
     code, out, _ = await larder(plane, "status")
     assert (code, out.splitlines()[:2]) == (
         0,
         ["ready, quotas enforced", "cache of node-a: kept 4 blocks (4 MiB) at its start 2 min ago"],
     )
     await plane.put_pin("p", tenant="acme")
-    await report(plane, node, start=msgspec.structs.replace(COLD, at=now), pins=[pin("p", 0)])
+    await plane.report(node, start=msgspec.structs.replace(COLD, at=now), pins=[pin("p", 0)])
     code, out, _ = await larder(plane, "status")
     since = time.strftime("%H:%M", time.localtime(now))
     assert (code, out.replace("\n  ", " ").splitlines()[:3]) == (
@@ -512,7 +481,7 @@ async def test_setting_a_pin_without_stored_blocks_is_no_error_and_shows_what_to
     code, out, err = await larder(plane, *new)
     assert (code, err, out.splitlines()[-1]) == (0, "", note)
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 2, resolved=2)])
-    await report(plane, node, pins=[pin("p", 2, resolved=2)])
+    await plane.report(node, pins=[pin("p", 2, resolved=2)])
     code, out, _ = await larder(plane, "pins", "set", "p", "--note", "x")
     assert (code, note in out) == (0, False)
 
@@ -548,13 +517,13 @@ async def test_doctor_warns_of_a_cold_cache_and_of_pins_that_hold_nothing(
 ) -> None:
     here(plane)
     pool = PoolStats(ready_bytes=4096, blocks=4)
-    await report(plane, node, pool=pool)
+    await plane.report(node, pool=pool)
     code, found = await examined()
     assert (code, found) == (0, [
         {"name": "cache", "state": "ok", "message": "cache of node-a holds 4 blocks (4 KiB)", "fix": ""}
     ])  # fmt: skip
     await plane.put_pin("p", tenant="acme")
-    await report(plane, node, pool=PoolStats(), start=COLD, pins=[pin("p", 0)])
+    await plane.report(node, pool=PoolStats(), start=COLD, pins=[pin("p", 0)])
     code, (cache, empty) = await examined()
     assert (code, cache["state"], empty["state"]) == (0, "warning", "warning")
     assert "1,234 blocks (1,000 B) were lost" in cache["message"]
@@ -568,16 +537,16 @@ async def test_doctor_names_tiers_that_are_out_of_service(
 ) -> None:
     here(plane)
     disk = TierStats("disk", "disk", budget_bytes=1 << 30, serves=True)
-    await report(plane, node, tiers=[disk])
+    await plane.report(node, tiers=[disk])
     code, (_, tiers) = await examined()
     assert (code, tiers["state"], tiers["message"]) == (0, "ok", "tiers of node-a in service: disk")
     away = msgspec.structs.replace(disk, serves=False, reason="/mnt/nvme0: write: Input/output error")
-    await report(plane, node, tiers=[away])
+    await plane.report(node, tiers=[away])
     code, (_, tiers) = await examined()
     assert (code, tiers["state"]) == (0, "warning")
     assert tiers["message"] == "node-a tier disk: out of service: /mnt/nvme0: write: Input/output error"
     assert "docs/operate/runbook.md" in tiers["fix"]
-    await report(plane, node, tiers=[disk], tier_directory_blocks=9000, tier_directory_unlisted=12)
+    await plane.report(node, tiers=[disk], tier_directory_blocks=9000, tier_directory_unlisted=12)
     code, (_, tiers) = await examined()
     assert (code, tiers["state"]) == (0, "warning")
     assert tiers["message"] == (

@@ -97,15 +97,14 @@ async def test_callers_take_turns_with_large_work_and_too_many_are_refused() -> 
     assert order.count("a") == BOUNDS.each_waiting
 
 
-async def test_more_tokens_than_a_lookup_takes_are_refused_by_name(socket_dir: Path) -> None:
-    async with serving(settings_in(socket_dir)) as plane:
-        for tokens, path, expected in (
-            ([0] * (MAX_TOKENS + 1), "tokens", "expected at most 262144 tokens"),
-            ([1_000_000] * 700_000, "tokens", "expected at most 262144 token ids, in a body of at most 4 MiB"),
-            ([0] * 100_000 + [1 << 32], "tokens[100000]", "at most 4294967295"),
-            ([0] * 100_000 + [-1], "tokens[100000]", "at least 0"),
-        ):
-            refused = await plane.http.post("/api/v1/actions/lookup", json={"model": "m", "tokens": tokens})
-            (error,) = refused.json()["errors"]
-            assert (refused.status_code, error["path"]) == (422, path), refused.text
-            assert expected in error["message"]
+async def test_more_tokens_than_a_lookup_takes_are_refused_by_name(lone: Plane) -> None:
+    for tokens, path, expected in (
+        ([0] * (MAX_TOKENS + 1), "tokens", "expected at most 262144 tokens"),
+        ([1_000_000] * 700_000, "tokens", "expected at most 262144 token ids, in a body of at most 4 MiB"),
+        ([0] * 100_000 + [1 << 32], "tokens[100000]", "at most 4294967295"),
+        ([0] * 100_000 + [-1], "tokens[100000]", "at least 0"),
+    ):
+        refused = await lone.http.post("/api/v1/actions/lookup", json={"model": "m", "tokens": tokens})
+        (error,) = refused.json()["errors"]
+        assert (refused.status_code, error["path"]) == (422, path), refused.text
+        assert expected in error["message"]

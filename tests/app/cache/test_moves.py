@@ -13,10 +13,10 @@ import pytest
 from dataplane.protocol.control.moves import MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.keys import chain
-from tests.app.callers import ADMIN, create_token, guarding, send
+from tests.app.callers import ADMIN, create_token, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
-from tests.app.plane import TOKENS, WAIT_S, Plane
+from tests.app.plane import TOKENS, Plane
 from tests.app.real_node import governing
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
@@ -103,42 +103,41 @@ async def test_invalid_values_are_refused_by_field(plane: Plane, node: FakeNode)
     assert (await plane.http.get("/api/v1/actions/move/nobody/1")).status_code == 404
 
 
-async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(node: FakeNode, socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        viewer, alerts = await create_token(plane, "viewer"), await create_token(plane, "alerts", "alerts")
-        acme = await create_token(plane, "acme", "operator", tenants=["acme"])
-        mine = {"tenant": "acme", "tier": "disk"}
-        for token, body, status in (
-            ("", mine, 401),
-            (viewer, mine, 403),
-            (alerts, mine, 403),
-            (acme, {**mine, "tenant": "other"}, 403),
-            (acme, {"model": "m", "tier": "disk"}, 403),
-            (acme, {"tokens": TOKENS, "tier": "memory"}, 403),
-            (acme, {**mine, "dry_run": True, "tenant": "other"}, 403),
-        ):
-            answer = await send(plane, token, "POST", "/api/v1/actions/move", json=body)
-            assert answer.status_code == status, (body, answer.text)
-        assert node.moved == []
-        answer = await send(plane, acme, "POST", "/api/v1/actions/move", json=mine)
-        assert answer.status_code == 200
-        assert [each.scope for each in node.moved] == [Scope("acme")]
-        for body in ({"tenant": "other", "tier": "disk"}, {"model": "m", "tier": "disk"}):
-            assert (await send(plane, ADMIN, "POST", "/api/v1/actions/move", json=body)).is_success
-        node.held_moves = True
-        path = "/api/v1/actions/move/node-a"
-        progress = await send(plane, acme, "GET", f"{path}/1")
-        assert (progress.status_code, progress.json()["move"]["tenant"]) == (200, "acme")
-        assert (await send(plane, viewer, "GET", f"{path}/3")).json()["move"]["tenant"] is None
-        for number in (2, 3):
-            for method in ("GET", "DELETE"):
-                answer = await send(plane, acme, method, f"{path}/{number}")
-                assert answer.status_code == 403, "this move is not of the tenant alone"
-        assert (await send(plane, viewer, "DELETE", f"{path}/1")).status_code == 403
-        assert not any(state.cancelled for state in node.moves.values())
-        assert (await send(plane, acme, "DELETE", f"{path}/1")).json()["move"]["cancelled"]
-        assert [state.cancelled for state in node.moves.values()] == [True, False, False]
+async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(node: FakeNode, guarded: Plane) -> None:
+    await guarded.until_state("in_sync")
+    viewer, alerts = await create_token(guarded, "viewer"), await create_token(guarded, "alerts", "alerts")
+    acme = await create_token(guarded, "acme", "operator", tenants=["acme"])
+    mine = {"tenant": "acme", "tier": "disk"}
+    for token, body, status in (
+        ("", mine, 401),
+        (viewer, mine, 403),
+        (alerts, mine, 403),
+        (acme, {**mine, "tenant": "other"}, 403),
+        (acme, {"model": "m", "tier": "disk"}, 403),
+        (acme, {"tokens": TOKENS, "tier": "memory"}, 403),
+        (acme, {**mine, "dry_run": True, "tenant": "other"}, 403),
+    ):
+        answer = await send(guarded, token, "POST", "/api/v1/actions/move", json=body)
+        assert answer.status_code == status, (body, answer.text)
+    assert node.moved == []
+    answer = await send(guarded, acme, "POST", "/api/v1/actions/move", json=mine)
+    assert answer.status_code == 200
+    assert [each.scope for each in node.moved] == [Scope("acme")]
+    for body in ({"tenant": "other", "tier": "disk"}, {"model": "m", "tier": "disk"}):
+        assert (await send(guarded, ADMIN, "POST", "/api/v1/actions/move", json=body)).is_success
+    node.held_moves = True
+    path = "/api/v1/actions/move/node-a"
+    progress = await send(guarded, acme, "GET", f"{path}/1")
+    assert (progress.status_code, progress.json()["move"]["tenant"]) == (200, "acme")
+    assert (await send(guarded, viewer, "GET", f"{path}/3")).json()["move"]["tenant"] is None
+    for number in (2, 3):
+        for method in ("GET", "DELETE"):
+            answer = await send(guarded, acme, method, f"{path}/{number}")
+            assert answer.status_code == 403, "this move is not of the tenant alone"
+    assert (await send(guarded, viewer, "DELETE", f"{path}/1")).status_code == 403
+    assert not any(state.cancelled for state in node.moves.values())
+    assert (await send(guarded, acme, "DELETE", f"{path}/1")).json()["move"]["cancelled"]
+    assert [state.cancelled for state in node.moves.values()] == [True, False, False]
 
 
 async def test_claims_of_a_node_about_a_move_are_answered(plane: Plane, node: FakeNode) -> None:
@@ -191,10 +190,7 @@ async def test_a_move_is_cancelled_audited_and_stays_as_it_is_once_it_has_ended(
     again = await plane.http.delete("/api/v1/actions/move/node-a/1")
     assert again.json() == cancelled.json()
     assert (await plane.get("/api/v1/audit?kind=move"))["total"] == 1, "there was nothing to cancel"
-    async with asyncio.timeout(WAIT_S):
-        while not (items := (await plane.get("/api/v1/events/history?name=move.cancelled"))["items"]):
-            await asyncio.sleep(0.02)
-    (event,) = items
+    (event,) = await plane.stored_events("name=move.cancelled")
     assert (event["node"], event["fields"]["move"], event["fields"]["tenant"]) == ("node-a", 1, "acme")
     assert (await plane.http.delete("/api/v1/actions/move/nobody/1")).status_code == 404
 

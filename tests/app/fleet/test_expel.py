@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from dataplane.protocol.stats.engines import EngineStats
@@ -83,8 +82,7 @@ async def test_engines_are_listed_those_that_hold_most_first(plane: Plane, node:
             2, 200, "b", "vllm", 0.0, ["llama"], False, leased_blocks=9, waits_for_pids=[200], expelled="barred"
         ),
     ]
-    node.stats = msgspec.structs.replace(node.stats, engines=engines)
-    await plane.until(lambda: any(stats.engines for stats in plane.app.parts.fleet.stats()))
+    await plane.report(node, engines=engines)
     code, out, _ = await larder(plane, "engines", "list", "node-a")
     assert code == 0
     lines = [line.split() for line in out.splitlines() if "node-a" in line]

@@ -17,7 +17,7 @@ import pytest
 from app.cli.support.machine import checkup
 from app.ingest.fleet import FleetNode
 from app.services.fleet.retirement import Retirement
-from app.services.records.floors import Floor, excess
+from app.services.records.quotas import Floor, excess
 from app.settings import Settings
 from dataplane.client import AttachRefused, attach
 from dataplane.protocol.codes import Code
@@ -30,6 +30,7 @@ from tests.dataplane.plane import Plane as DataPlane
 
 pytestmark = pytest.mark.anyio
 PAGE = 4096
+MakeNode = Callable[..., DataPlane]
 
 
 @pytest.fixture
@@ -40,7 +41,14 @@ def settings(socket_dir: Path) -> Settings:
 
 
 @pytest.fixture
-def make_node(socket_dir: Path) -> Iterator[Callable[..., DataPlane]]:
+async def plane(settings: Settings) -> AsyncIterator[Plane]:
+    """A plane that nodes join."""
+    async with serving(settings) as running:
+        yield running
+
+
+@pytest.fixture
+def make_node(socket_dir: Path) -> Iterator[MakeNode]:
     """`make_node("a", token, zone="x")`: a data plane on loopback TCP; not started."""
     made: list[DataPlane] = []
 
@@ -99,9 +107,7 @@ async def start(node: DataPlane) -> DataPlane:
 
 
 @asynccontextmanager
-async def two_nodes(
-    settings: Settings, make_node: Callable[..., DataPlane]
-) -> AsyncIterator[tuple[Plane, DataPlane, DataPlane]]:
+async def two_nodes(settings: Settings, make_node: MakeNode) -> AsyncIterator[tuple[Plane, DataPlane, DataPlane]]:
     async with serving(settings) as plane:
         token = await token_of(plane, uses=2)
         a, b = make_node("a", token, zone="x", gpu="h200"), make_node("b", token, zone="y", gpu="h200")
@@ -113,26 +119,23 @@ async def two_nodes(
 # ---- joining
 
 
-async def test_a_node_joins_by_a_token_and_applies_its_records(
-    settings: Settings, make_node: Callable[..., DataPlane]
-) -> None:
-    async with serving(settings) as plane:
-        await plane.put_quota("acme", 8 * PAGE, wait="0s")
-        node = await start(make_node("a", await token_of(plane, labels={"rack": "7"}), zone="x"))
-        await until_states(plane, a="in_sync")
-        answer = await plane.node()
-        assert answer["labels"] == {"zone": "x", "rack": "7"}
-        assert answer["reported_labels"] == {"zone": "x"}
-        assert answer["own_labels"] == {"rack": "7"}
-        assert len(answer["public_key"]) == 40
-        with attach(node.socket, [make.space()], timeout_s=60) as client:
-            refused = client.reserve(make.keys(12), PAGE, tenant="acme").refused
-        assert refused == {Code.OVER_LIMIT: 4}
-        await plane.until(lambda: plane.app.parts.fleet.nodes["a"].stats is not None)
-        audit = (await plane.get("/api/v1/audit"))["items"]
-        assert [audit[0][key] for key in ("actor", "action", "kind", "name")] == ["node:a", "join", "node", "a"]
-        tokens = (await plane.get("/api/v1/join-tokens"))["items"]
-        assert [(t["uses_left"], t["nodes"]) for t in tokens] == [(0, ["a"])]
+async def test_a_node_joins_by_a_token_and_applies_its_records(plane: Plane, make_node: MakeNode) -> None:
+    await plane.put_quota("acme", 8 * PAGE, wait="0s")
+    node = await start(make_node("a", await token_of(plane, labels={"rack": "7"}), zone="x"))
+    await until_states(plane, a="in_sync")
+    answer = await plane.node()
+    assert answer["labels"] == {"zone": "x", "rack": "7"}
+    assert answer["reported_labels"] == {"zone": "x"}
+    assert answer["own_labels"] == {"rack": "7"}
+    assert len(answer["public_key"]) == 40
+    with attach(node.socket, [make.space()], timeout_s=60) as client:
+        refused = client.reserve(make.keys(12), PAGE, tenant="acme").refused
+    assert refused == {Code.OVER_LIMIT: 4}
+    await plane.until(lambda: plane.app.parts.fleet.nodes["a"].stats is not None)
+    audit = (await plane.get("/api/v1/audit"))["items"]
+    assert [audit[0][key] for key in ("actor", "action", "kind", "name")] == ["node:a", "join", "node", "a"]
+    tokens = (await plane.get("/api/v1/join-tokens"))["items"]
+    assert [(t["uses_left"], t["nodes"]) for t in tokens] == [(0, ["a"])]
 
 
 async def test_a_token_is_shown_once_and_nothing_stored_has_its_secret(settings: Settings) -> None:
@@ -151,72 +154,65 @@ async def test_a_token_is_shown_once_and_nothing_stored_has_its_secret(settings:
 
 
 @pytest.mark.parametrize("why", ["unknown", "wrong", "expired", "used", "revoked"])
-async def test_an_invalid_token_is_refused_and_audited(
-    settings: Settings, make_node: Callable[..., DataPlane], why: str
-) -> None:
-    async with serving(settings) as plane:
-        text = await token_of(plane, ttl_s=0.001 if why == "expired" else 3600)
-        token = parse_token(text)
-        code = {"expired": "token_expired", "used": "token_used_up"}.get(why, "bad_token")
-        if why == "unknown":
-            text = token_text(JoinToken("another", token.secret, token.key, token.addresses))
-        elif why == "wrong":
-            text = token_text(JoinToken(token.id, bytes(32), token.key, token.addresses))
-        elif why == "revoked":
-            assert (await plane.http.delete(f"/api/v1/join-tokens/{token.id}")).status_code == 204
-        elif why == "used":
-            await start(make_node("first", text))
-            await until_states(plane, first="in_sync")
-        node = await start(make_node("a", text))
-        assert await asyncio.to_thread(node.process.wait, WAIT_S) == 1
-        assert code in node.log()
-        assert "Traceback" not in node.log()
-        assert "a" not in await states(plane)
-        newest = (await plane.get("/api/v1/audit"))["items"][0]
-        assert (newest["action"], newest["name"], newest["decision"]) == ("join", "a", "denied")
-        assert code in newest["reason"]
+async def test_an_invalid_token_is_refused_and_audited(plane: Plane, make_node: MakeNode, why: str) -> None:
+    text = await token_of(plane, ttl_s=0.001 if why == "expired" else 3600)
+    token = parse_token(text)
+    code = {"expired": "token_expired", "used": "token_used_up"}.get(why, "bad_token")
+    if why == "unknown":
+        text = token_text(JoinToken("another", token.secret, token.key, token.addresses))
+    elif why == "wrong":
+        text = token_text(JoinToken(token.id, bytes(32), token.key, token.addresses))
+    elif why == "revoked":
+        assert (await plane.http.delete(f"/api/v1/join-tokens/{token.id}")).status_code == 204
+    elif why == "used":
+        await start(make_node("first", text))
+        await until_states(plane, first="in_sync")
+    node = await start(make_node("a", text))
+    assert await asyncio.to_thread(node.process.wait, WAIT_S) == 1
+    assert code in node.log()
+    assert "Traceback" not in node.log()
+    assert "a" not in await states(plane)
+    newest = (await plane.get("/api/v1/audit"))["items"][0]
+    assert (newest["action"], newest["name"], newest["decision"]) == ("join", "a", "denied")
+    assert code in newest["reason"]
 
 
 async def test_a_name_that_another_node_has_is_refused_until_that_one_is_forgotten(
-    settings: Settings, make_node: Callable[..., DataPlane], socket_dir: Path
+    plane: Plane, make_node: MakeNode, socket_dir: Path
 ) -> None:
-    async with serving(settings) as plane:
-        token = await token_of(plane, uses=None)
-        first = await start(make_node("a", token))
-        await until_states(plane, a="in_sync")
-        second = make_node("b", token)
-        second.settings["dataplane__node"] = "a"
-        await start(second)
-        assert await asyncio.to_thread(second.process.wait, WAIT_S) == 1
-        assert "name_taken" in second.log()
-        await asyncio.to_thread(first.stop)
-        await until_states(plane, a="lost")
-        assert 'larder_pushes_total{node="a",state="acked"}' in (await plane.http.get("/metrics")).text
-        assert (await plane.http.delete("/api/v1/nodes/a")).status_code == 204
-        assert '{node="a"' not in (await plane.http.get("/metrics")).text
-        await start(second)
-        await until_states(plane, a="in_sync")
+    token = await token_of(plane, uses=None)
+    first = await start(make_node("a", token))
+    await until_states(plane, a="in_sync")
+    second = make_node("b", token)
+    second.settings["dataplane__node"] = "a"
+    await start(second)
+    assert await asyncio.to_thread(second.process.wait, WAIT_S) == 1
+    assert "name_taken" in second.log()
+    await asyncio.to_thread(first.stop)
+    await until_states(plane, a="lost")
+    assert 'larder_pushes_total{node="a",state="acked"}' in (await plane.http.get("/metrics")).text
+    assert (await plane.http.delete("/api/v1/nodes/a")).status_code == 204
+    assert '{node="a"' not in (await plane.http.get("/metrics")).text
+    await start(second)
+    await until_states(plane, a="in_sync")
 
 
-async def test_a_node_that_comes_back_elsewhere_is_followed(
-    settings: Settings, make_node: Callable[..., DataPlane]
-) -> None:
-    async with serving(settings) as plane:
-        node = await start(make_node("a", await token_of(plane)))
-        await until_states(plane, a="in_sync")
-        before = (await plane.node())["control_url"]
-        await asyncio.to_thread(node.kill)
-        (node.folder / "token").unlink()
-        await plane.put_quota("acme", 8 * PAGE, wait="0s")
-        await start(node)  # on other ports
-        await plane.until(lambda: plane.app.parts.fleet.nodes["a"].control_url != before, WAIT_S)
-        await until_states(plane, a="in_sync")
-        status = (await plane.get("/api/v1/quotas/acme"))["status"]
-        assert status["applied"]
+async def test_a_node_that_comes_back_elsewhere_is_followed(plane: Plane, make_node: MakeNode) -> None:
+    node = await start(make_node("a", await token_of(plane)))
+    await until_states(plane, a="in_sync")
+    before = (await plane.node())["control_url"]
+    await asyncio.to_thread(node.kill)
+    (node.folder / "token").unlink()
+    await plane.put_quota("acme", 8 * PAGE, wait="0s")
+    await start(node)  # on other ports
+    await plane.until(lambda: plane.app.parts.fleet.nodes["a"].control_url != before, WAIT_S)
+    await until_states(plane, a="in_sync")
+    status = (await plane.get("/api/v1/quotas/acme"))["status"]
+    assert status["applied"]
 
 
 async def test_a_restarted_management_plane_knows_its_nodes_and_pushes_committed_changes(
-    settings: Settings, make_node: Callable[..., DataPlane]
+    settings: Settings, make_node: MakeNode
 ) -> None:
     async with serving(settings) as plane:
         node = await start(make_node("a", await token_of(plane)))
@@ -231,7 +227,7 @@ async def test_a_restarted_management_plane_knows_its_nodes_and_pushes_committed
 
 
 async def test_another_key_of_the_management_plane_reaches_no_node(
-    settings: Settings, make_node: Callable[..., DataPlane], capsys: pytest.CaptureFixture[str]
+    settings: Settings, make_node: MakeNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(settings) as plane:
         node = await start(make_node("a", await token_of(plane)))
@@ -247,7 +243,7 @@ async def test_another_key_of_the_management_plane_reaches_no_node(
 # ---- draining and forgetting
 
 
-async def test_a_node_is_drained_and_undrained(settings: Settings, make_node: Callable[..., DataPlane]) -> None:
+async def test_a_node_is_drained_and_undrained(settings: Settings, make_node: MakeNode) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):
         answer = await plane.http.post("/api/v1/nodes/a/drain?wait=30s", json={"on": True})
         assert answer.status_code == 200
@@ -266,9 +262,7 @@ async def test_a_node_is_drained_and_undrained(settings: Settings, make_node: Ca
         await until_true(lambda: _takes_engines(a), "what was decided while it was away reaches it")
 
 
-async def test_a_drain_waits_for_its_engines_and_counts_them(
-    settings: Settings, make_node: Callable[..., DataPlane]
-) -> None:
+async def test_a_drain_waits_for_its_engines_and_counts_them(settings: Settings, make_node: MakeNode) -> None:
     async with two_nodes(settings, make_node) as (plane, a, _):
         engines = [
             await asyncio.to_thread(attach, a.socket, [make.space()], timeout_s=60, group=f"e{n}") for n in range(2)
@@ -302,7 +296,7 @@ def _takes_engines(node: DataPlane) -> bool:
 
 
 async def test_a_node_that_is_lost_for_long_leaves_the_fleet_unless_all_are_lost(
-    settings: Settings, make_node: Callable[..., DataPlane]
+    settings: Settings, make_node: MakeNode
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):
         parts, later, leads = plane.app.parts, 0.0, True
@@ -326,7 +320,7 @@ async def test_a_node_that_is_lost_for_long_leaves_the_fleet_unless_all_are_lost
 
 
 async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_must_join_again(
-    settings: Settings, make_node: Callable[..., DataPlane]
+    settings: Settings, make_node: MakeNode
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, a, _):
         refused = await plane.http.delete("/api/v1/nodes/a")
@@ -366,9 +360,7 @@ async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_
 # ---- labels and selectors
 
 
-async def test_records_reach_the_nodes_of_their_selector_alone(
-    settings: Settings, make_node: Callable[..., DataPlane]
-) -> None:
+async def test_records_reach_the_nodes_of_their_selector_alone(settings: Settings, make_node: MakeNode) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):
         every = await plane.http.put("/api/v1/quotas/all?wait=30s", json={"limit_bytes": PAGE})
         some = await plane.http.put(
@@ -418,7 +410,7 @@ async def limited(node: DataPlane, *tenants: str) -> set[str]:
 
 
 async def test_of_the_policies_that_match_a_node_the_highest_priority_is_in_force(
-    settings: Settings, make_node: Callable[..., DataPlane]
+    settings: Settings, make_node: MakeNode
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, _, _b):
         for name, body in (
@@ -451,28 +443,25 @@ async def test_of_the_policies_that_match_a_node_the_highest_priority_is_in_forc
 # ---- conditions
 
 
-async def test_a_quota_takes_effect_when_the_leases_of_the_excess_end(
-    settings: Settings, make_node: Callable[..., DataPlane]
-) -> None:
-    async with serving(settings) as plane:
-        node = await start(make_node("a", await token_of(plane)))
-        await until_states(plane, a="in_sync")
-        await plane.put_quota("acme", 8 * PAGE)
+async def test_a_quota_takes_effect_when_the_leases_of_the_excess_end(plane: Plane, make_node: MakeNode) -> None:
+    node = await start(make_node("a", await token_of(plane)))
+    await until_states(plane, a="in_sync")
+    await plane.put_quota("acme", 8 * PAGE)
 
-        with await asyncio.to_thread(attach, node.socket, [make.space()], timeout_s=60) as client:
-            with client.reserve(make.keys(4), PAGE, tenant="acme") as reservation:
-                reservation.commit()
-            lease = client.acquire(make.keys(4))
-            assert len(lease) == 4
-            await plane.put_quota("acme", PAGE)
+    with await asyncio.to_thread(attach, node.socket, [make.space()], timeout_s=60) as client:
+        with client.reserve(make.keys(4), PAGE, tenant="acme") as reservation:
+            reservation.commit()
+        lease = client.acquire(make.keys(4))
+        assert len(lease) == 4
+        await plane.put_quota("acme", PAGE)
 
-            async def effective() -> tuple[str, str]:
-                conditions = (await plane.get("/api/v1/quotas/acme"))["status"]["conditions"]
-                return conditions[2]["status"], conditions[2]["reason"]
+        async def effective() -> tuple[str, str]:
+            conditions = (await plane.get("/api/v1/quotas/acme"))["status"]["conditions"]
+            return conditions[2]["status"], conditions[2]["reason"]
 
-            await until(effective, ("False", "OverLimit"))
-            lease.release()
-            await until(effective, ("True", "Effective"))
+        await until(effective, ("False", "OverLimit"))
+        lease.release()
+        await until(effective, ("True", "Effective"))
 
 
 async def until(ask: Callable[[], Any], expected: object) -> None:
@@ -505,7 +494,7 @@ async def test_a_join_token_needs_a_join_socket_and_sane_fields(settings: Settin
     assert not (alone / "manager.key").exists(), "who needs no key makes none"
 
 
-async def test_floors_are_checked_against_their_nodes(settings: Settings, make_node: Callable[..., DataPlane]) -> None:
+async def test_floors_are_checked_against_their_nodes(settings: Settings, make_node: MakeNode) -> None:
     async with two_nodes(settings, make_node) as (plane, _, _b):
         pool = 16 * make.MIB
 
@@ -521,36 +510,32 @@ async def test_floors_are_checked_against_their_nodes(settings: Settings, make_n
         assert await put("x", floor_bytes=pool - 1, selector={"zone": "x"}) == 200
 
 
-async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(settings: Settings) -> None:
-    async with serving(settings) as plane:
-        enrolment = plane.app.parts.enrolment
-        ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", "nobody", bytes(32))
-        codes = [(await enrolment.decide(ask, "k" * 40, "10.0.0.9")).code for _ in range(60)]
-        assert codes[0] == "bad_token"
-        assert "rate_limited" in codes
-        assert (await enrolment.decide(ask, "k" * 40, "10.0.0.8")).code == "bad_token"
-        refused = [e for e in (await plane.get("/api/v1/audit"))["items"] if e["action"] == "join"]
-        assert len(refused) == codes.count("bad_token") + 1
+async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(plane: Plane) -> None:
+    enrolment = plane.app.parts.enrolment
+    ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", "nobody", bytes(32))
+    codes = [(await enrolment.decide(ask, "k" * 40, "10.0.0.9")).code for _ in range(60)]
+    assert codes[0] == "bad_token"
+    assert "rate_limited" in codes
+    assert (await enrolment.decide(ask, "k" * 40, "10.0.0.8")).code == "bad_token"
+    refused = [e for e in (await plane.get("/api/v1/audit"))["items"] if e["action"] == "join"]
+    assert len(refused) == codes.count("bad_token") + 1
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [("node", "a\0b"), ("node", "\x1b[31m\nb"), ("token", "a\0b"), ("token", "x" * 60_000), ("release", "1\0")],
 )
-async def test_bytes_that_are_not_text_are_refused_and_logged_escaped(
-    settings: Settings, field: str, value: str
-) -> None:
-    async with serving(settings) as plane:
-        enrolment = plane.app.parts.enrolment
-        token = parse_token(await token_of(plane))
-        ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", token.id, token.secret)
-        ask = msgspec.structs.replace(ask, **{field: value})
-        for number in range(5):
-            answer = await enrolment.decide(ask, "k" * 40, f"10.0.0.{number}")
-            assert answer.code in ("bad_field", "bad_token")
-        entries = [e for e in (await plane.get("/api/v1/audit"))["items"] if e["action"] == "join"]
-        assert len(entries) == 5
-        assert all(entry["name"].isascii() and entry["name"].isprintable() for entry in entries)
+async def test_bytes_that_are_not_text_are_refused_and_logged_escaped(plane: Plane, field: str, value: str) -> None:
+    enrolment = plane.app.parts.enrolment
+    token = parse_token(await token_of(plane))
+    ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", token.id, token.secret)
+    ask = msgspec.structs.replace(ask, **{field: value})
+    for number in range(5):
+        answer = await enrolment.decide(ask, "k" * 40, f"10.0.0.{number}")
+        assert answer.code in ("bad_field", "bad_token")
+    entries = [e for e in (await plane.get("/api/v1/audit"))["items"] if e["action"] == "join"]
+    assert len(entries) == 5
+    assert all(entry["name"].isascii() and entry["name"].isprintable() for entry in entries)
 
 
 def test_a_limited_caller_is_shown_no_size_of_a_pool() -> None:
@@ -584,17 +569,16 @@ def test_a_limited_caller_is_shown_no_size_of_a_pool() -> None:
     ],
 )
 async def test_a_node_cannot_send_the_management_plane_to_sockets_of_its_own_machine(
-    settings: Settings, url: str, address: str, good: bool
+    plane: Plane, url: str, address: str, good: bool
 ) -> None:
-    async with serving(settings) as plane:
-        enrolment = plane.app.parts.enrolment
-        token = parse_token(await token_of(plane))
-        ask = Join(1, "a", "0", {}, url, "tcp://0.0.0.0:2" if good and address else url, token.id, token.secret)
-        answer = await enrolment.decide(ask, "k" * 40, address)
-        if good:
-            assert isinstance(answer, Joined)
-            expected = {"tcp://0.0.0.0:1": "tcp://10.0.0.9:1", "tcp://[::]:1": "tcp://[fd00::9]:1"}.get(url, url)
-            assert answer.control_url == expected
-        else:
-            assert answer.code == "bad_field"
-            assert "control_url" in answer.message
+    enrolment = plane.app.parts.enrolment
+    token = parse_token(await token_of(plane))
+    ask = Join(1, "a", "0", {}, url, "tcp://0.0.0.0:2" if good and address else url, token.id, token.secret)
+    answer = await enrolment.decide(ask, "k" * 40, address)
+    if good:
+        assert isinstance(answer, Joined)
+        expected = {"tcp://0.0.0.0:1": "tcp://10.0.0.9:1", "tcp://[::]:1": "tcp://[fd00::9]:1"}.get(url, url)
+        assert answer.control_url == expected
+    else:
+        assert answer.code == "bad_field"
+        assert "control_url" in answer.message

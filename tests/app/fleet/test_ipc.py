@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from app.services.fleet.nodes import MAX_IPC
 from dataplane.protocol.stats.ipc import IpcQueueStats, IpcStats, IpcStoreStats
-from tests.app.callers import create_token, guarding, send
+from tests.app.callers import create_token, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -20,10 +18,7 @@ STORE = IpcStoreStats("b" * 32, "images", 2, 1 << 30, None, None, 9, 1, 10, 4096
 
 
 async def reported(plane: Plane, node: FakeNode, seen: IpcStats) -> None:
-    node.stats = msgspec.structs.replace(node.stats, ipc=seen)
-    await plane.until(
-        lambda: any(stats.ipc is not None and stats.ipc.at == seen.at for stats in plane.app.parts.fleet.stats())
-    )
+    await plane.report(node, ipc=seen)
 
 
 async def test_each_node_that_has_looked_is_listed(plane: Plane, node: FakeNode) -> None:
@@ -55,7 +50,6 @@ async def test_sums_over_a_node_are_metrics_without_names(plane: Plane, node: Fa
     assert "tokens" not in "".join(line for line in text.splitlines() if line.startswith("larder_ipc"))
 
 
-async def test_a_token_that_is_limited_to_tenants_is_refused(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "acme-ops", "operator", tenants=["acme"])
-        assert (await send(plane, token, "GET", "/api/v1/ipc")).status_code == 403
+async def test_a_token_that_is_limited_to_tenants_is_refused(guarded: Plane) -> None:
+    token = await create_token(guarded, "acme-ops", "operator", tenants=["acme"])
+    assert (await send(guarded, token, "GET", "/api/v1/ipc")).status_code == 403

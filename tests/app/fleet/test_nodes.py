@@ -63,8 +63,7 @@ async def test_a_forgotten_size_is_not_requested_again(plane: Plane, node: FakeN
 
 async def test_a_resize_shows_how_many_blocks_the_node_can_name(plane: Plane, node: FakeNode) -> None:
     pool = msgspec.structs.replace(node.stats.pool, max_blocks=1000)
-    node.stats = msgspec.structs.replace(node.stats, pool=pool)
-    await plane.until(lambda: any(stats.pool.max_blocks for stats in plane.app.parts.fleet.stats()))
+    await plane.report(node, pool=pool)
     answer = (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).json()
     assert answer == {"node": "node-a", "capacity_bytes": 2 << 30, "max_blocks": 1000}
 

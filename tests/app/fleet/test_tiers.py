@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from dataplane.protocol.spaces import TIER_MOVER
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
-from tests.app.callers import create_token, guarding, send
+from tests.app.callers import create_token, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -43,11 +42,6 @@ def tier(**more: Any) -> TierStats:
     return TierStats(**{"name": "disk", "type": "disk", **numbers, **more})
 
 
-async def report(plane: Plane, node: FakeNode, *tiers: TierStats) -> None:
-    node.stats = msgspec.structs.replace(node.stats, tiers=list(tiers))
-    await plane.until(lambda: any(stats.tiers == list(tiers) for stats in plane.app.parts.fleet.stats()))
-
-
 async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
     return {
         (s.name.removeprefix("larder_tier_"), *(s.labels[k] for k in s.labels if k not in OF)): s.value
@@ -59,19 +53,20 @@ async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
 async def test_a_scrape_has_each_tier(plane: Plane, node: FakeNode) -> None:
     assert await samples(plane) == {}
     node.stats.tier_load_seconds = {"disk": Histogram([0.1, 1.0], [1, 0, 2], 4.5)}
-    await report(
-        plane,
+    await plane.report(
         node,
-        tier(
-            refused={"away": 3, "budget": 1, "a": 2, "b": 5},
-            lost={"corrupt": 1},
-            not_compressed={"size": 4, "dtype": 1, "x": 2},
-            out_of_service=2,
-            waiting_blocks=4,
-            waiting_bytes=10,
-            spilling_bytes=11,
-            loading_bytes=12,
-        ),
+        tiers=[
+            tier(
+                refused={"away": 3, "budget": 1, "a": 2, "b": 5},
+                lost={"corrupt": 1},
+                not_compressed={"size": 4, "dtype": 1, "x": 2},
+                out_of_service=2,
+                waiting_blocks=4,
+                waiting_bytes=10,
+                spilling_bytes=11,
+                loading_bytes=12,
+            )
+        ],
     )
     found = await samples(plane)
     durations = {names[1:]: value for names, value in found.items() if names[0].startswith("load_seconds")}
@@ -92,7 +87,7 @@ async def test_a_scrape_has_each_tier(plane: Plane, node: FakeNode) -> None:
     assert found["lost_blocks_total", "corrupt"] == 1
     reasons = {names[1]: value for names, value in found.items() if names[0] == "not_compressed_blocks_total"}
     assert reasons == {"size": 4, "dtype": 1, "other": 2}
-    await report(plane, node, tier(serves=False, reason="Input/output error"))
+    await plane.report(node, tiers=[tier(serves=False, reason="Input/output error")])
     assert (await samples(plane))["serves",] == 0
 
 
@@ -101,40 +96,38 @@ async def test_tenants_of_a_tier_are_bounded(plane: Plane, node: FakeNode) -> No
     tenants += [TierTenantStats("other", 9, 900)]
     blocks = sum(each.blocks for each in tenants) + 3  # 3 blocks of tenants that the node does not list
     stored = sum(each.bytes for each in tenants) + 300 + 50
-    await report(plane, node, tier(tenants=tenants, blocks=blocks, stored_bytes=stored, spilling_bytes=50))
+    await plane.report(node, tiers=[tier(tenants=tenants, blocks=blocks, stored_bytes=stored, spilling_bytes=50)])
     found = await samples(plane)
     in_bytes = {names[1]: value for names, value in found.items() if names[0] == "tenant_bytes"}
     assert (len(in_bytes), in_bytes["t49"], in_bytes["other"]) == (50, 4900, 1200)
     assert found["tenant_blocks", "other"] == 12
     many = [TierTenantStats(f"u{number:03}", 1, 10) for number in range(TENANT_LABELS + 10)]
-    await report(plane, node, tier(tenants=many, blocks=len(many), stored_bytes=10 * len(many)))
+    await plane.report(node, tiers=[tier(tenants=many, blocks=len(many), stored_bytes=10 * len(many))])
     found = await samples(plane)
     assert found["tenant_blocks", "other"] == 10
     assert len([names for names in found if names[0] == "tenant_blocks"]) == TENANT_LABELS + 1
 
 
-async def test_the_api_shows_tiers_only_to_callers_of_all_tenants(socket_dir: Path, node: FakeNode) -> None:
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        await report(
-            plane, node, tier(serves=False, reason="Input/output error", tenants=[TierTenantStats("rival", 1, 9)])
-        )
-        (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["tiers"]
-        assert (shown["name"], shown["serves"], shown["reason"]) == ("disk", False, "Input/output error")
-        assert (shown["tenants"][0]["tenant"], shown["tenants"][0]["bytes"]) == ("rival", 9)
-        (listed,) = (await plane.get("/api/v1/nodes"))["items"]
-        assert listed["stats"]["tiers"] == [shown]
-        token = await create_token(plane, "reader", tenants=["acme"])
-        for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview"):
-            answer = await send(plane, token, "GET", path)
-            assert (answer.status_code, "rival" in answer.text, "Input/output" in answer.text) == (200, False, False)
+async def test_the_api_shows_tiers_only_to_callers_of_all_tenants(node: FakeNode, guarded: Plane) -> None:
+    await guarded.until_state("in_sync")
+    broken = tier(serves=False, reason="Input/output error", tenants=[TierTenantStats("rival", 1, 9)])
+    await guarded.report(node, tiers=[broken])
+    (shown,) = (await guarded.get("/api/v1/nodes/node-a"))["stats"]["tiers"]
+    assert (shown["name"], shown["serves"], shown["reason"]) == ("disk", False, "Input/output error")
+    assert (shown["tenants"][0]["tenant"], shown["tenants"][0]["bytes"]) == ("rival", 9)
+    (listed,) = (await guarded.get("/api/v1/nodes"))["items"]
+    assert listed["stats"]["tiers"] == [shown]
+    token = await create_token(guarded, "reader", tenants=["acme"])
+    for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview"):
+        answer = await send(guarded, token, "GET", path)
+        assert (answer.status_code, "rival" in answer.text, "Input/output" in answer.text) == (200, False, False)
 
 
 async def test_the_command_line_lists_tiers(plane: Plane, node: FakeNode) -> None:
     code, out, _ = await larder(plane, "nodes", "tiers")
     assert (code, "no node has a tier behind memory" in out) == (0, True)
-    await report(
-        plane, node, tier(refused={"budget": 2, "away": 1}), tier(name="two", serves=False, reason="no such device")
+    await plane.report(
+        node, tiers=[tier(refused={"budget": 2, "away": 1}), tier(name="two", serves=False, reason="no such device")]
     )
     code, out, err = await larder(plane, "nodes", "tiers", "-o", "wide")
     assert (code, err) == (0, "")
@@ -159,7 +152,7 @@ async def test_the_engine_that_loads_from_tiers_is_not_shown(plane: Plane, node:
     """It never leaves: `larder nodes drain --wait` must not wait for it."""
     mover = EngineStats(1, 7, TIER_MOVER, "", 0.0, [], connected=True)
     node.stats = msgspec.structs.replace(node.stats, engines=[mover])
-    await report(plane, node, tier())
+    await plane.report(node, tiers=[tier()])
     assert (await plane.node())["stats"]["engines"] == []
     assert 'larder_engines{node="node-a"} 0.0' in (await plane.http.get("/metrics")).text
     code, out, _ = await larder(plane, "nodes", "drain", "node-a", "--wait", "30s")

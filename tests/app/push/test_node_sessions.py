@@ -15,8 +15,7 @@ import zmq
 import zmq.asyncio
 
 from app.ingest.fleet import Fleet
-from app.ingest.rollup import Rollup
-from app.ingest.subscriber import IngestCounts, Subscriber
+from app.ingest.subscriber import IngestCounts, Rollup, Subscriber
 from app.observe.events import EventBus
 from app.push.keys import ManagerKeyPair
 from app.push.link import NodeLink, new_nonce

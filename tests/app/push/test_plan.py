@@ -3,7 +3,6 @@
 import pytest
 
 from app.push.plan import DesiredSnapshot, Push, PushMemory, Supersede, Wait, plan
-from app.push.states import TRANSITIONS, IllegalPushTransition, PushEvent, PushState, advance
 from dataplane.protocol.control.snapshots import Observed
 
 W = DesiredSnapshot("store", 5, "d5")
@@ -57,13 +56,3 @@ def test_generation_0_wipes_no_node_but_arms_an_empty_one() -> None:
 
 def test_a_node_ahead_of_us_is_overtaken() -> None:
     assert plan(W, Observed(8, "x", "store"), PushMemory(), 0) == Supersede(8)
-
-
-@pytest.mark.parametrize("state", PushState)
-@pytest.mark.parametrize("event", PushEvent)
-def test_every_transition_is_in_the_table_or_raises(state: PushState, event: PushEvent) -> None:
-    if (state, event) in TRANSITIONS:
-        assert advance(state, event) is TRANSITIONS[state, event]
-    else:
-        with pytest.raises(IllegalPushTransition):
-            advance(state, event)

@@ -2,13 +2,12 @@
 
 import asyncio
 import re
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.app.callers import bearer, create_token, guarding, send
+from tests.app.callers import bearer, create_token, send
 from tests.app.command import larder
 from tests.app.plane import PIN, Plane
 
@@ -36,60 +35,57 @@ async def put(plane: Plane, token: str, path: str, **body: Any) -> httpx.Respons
     return answer
 
 
-async def test_without_a_ceiling_a_tenants_operator_may_not_change_its_quota(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await with_operator(plane)
-        refused = await put(plane, token, Q, limit_bytes=1)
-        assert (refused.status_code, "larder ceilings set acme" in refused.json()["detail"]) == (403, True)
-        await plane.put_quota("acme", 5, wait="")
-        for method, body in (("PATCH", {"note": "x"}), ("DELETE", None)):
-            assert (await send(plane, token, method, Q, json=body, headers=ANY)).status_code == 403
-        assert (await plane.get(Q))["limit_bytes"] == 5
-        assert (await put(plane, token, "/api/v1/pins/p", **PIN, tenant="acme")).status_code == 201
+async def test_without_a_ceiling_a_tenants_operator_may_not_change_its_quota(guarded: Plane) -> None:
+    token = await with_operator(guarded)
+    refused = await put(guarded, token, Q, limit_bytes=1)
+    assert (refused.status_code, "larder ceilings set acme" in refused.json()["detail"]) == (403, True)
+    await guarded.put_quota("acme", 5, wait="")
+    for method, body in (("PATCH", {"note": "x"}), ("DELETE", None)):
+        assert (await send(guarded, token, method, Q, json=body, headers=ANY)).status_code == 403
+    assert (await guarded.get(Q))["limit_bytes"] == 5
+    assert (await put(guarded, token, "/api/v1/pins/p", **PIN, tenant="acme")).status_code == 201
 
 
-async def test_a_bound_caller_may_read_its_ceiling_and_no_other_and_change_none(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await with_operator(plane)
-        none = await send(plane, token, "GET", C)
-        assert (none.status_code, "may pin (soft and guaranteed)" in none.json()["detail"]) == (404, True)
-        for tenant in ("acme", "rival"):
-            body = {**CEILING, "note": "they pay late"}
-            assert (await plane.http.put(f"/api/v1/ceilings/{tenant}", json=body)).status_code == 201
-        whole = (await plane.http.get(C)).json()
-        assert whole["note"] == "they pay late"
-        own = await send(plane, token, "GET", C)
-        assert (own.json(), own.headers["etag"]) == ({**whole, "note": ""}, whole["etag"])
-        listed = (await send(plane, token, "GET", "/api/v1/ceilings")).json()
-        assert listed == {"items": [{**whole, "note": ""}], "total": 1, "next_cursor": ""}
-        assert (await send(plane, token, "GET", "/api/v1/ceilings/rival")).status_code == 403
-        for method, change in (("PUT", CEILING), ("PATCH", {"note": "x"}), ("DELETE", None)):
-            assert (await send(plane, token, method, C, json=change, headers=ANY)).status_code == 403
-        viewer = await create_token(plane, "viewer")
-        assert (await send(plane, viewer, "GET", "/api/v1/ceilings")).json()["total"] == 2
+async def test_a_bound_caller_may_read_its_ceiling_and_no_other_and_change_none(guarded: Plane) -> None:
+    token = await with_operator(guarded)
+    none = await send(guarded, token, "GET", C)
+    assert (none.status_code, "may pin (soft and guaranteed)" in none.json()["detail"]) == (404, True)
+    for tenant in ("acme", "rival"):
+        body = {**CEILING, "note": "they pay late"}
+        assert (await guarded.http.put(f"/api/v1/ceilings/{tenant}", json=body)).status_code == 201
+    whole = (await guarded.http.get(C)).json()
+    assert whole["note"] == "they pay late"
+    own = await send(guarded, token, "GET", C)
+    assert (own.json(), own.headers["etag"]) == ({**whole, "note": ""}, whole["etag"])
+    listed = (await send(guarded, token, "GET", "/api/v1/ceilings")).json()
+    assert listed == {"items": [{**whole, "note": ""}], "total": 1, "next_cursor": ""}
+    assert (await send(guarded, token, "GET", "/api/v1/ceilings/rival")).status_code == 403
+    for method, change in (("PUT", CEILING), ("PATCH", {"note": "x"}), ("DELETE", None)):
+        assert (await send(guarded, token, method, C, json=change, headers=ANY)).status_code == 403
+    viewer = await create_token(guarded, "viewer")
+    assert (await send(guarded, viewer, "GET", "/api/v1/ceilings")).json()["total"] == 2
 
 
-async def test_a_ceiling_bounds_each_field_and_unbounded_values_exceed_it(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await with_operator(plane)
-        assert (await plane.http.put(C, json=CEILING)).status_code == 201
-        assert (await put(plane, token, Q, **WITHIN)).status_code == 201
-        for field, above in (
-            ("limit_bytes", "5GiB"), ("floor_bytes", "2GiB"), ("weight", 2.5), ("pin_budget_bytes", "513MiB"),
-            ("store_rate_bytes", "101MiB"), ("limit_bytes", None), ("pin_budget_bytes", None),
-            ("store_rate_bytes", None), ("mode", "observe"), ("selector", {"gpu": "h200"}),
-        ):  # fmt: skip
-            refused = await put(plane, token, Q, **{**WITHIN, field: above})
-            assert refused.status_code == 403, (field, above, refused.text)
-            assert refused.json()["errors"][0]["path"] == field
-            patched = await send(plane, token, "PATCH", Q, json={field: above}, headers=ANY)
-            assert patched.status_code == 403, (field, above, patched.text)
-        for left_out in ("limit_bytes", "pin_budget_bytes", "store_rate_bytes"):
-            body = {name: value for name, value in WITHIN.items() if name != left_out}
-            assert (await put(plane, token, Q, **body)).status_code == 403, left_out
-        assert (await send(plane, token, "DELETE", Q, headers=ANY)).status_code == 403
-        lower = await put(plane, token, Q, **{**WITHIN, "limit_bytes": "2GiB"})
-        assert (lower.status_code, lower.json()["limit_bytes"]) == (200, 2 << 30)
+async def test_a_ceiling_bounds_each_field_and_unbounded_values_exceed_it(guarded: Plane) -> None:
+    token = await with_operator(guarded)
+    assert (await guarded.http.put(C, json=CEILING)).status_code == 201
+    assert (await put(guarded, token, Q, **WITHIN)).status_code == 201
+    for field, above in (
+        ("limit_bytes", "5GiB"), ("floor_bytes", "2GiB"), ("weight", 2.5), ("pin_budget_bytes", "513MiB"),
+        ("store_rate_bytes", "101MiB"), ("limit_bytes", None), ("pin_budget_bytes", None),
+        ("store_rate_bytes", None), ("mode", "observe"), ("selector", {"gpu": "h200"}),
+    ):  # fmt: skip
+        refused = await put(guarded, token, Q, **{**WITHIN, field: above})
+        assert refused.status_code == 403, (field, above, refused.text)
+        assert refused.json()["errors"][0]["path"] == field
+        patched = await send(guarded, token, "PATCH", Q, json={field: above}, headers=ANY)
+        assert patched.status_code == 403, (field, above, patched.text)
+    for left_out in ("limit_bytes", "pin_budget_bytes", "store_rate_bytes"):
+        body = {name: value for name, value in WITHIN.items() if name != left_out}
+        assert (await put(guarded, token, Q, **body)).status_code == 403, left_out
+    assert (await send(guarded, token, "DELETE", Q, headers=ANY)).status_code == 403
+    lower = await put(guarded, token, Q, **{**WITHIN, "limit_bytes": "2GiB"})
+    assert (lower.status_code, lower.json()["limit_bytes"]) == (200, 2 << 30)
 
 
 LEFT_OUT: tuple[tuple[str, Any, Any, Any], ...] = (
@@ -99,43 +95,41 @@ LEFT_OUT: tuple[tuple[str, Any, Any, Any], ...] = (
 """Field, what it is, something lower, and something higher."""
 
 
-async def test_fields_that_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await with_operator(plane)
-        named = (await plane.http.put(C, json={"note": "nothing is theirs to raise"})).json()
-        assert (named["max_weight"], named["no_bound"]) == (None, ["max_ttl_s"])
-        first = await put(plane, token, Q, weight=1.5)
-        assert first.json()["errors"][0]["message"] == (
-            "expected at most 1 (the current value: the tenant's ceiling sets no bound for it, so it can only be "
-            "lowered), got 1.5"
-        )
-        assert (await put(plane, token, Q, limit_bytes=9)).status_code == 201, "they had no limit, now they have one"
-        assert (await send(plane, token, "DELETE", Q, headers=ANY)).status_code == 403, "that would lift it"
-        whole = {field: now for field, now, _, _ in LEFT_OUT}
-        await plane.http.put(Q, json=whole, headers=ANY)
-        for field, now, lower, higher in LEFT_OUT:
-            for value, expected in ((higher, 403), (now, 200), (lower, 200), (now, 403)):
-                answer = await send(plane, token, "PATCH", Q, json={field: value}, headers=ANY)
-                assert answer.status_code == expected, (field, value, answer.text)
-            await plane.http.put(Q, json=whole, headers=ANY)
+async def test_fields_that_a_ceiling_leaves_out_may_be_lowered_and_not_raised(guarded: Plane) -> None:
+    token = await with_operator(guarded)
+    named = (await guarded.http.put(C, json={"note": "nothing is theirs to raise"})).json()
+    assert (named["max_weight"], named["no_bound"]) == (None, ["max_ttl_s"])
+    first = await put(guarded, token, Q, weight=1.5)
+    assert first.json()["errors"][0]["message"] == (
+        "expected at most 1 (the current value: the tenant's ceiling sets no bound for it, so it can only be "
+        "lowered), got 1.5"
+    )
+    assert (await put(guarded, token, Q, limit_bytes=9)).status_code == 201, "they had no limit, now they have one"
+    assert (await send(guarded, token, "DELETE", Q, headers=ANY)).status_code == 403, "that would lift it"
+    whole = {field: now for field, now, _, _ in LEFT_OUT}
+    await guarded.http.put(Q, json=whole, headers=ANY)
+    for field, now, lower, higher in LEFT_OUT:
+        for value, expected in ((higher, 403), (now, 200), (lower, 200), (now, 403)):
+            answer = await send(guarded, token, "PATCH", Q, json={field: value}, headers=ANY)
+            assert answer.status_code == expected, (field, value, answer.text)
+        await guarded.http.put(Q, json=whole, headers=ANY)
 
 
-async def test_no_bound_at_all_must_be_explicit_and_is_shown(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await with_operator(plane)
-        both = await plane.http.put(C, json={"max_weight": 2, "no_bound": ["max_weight"]})
-        assert (both.status_code, both.json()["errors"][0]["path"]) == (422, "no_bound")
-        wrong = await plane.http.put(C, json={"no_bound": ["strengths"]})
-        assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "no_bound[0]")
-        made_one = (await plane.http.put(C, json={"no_bound": ["max_weight", "max_limit_bytes"]})).json()
-        assert made_one["no_bound"] == ["max_limit_bytes", "max_weight", "max_ttl_s"]
-        assert (await put(plane, token, Q, limit_bytes=5, weight=1000)).status_code == 201
-        assert (await put(plane, token, Q, weight=1000)).status_code == 200, "without a limit again"
-        assert (await put(plane, token, Q, weight=1000, floor_bytes=1)).status_code == 403
-        bound = (await plane.http.patch(C, json={"max_weight": 2}, headers=ANY)).json()
-        assert (bound["max_weight"], bound["no_bound"]) == (2, ["max_limit_bytes", "max_ttl_s"])
-        closed = (await plane.http.patch(C, json={"no_bound": None, "max_ttl_s": 5}, headers=ANY)).json()
-        assert (closed["max_limit_bytes"], closed["no_bound"]) == (None, [])
+async def test_no_bound_at_all_must_be_explicit_and_is_shown(guarded: Plane) -> None:
+    token = await with_operator(guarded)
+    both = await guarded.http.put(C, json={"max_weight": 2, "no_bound": ["max_weight"]})
+    assert (both.status_code, both.json()["errors"][0]["path"]) == (422, "no_bound")
+    wrong = await guarded.http.put(C, json={"no_bound": ["strengths"]})
+    assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "no_bound[0]")
+    made_one = (await guarded.http.put(C, json={"no_bound": ["max_weight", "max_limit_bytes"]})).json()
+    assert made_one["no_bound"] == ["max_limit_bytes", "max_weight", "max_ttl_s"]
+    assert (await put(guarded, token, Q, limit_bytes=5, weight=1000)).status_code == 201
+    assert (await put(guarded, token, Q, weight=1000)).status_code == 200, "without a limit again"
+    assert (await put(guarded, token, Q, weight=1000, floor_bytes=1)).status_code == 403
+    bound = (await guarded.http.patch(C, json={"max_weight": 2}, headers=ANY)).json()
+    assert (bound["max_weight"], bound["no_bound"]) == (2, ["max_limit_bytes", "max_ttl_s"])
+    closed = (await guarded.http.patch(C, json={"no_bound": None, "max_ttl_s": 5}, headers=ANY)).json()
+    assert (closed["max_limit_bytes"], closed["no_bound"]) == (None, [])
 
 
 async def test_the_command_line_shows_fields_without_bound_and_fields_that_may_not_be_raised(plane: Plane) -> None:
@@ -153,96 +147,91 @@ async def test_the_command_line_shows_fields_without_bound_and_fields_that_may_n
     assert (stored["max_limit_bytes"], stored["max_weight"], stored["no_bound"]) == (8 << 30, 2, ["max_floor_bytes"])
 
 
-async def test_a_record_that_an_admin_set_above_the_ceiling_stays_when_another_field_changes(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await with_operator(plane)
-        await plane.http.put(C, json={"max_limit_bytes": 10})
-        await plane.put_quota("acme", 50, wait="")
-        noted = await send(plane, token, "PATCH", Q, json={"note": "ours"}, headers=ANY)
-        assert (noted.status_code, noted.json()["limit_bytes"]) == (200, 50)
-        assert (await send(plane, token, "PATCH", Q, json={"limit_bytes": 51}, headers=ANY)).status_code == 403
-        assert (await send(plane, token, "PATCH", Q, json={"limit_bytes": 10}, headers=ANY)).status_code == 200
-        assert (await send(plane, token, "PATCH", Q, json={"limit_bytes": 50}, headers=ANY)).status_code == 403
+async def test_a_record_that_an_admin_set_above_the_ceiling_stays_when_another_field_changes(guarded: Plane) -> None:
+    token = await with_operator(guarded)
+    await guarded.http.put(C, json={"max_limit_bytes": 10})
+    await guarded.put_quota("acme", 50, wait="")
+    noted = await send(guarded, token, "PATCH", Q, json={"note": "ours"}, headers=ANY)
+    assert (noted.status_code, noted.json()["limit_bytes"]) == (200, 50)
+    assert (await send(guarded, token, "PATCH", Q, json={"limit_bytes": 51}, headers=ANY)).status_code == 403
+    assert (await send(guarded, token, "PATCH", Q, json={"limit_bytes": 10}, headers=ANY)).status_code == 200
+    assert (await send(guarded, token, "PATCH", Q, json={"limit_bytes": 50}, headers=ANY)).status_code == 403
 
 
-async def test_a_ceiling_bounds_the_strength_and_the_end_of_pins(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await with_operator(plane)
-        pin = {**PIN, "tenant": "acme"}
-        forever = await put(plane, token, "/api/v1/pins/p", **pin, strength="permanent")
-        assert (forever.status_code, forever.json()["errors"][0]["path"]) == (403, "strength")
-        await plane.http.put(C, json={"max_ttl_s": 60, "strengths": ["soft"]})
-        for more, path in (({"strength": "guaranteed", "ttl_s": 5}, "strength"), ({"strength": "soft"}, "ttl_s"),
-                           ({"strength": "soft", "ttl_s": 61}, "ttl_s")):  # fmt: skip
-            refused = await put(plane, token, "/api/v1/pins/p", **pin, **more)
-            assert (refused.status_code, refused.json()["errors"][0]["path"]) == (403, path), refused.text
-        assert (await put(plane, token, "/api/v1/pins/p", **pin, strength="soft", ttl_s=60)).status_code == 201
+async def test_a_ceiling_bounds_the_strength_and_the_end_of_pins(guarded: Plane) -> None:
+    token = await with_operator(guarded)
+    pin = {**PIN, "tenant": "acme"}
+    forever = await put(guarded, token, "/api/v1/pins/p", **pin, strength="permanent")
+    assert (forever.status_code, forever.json()["errors"][0]["path"]) == (403, "strength")
+    await guarded.http.put(C, json={"max_ttl_s": 60, "strengths": ["soft"]})
+    for more, path in (({"strength": "guaranteed", "ttl_s": 5}, "strength"), ({"strength": "soft"}, "ttl_s"),
+                       ({"strength": "soft", "ttl_s": 61}, "ttl_s")):  # fmt: skip
+        refused = await put(guarded, token, "/api/v1/pins/p", **pin, **more)
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (403, path), refused.text
+    assert (await put(guarded, token, "/api/v1/pins/p", **pin, strength="soft", ttl_s=60)).status_code == 201
 
 
-async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        await plane.put_quota("acme", 5, wait="")
-        await plane.put_pin("secret-pin", wait="", tenant="acme")
-        await plane.http.put(C, json=CEILING)
-        token = await create_token(plane, "other", "operator", tenants=["other", "_default"])
-        for method, path in (("GET", Q), ("PUT", Q), ("PATCH", Q), ("DELETE", Q)):
-            body = None if method in ("GET", "DELETE") else {"limit_bytes": 1}
-            assert (await send(plane, token, method, path, json=body, headers=ANY)).status_code == 403
-        for path in ("/api/v1/quotas", "/api/v1/pins"):
-            listed = (await send(plane, token, "GET", path)).json()
-            assert (listed["items"], listed["total"]) == ([], 0)
-        assert (await send(plane, token, "GET", "/api/v1/pins/secret-pin")).status_code == 404
-        assert (await send(plane, token, "DELETE", "/api/v1/pins/secret-pin", headers=ANY)).status_code == 404
-        taken = await put(plane, token, "/api/v1/pins/secret-pin", **PIN, tenant="other")
-        assert (taken.status_code, "acme" in taken.text) == (403, False)
-        assert (await put(plane, token, "/api/v1/pins/mine", **PIN, tenant="acme")).status_code == 403
-        for method, path in (("GET", C), ("GET", "/api/v1/tokens"), ("POST", "/api/v1/actions/demote")):
-            scope = {"tenant": "acme"} if method == "POST" else None
-            assert (await send(plane, token, method, path, json=scope)).status_code == 403
-        overview = await send(plane, token, "GET", "/api/v1/overview")
-        assert overview.status_code == 200
-        assert "acme" not in overview.text
-        assert "secret-pin" not in overview.text
-        for path in ("/api/v1/policies", "/api/v1/audit"):
-            assert (await send(plane, token, "GET", path)).status_code == 403
+async def test_a_token_of_another_tenant_sees_and_changes_nothing(guarded: Plane) -> None:
+    await guarded.put_quota("acme", 5, wait="")
+    await guarded.put_pin("secret-pin", wait="", tenant="acme")
+    await guarded.http.put(C, json=CEILING)
+    token = await create_token(guarded, "other", "operator", tenants=["other", "_default"])
+    for method, path in (("GET", Q), ("PUT", Q), ("PATCH", Q), ("DELETE", Q)):
+        body = None if method in ("GET", "DELETE") else {"limit_bytes": 1}
+        assert (await send(guarded, token, method, path, json=body, headers=ANY)).status_code == 403
+    for path in ("/api/v1/quotas", "/api/v1/pins"):
+        listed = (await send(guarded, token, "GET", path)).json()
+        assert (listed["items"], listed["total"]) == ([], 0)
+    assert (await send(guarded, token, "GET", "/api/v1/pins/secret-pin")).status_code == 404
+    assert (await send(guarded, token, "DELETE", "/api/v1/pins/secret-pin", headers=ANY)).status_code == 404
+    taken = await put(guarded, token, "/api/v1/pins/secret-pin", **PIN, tenant="other")
+    assert (taken.status_code, "acme" in taken.text) == (403, False)
+    assert (await put(guarded, token, "/api/v1/pins/mine", **PIN, tenant="acme")).status_code == 403
+    for method, path in (("GET", C), ("GET", "/api/v1/tokens"), ("POST", "/api/v1/actions/demote")):
+        scope = {"tenant": "acme"} if method == "POST" else None
+        assert (await send(guarded, token, method, path, json=scope)).status_code == 403
+    overview = await send(guarded, token, "GET", "/api/v1/overview")
+    assert overview.status_code == 200
+    assert "acme" not in overview.text
+    assert "secret-pin" not in overview.text
+    for path in ("/api/v1/policies", "/api/v1/audit"):
+        assert (await send(guarded, token, "GET", path)).status_code == 403
 
 
-async def test_a_stream_of_a_limited_caller_has_its_tenants_alone(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "other", tenants=["other"])
-        async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
-            lines = stream.aiter_lines()
-            while await anext(lines) != "event: overview":
-                pass
-            await plane.put_quota("acme", 5, wait="")
-            await plane.put_quota("other", 5, wait="")
-            seen = ""
-            async with asyncio.timeout(60):
-                while '"tenants_total":1' not in seen or '"quota.created"' not in seen:
-                    seen += await anext(lines)
-        assert "acme" not in seen
+async def test_a_stream_of_a_limited_caller_has_its_tenants_alone(guarded: Plane) -> None:
+    token = await create_token(guarded, "other", tenants=["other"])
+    async with guarded.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
+        lines = stream.aiter_lines()
+        while await anext(lines) != "event: overview":
+            pass
+        await guarded.put_quota("acme", 5, wait="")
+        await guarded.put_quota("other", 5, wait="")
+        seen = ""
+        async with asyncio.timeout(60):
+            while '"tenants_total":1' not in seen or '"quota.created"' not in seen:
+                seen += await anext(lines)
+    assert "acme" not in seen
 
 
-async def test_a_ceiling_is_a_record_like_others(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        made_one = await plane.http.put(C, json=CEILING, auth=lambda request: request)
-        etag = made_one.headers["etag"]
-        again = await plane.http.put(C, json=CEILING, auth=lambda request: request)
-        assert again.status_code == 428
-        same = await plane.http.put(C, json=CEILING, headers={"If-Match": etag})
-        assert (same.status_code, same.headers["etag"]) == (200, etag)
-        patched = await plane.http.patch(C, json={"max_weight": None, "strengths": []}, headers={"If-Match": etag})
-        assert (patched.json()["max_weight"], patched.json()["strengths"]) == (None, [])
-        assert patched.headers["etag"] != etag
-        for body, path in (
-            ({"max_limit_bytes": -1}, "max_limit_bytes"), ({"max_weight": 0}, "max_weight"),
-            ({"max_ttl_s": 0}, "max_ttl_s"), ({"strengths": ["hard"]}, "strengths[0]"), ({"colour": 1}, "colour"),
-            ({"note": "a\x00"}, "note"),
-        ):  # fmt: skip
-            wrong = await plane.http.put(C, json=body)
-            assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, path), wrong.text
-        assert [item["tenant"] for item in (await plane.get("/api/v1/ceilings"))["items"]] == ["acme"]
-        assert (await plane.http.delete(C)).status_code == 204
-        assert (await plane.http.get(C)).status_code == 404
-        actions = [(e["action"], e["kind"], e["name"]) for e in (await plane.get("/api/v1/audit"))["items"]]
-        assert actions[:3] == [(action, "ceiling", "acme") for action in ("delete", "update", "create")]
+async def test_a_ceiling_is_a_record_like_others(guarded: Plane) -> None:
+    made_one = await guarded.http.put(C, json=CEILING, auth=lambda request: request)
+    etag = made_one.headers["etag"]
+    again = await guarded.http.put(C, json=CEILING, auth=lambda request: request)
+    assert again.status_code == 428
+    same = await guarded.http.put(C, json=CEILING, headers={"If-Match": etag})
+    assert (same.status_code, same.headers["etag"]) == (200, etag)
+    patched = await guarded.http.patch(C, json={"max_weight": None, "strengths": []}, headers={"If-Match": etag})
+    assert (patched.json()["max_weight"], patched.json()["strengths"]) == (None, [])
+    assert patched.headers["etag"] != etag
+    for body, path in (
+        ({"max_limit_bytes": -1}, "max_limit_bytes"), ({"max_weight": 0}, "max_weight"),
+        ({"max_ttl_s": 0}, "max_ttl_s"), ({"strengths": ["hard"]}, "strengths[0]"), ({"colour": 1}, "colour"),
+        ({"note": "a\x00"}, "note"),
+    ):  # fmt: skip
+        wrong = await guarded.http.put(C, json=body)
+        assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, path), wrong.text
+    assert [item["tenant"] for item in (await guarded.get("/api/v1/ceilings"))["items"]] == ["acme"]
+    assert (await guarded.http.delete(C)).status_code == 204
+    assert (await guarded.http.get(C)).status_code == 404
+    actions = [(e["action"], e["kind"], e["name"]) for e in (await guarded.get("/api/v1/audit"))["items"]]
+    assert actions[:3] == [(action, "ceiling", "acme") for action in ("delete", "update", "create")]

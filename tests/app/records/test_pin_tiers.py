@@ -1,6 +1,5 @@
 """The tier of pins: recorded, pushed, applied and exported like any other field, and what nodes say of GPU copies."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,12 +7,11 @@ import pytest
 
 from dataplane.protocol.control.records import PinSpec
 from dataplane.protocol.events import GpuCopyPoolFailed
-from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
-from tests.app.callers import create_token, guarding, send
+from tests.app.callers import create_token, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
-from tests.app.plane import PIN, Plane
+from tests.app.plane import PIN, Plane, effective
 
 pytestmark = pytest.mark.anyio
 
@@ -39,21 +37,9 @@ def gpu_pin(name: str, gpu_copies: int, resident: int = 2, **more: Any) -> PinSt
     return PinStats(name, resident=resident, gpu_copies=gpu_copies, **of)
 
 
-async def report(plane: Plane, node: FakeNode, pins: list[PinStats], pools: list[GpuCopyPoolStats]) -> None:
-    """Let the node say this of itself, and wait until it is heard."""
-    node.stats = msgspec.structs.replace(node.stats, pins=pins, gpu_copy_pools=pools)
-
-    def arrived(stats: NodeStats) -> bool:
-        same = (stats.pins, stats.gpu_copy_pools) == (pins, pools)
-        return same and (stats.node, stats.gpu_copy_pool_bytes) == (node.name, node.stats.gpu_copy_pool_bytes)
-
-    await plane.until(lambda: any(arrived(stats) for stats in plane.app.parts.fleet.stats()))
-
-
 def effect(pin: dict[str, Any], node: str | None = None) -> tuple[str, str]:
     """Status and reason of `Effective`, over all nodes or on one."""
-    status = pin["status"] if node is None else pin["status"]["nodes"][node]
-    (found,) = [each for each in status["conditions"] if each["type"] == "Effective"]
+    found = effective(pin, node)
     return found["status"], found["reason"]
 
 
@@ -140,12 +126,12 @@ async def test_a_dry_run_includes_the_tier_on_nodes(plane: Plane, node: FakeNode
 
 async def test_reports_of_gpu_copies_are_summed_and_missing_ones_shown(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p", tier="gpu")
-    await report(plane, node, [gpu_pin("p", 0, resident=0)], [])
+    await plane.report(node, pins=[gpu_pin("p", 0, resident=0)], gpu_copy_pools=[])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), effect(pin, "node-a")) == (("False", "NoGpuCopyPool"), ("False", "NoGpuCopyPool"))
     assert "keeps GPU copies: gpu_pool_bytes is 0 there;" in pin["status"]["conditions"][-1]["message"]
     assert pin["status"]["applied"] is True
-    await report(plane, node, [gpu_pin("p", 1)], [pool(gpu_copies=1)])
+    await plane.report(node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[pool(gpu_copies=1)])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["gpu_copies"], pin["gpu_copy_bytes"]) == (("False", "FewGpuCopies"), 1, 9)
     since = pin["status"]["conditions"][-1]["since"]
@@ -164,17 +150,17 @@ async def test_reports_of_gpu_copies_are_summed_and_missing_ones_shown(plane: Pl
         "only_in_tiers": 0,
         "not_loaded": "",
     }
-    await report(plane, node, [gpu_pin("p", 4)], [pool(), pool()])
+    await plane.report(node, pins=[gpu_pin("p", 4)], gpu_copy_pools=[pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["summary"].endswith("4 GPU copies")) == (("True", "Effective"), True)
-    await report(plane, node, [gpu_pin("p", 1)], [pool()])
+    await plane.report(node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[pool()])
     assert (await plane.get("/api/v1/pins/p"))["status"]["conditions"][-1]["since"] > since
-    await report(plane, node, [gpu_pin("p", 3, gpu_copies_wanted=4)], [pool(), pool()])
+    await plane.report(node, pins=[gpu_pin("p", 3, gpu_copies_wanted=4)], gpu_copy_pools=[pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["gpu_copies_wanted"]) == (("False", "FewGpuCopies"), 4)
-    await report(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], [pool()])
+    await plane.report(node, pins=[gpu_pin("p", 0, gpu_copies_wanted=0)], gpu_copy_pools=[pool()])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
-    await report(plane, node, [gpu_pin("p", 0, tier="host")], [])
+    await plane.report(node, pins=[gpu_pin("p", 0, tier="host")], gpu_copy_pools=[])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
 
 
@@ -186,68 +172,68 @@ async def test_reasons_why_a_gpu_has_no_gpu_copies_are_shown(plane: Plane, node:
         ([], 4096, "no engine on a GPU has requested any"),
         ([refused, refused], 4096, "the driver is too old"),
     ):
-        node.stats = msgspec.structs.replace(node.stats, gpu_copy_pool_bytes=size)
-        await report(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], pools)
+        unwanted = [gpu_pin("p", 0, gpu_copies_wanted=0)]
+        await plane.report(node, pins=unwanted, gpu_copy_pools=pools, gpu_copy_pool_bytes=size)
         pin = await plane.get("/api/v1/pins/p")
         assert effect(pin) == ("False", "NoGpuCopyPool")
         expected = f"no GPU of node-a keeps GPU copies: {why}; blocks are read from the node's pool"
         assert pin["status"]["conditions"][-1]["message"].endswith(expected)
-    await report(plane, node, [gpu_pin("p", 1)], [refused, pool(readers=1)])
+    await plane.report(node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[refused, pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("False", "FewGpuCopies")
-    await report(plane, node, [gpu_pin("p", 2)], [pool(readers=1)])
+    await plane.report(node, pins=[gpu_pin("p", 2)], gpu_copy_pools=[pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
     (shown,) = (await plane.get("/api/v1/nodes"))["items"]
     assert shown["stats"]["gpu_copy_pool_bytes"] == 4096
 
 
 async def test_machines_without_gpus_lack_nothing_while_another_has_the_gpu_copies(
-    socket_dir: Path, node: FakeNode
+    node: FakeNode, guarded: Plane
 ) -> None:
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        await plane.put_pin("p", tier="gpu")
-        parts = plane.app.parts
-        bare = msgspec.structs.replace(node.stats_now(), node="node-b", pins=[gpu_pin("p", 0)])
-        second = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
-        parts.fleet.nodes["node-b"] = second
-        parts.fleet.heartbeat("node-b", bare, 0.0, bare.at)
-        await report(plane, node, [gpu_pin("p", 2)], [pool()])
-        status = parts.progress.status("pins", 1, name="p")
-        effective = {name: on.conditions[1] for name, on in status.nodes.items()}
-        assert {name: (each.status, each.reason) for name, each in effective.items()} == {
-            "node-a": ("True", "Effective"),
-            "node-b": ("True", "Effective"),
-        }
-        await report(plane, node, [gpu_pin("p", 0)], [])
-        status = parts.progress.status("pins", 1, name="p")
-        assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoGpuCopyPool"}
+    await guarded.until_state("in_sync")
+    await guarded.put_pin("p", tier="gpu")
+    parts = guarded.app.parts
+    bare = msgspec.structs.replace(node.stats_now(), node="node-b", pins=[gpu_pin("p", 0)])
+    second = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
+    parts.fleet.nodes["node-b"] = second
+    parts.fleet.heartbeat("node-b", bare, 0.0, bare.at)
+    await guarded.report(node, pins=[gpu_pin("p", 2)], gpu_copy_pools=[pool()])
+    status = parts.progress.status("pins", 1, name="p")
+    effective = {name: on.conditions[1] for name, on in status.nodes.items()}
+    assert {name: (each.status, each.reason) for name, each in effective.items()} == {
+        "node-a": ("True", "Effective"),
+        "node-b": ("True", "Effective"),
+    }
+    await guarded.report(node, pins=[gpu_pin("p", 0)], gpu_copy_pools=[])
+    status = parts.progress.status("pins", 1, name="p")
+    assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoGpuCopyPool"}
 
 
 async def test_pools_on_gpus_are_shown_with_their_node_to_unlimited_callers_alone(
-    socket_dir: Path, node: FakeNode
+    node: FakeNode, guarded: Plane
 ) -> None:
-    async with guarding(socket_dir) as plane:
-        await plane.until_state("in_sync")
-        await plane.put_pin("p", tenant="acme", tier="gpu")
-        await report(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", readers=3)])
-        await node.publish(GpuCopyPoolFailed(1.0, DEVICE, "out of memory"))
-        assert (await plane.until_event("gpu_copy_pool.failed"))["reason"] == "out of memory"
-        (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["gpu_copy_pools"]
-        assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
-        token = await create_token(plane, "op", "operator", tenants=["acme"])
-        for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview", "/api/v1/pins/p"):
-            answer = await send(plane, token, "GET", path)
-            assert answer.status_code == 200
-            assert [text for text in (DEVICE, "H200", "out of memory") if text in answer.text] == [], path
-        pin = (await send(plane, token, "GET", "/api/v1/pins/p")).json()
-        assert (pin["tier"], pin["gpu_copies"], effect(pin)) == ("gpu", 1, ("False", "FewGpuCopies"))
+    await guarded.until_state("in_sync")
+    await guarded.put_pin("p", tenant="acme", tier="gpu")
+    await guarded.report(node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[pool(problem="out of memory", readers=3)])
+    await node.publish(GpuCopyPoolFailed(1.0, DEVICE, "out of memory"))
+    assert (await guarded.until_event("gpu_copy_pool.failed"))["reason"] == "out of memory"
+    (shown,) = (await guarded.get("/api/v1/nodes/node-a"))["stats"]["gpu_copy_pools"]
+    assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
+    token = await create_token(guarded, "op", "operator", tenants=["acme"])
+    for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview", "/api/v1/pins/p"):
+        answer = await send(guarded, token, "GET", path)
+        assert answer.status_code == 200
+        assert [text for text in (DEVICE, "H200", "out of memory") if text in answer.text] == [], path
+    pin = (await send(guarded, token, "GET", "/api/v1/pins/p")).json()
+    assert (pin["tier"], pin["gpu_copies"], effect(pin)) == ("gpu", 1, ("False", "FewGpuCopies"))
 
 
 async def test_a_scrape_has_each_gpu_and_the_pins_with_most_gpu_copies(plane: Plane, node: FakeNode) -> None:
     pins = [gpu_pin(f"p{number:02}", number, resident=60) for number in range(60)]
     pins += [gpu_pin("other", 7, resident=1), gpu_pin("plain", 0, tier="host")]
     counters = {"copied_blocks": 5, "copied_bytes": 50, "evicted_blocks": 4, "read_blocks": 3, "failed_copies": 1}
-    await report(plane, node, pins, [pool(problem="out of memory", leaving_bytes=11, readers=2, **counters)])
+    await plane.report(
+        node, pins=pins, gpu_copy_pools=[pool(problem="out of memory", leaving_bytes=11, readers=2, **counters)]
+    )
     samples = await plane.samples()
     of = {"node": "node-a", "device": DEVICE}
     numbers = {s.name.removeprefix("larder_gpu_copy_pool_"): s.value for s in samples if s.labels == of}
@@ -269,15 +255,17 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     assert node.pins[0].tier == "gpu"
     code, out, _ = await larder(plane, "pins", "set", "p", *pin, "--note", "n", "--wait", "30s")
     assert (code, "tier gpu" in out, node.pins[0].tier) == (0, True, "gpu")
-    await report(plane, node, [gpu_pin("p", 0)], [])
+    await plane.report(node, pins=[gpu_pin("p", 0)], gpu_copy_pools=[])
     _, out, _ = await larder(plane, "pins", "set", "p", "--note", "again", "--wait", "30s")
     assert "not effective: on 0 of 1 nodes; no GPU of node-a keeps GPU copies" in out
     _, out, _ = await larder(plane, "nodes", "gpus")
     assert "no GPU keeps GPU copies: gpu_pool_bytes is 0" in out
     for used, state in ((4096, "full"), (2048, "not all fit")):
-        await report(plane, node, [gpu_pin("p", 1)], [pool(wanted=9, used_bytes=used)])
+        await plane.report(node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[pool(wanted=9, used_bytes=used)])
         assert state in (await larder(plane, "nodes", "gpus"))[1]
-    await report(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
+    await plane.report(
+        node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[pool(problem="out of memory", leaving_bytes=1 << 20)]
+    )
     for command in (("pins", "-o", "wide"), ("pins", "--tier", "gpu", "-o", "wide"), ("status",)):
         assert "gpu (1 GPU copy)" in (await larder(plane, *command))[1], command
     assert "p " not in (await larder(plane, "pins", "list", "--tier", "host"))[1]

@@ -45,23 +45,20 @@ async def test_a_pin_that_hits_refresh_ends_by_the_last_report_of_a_node(plane: 
     put = await plane.put_pin("p", ttl_s=0.3, refresh_on_hit=True)
     later = time.time() + 100
     stats = PinStats("p", resolved=2, resident=2, bytes=9, guaranteed=1, degraded=1, expires_at=later)
-    node.stats = msgspec.structs.replace(node.stats, pins=[stats])
-    await plane.until(lambda: any(s.pins for s in plane.app.parts.fleet.stats()))
+    await plane.report(node, pins=[stats])
     await asyncio.sleep(put["expires_at"] - time.time() + 0.01)
     shown = await plane.get("/api/v1/pins/p")
     assert (shown["expires_at"], shown["expired"]) == (later, False)
     assert (shown["resident"], shown["guaranteed"], shown["degraded"], shown["bytes"]) == (2, 1, 1, 9)
     over = msgspec.structs.replace(stats, expired=True, expires_at=put["expires_at"])
-    node.stats = msgspec.structs.replace(node.stats, pins=[over])
-    await plane.until(lambda: any(s.pins and s.pins[0].expired for s in plane.app.parts.fleet.stats()))
+    await plane.report(node, pins=[over])
     assert (await plane.get("/api/v1/pins/p"))["expired"] is True
 
 
 async def test_a_fixed_end_is_independent_of_reports_of_nodes(plane: Plane, node: FakeNode) -> None:
     put = await plane.put_pin("p", ttl_s=60)
     stats = PinStats("p", resolved=2, resident=2, bytes=9, guaranteed=2, expires_at=put["expires_at"] + 5)
-    node.stats = msgspec.structs.replace(node.stats, pins=[stats])
-    await plane.until(lambda: any(s.pins for s in plane.app.parts.fleet.stats()))
+    await plane.report(node, pins=[stats])
     assert (await plane.get("/api/v1/pins/p"))["expires_at"] == put["expires_at"]
 
 

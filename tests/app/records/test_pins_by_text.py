@@ -109,14 +109,12 @@ async def test_texts_that_cannot_be_tokenized_are_refused_by_field(plane: Plane,
 async def test_the_answer_has_the_amount_in_a_line_and_by_node(plane: Plane, node: FakeNode) -> None:
     assert (await plane.put_pin("p"))["summary"] == "resolved 2 chunks, 0 resident, 0 B"
     stats = PinStats("p", resolved=2, resident=1, bytes=96 << 20, guaranteed=1)
-    node.stats = msgspec.structs.replace(node.stats, pins=[stats])
-    await plane.until(lambda: any(stats.pins for stats in plane.app.parts.fleet.stats()))
+    await plane.report(node, pins=[stats])
     answer = await plane.get(P)
     assert answer["summary"] == "resolved 2 chunks, 1 resident, 96 MiB"
     assert answer["nodes"].keys() == {"node-a"}
     assert answer["nodes"]["node-a"].items() >= {"resolved": 2, "resident": 1, "bytes": 96 << 20}.items()
-    node.stats = msgspec.structs.replace(node.stats, pins=[msgspec.structs.replace(stats, resolved=4, resident=3)])
-    await plane.until(lambda: any(s.pins and s.pins[0].resolved == 4 for s in plane.app.parts.fleet.stats()))
+    await plane.report(node, pins=[msgspec.structs.replace(stats, resolved=4, resident=3)])
     assert (await plane.get(P))["summary"] == "resolved 2 chunks, 3 of 4 blocks resident, 96 MiB"
 
 

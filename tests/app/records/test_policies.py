@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from dataplane.protocol.control.records import PolicySpec
@@ -121,10 +120,7 @@ async def test_policies_are_listed_by_page_sort_and_filter(plane: Plane) -> None
 
 
 async def test_the_records_in_force_on_nodes_are_shown_with_and_without_a_record(plane: Plane, node: FakeNode) -> None:
-    node.stats = msgspec.structs.replace(
-        node.stats, policy=PolicyStats("lru", gate_closed=True, victim_idle_s=12.5, declined_blocks=4)
-    )
-    await plane.until(lambda: any(s.policy.gate_closed for s in plane.app.parts.fleet.stats()))
+    await plane.report(node, policy=PolicyStats("lru", gate_closed=True, victim_idle_s=12.5, declined_blocks=4))
     shown = (await plane.get("/api/v1/policies"))["in_force"]["node-a"]
     assert (shown["gate_closed"], shown["victim_idle_s"], shown["declined_blocks"]) == (True, 12.5, 4)
     assert (await plane.get("/api/v1/overview"))["policy"] is None

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from app.ingest.fleet import FleetNode
+from app.push.node_requests import NodeReply
 from app.services.base.principals import PLANE
 from app.services.records.prefixes import PrefixService
 from dataplane.protocol.control.messages import ControlRefused
@@ -13,7 +15,7 @@ from dataplane.protocol.control.nodes import Resized
 from dataplane.protocol.control.prefixes import Prefix, PrefixesListed
 from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
-from tests.app.plane import IMPATIENT, Plane, serving, settings_in
+from tests.app.plane import IMPATIENT, Plane
 
 pytestmark = pytest.mark.anyio
 KEYS = b"".join(sha256(bytes([at])).digest() for at in range(3))
@@ -76,15 +78,13 @@ async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(so
 
 async def test_the_same_prefix_of_two_nodes_is_one() -> None:
     class Two:
-        async def ask_all(self, *_: object) -> list[Any]:
-            from app.push.node_requests import NodeReply
+        def connected(self) -> list[FleetNode]:
+            return [FleetNode(name, "") for name in ("a", "b", "c")]
 
+        async def ask_all(self, nodes: list[FleetNode], *_: object) -> list[NodeReply[PrefixesListed]]:
             one, other = prefix("p", hits=1, resident=2), prefix("p", hits=2, depth=4, last_used=7.0)
-            return [
-                NodeReply("a", PrefixesListed("", [one])),
-                NodeReply("b", PrefixesListed("", [other])),
-                NodeReply("c", None, "c: did not answer"),
-            ]
+            answers = [PrefixesListed("", [one]), PrefixesListed("", [other]), None]
+            return list(map(NodeReply, nodes, answers, (None, None, "c: did not answer")))
 
     answer = await PrefixService(Two()).page("hits", None, 10, PLANE)  # type: ignore[arg-type]
     (merged,) = answer.items
@@ -190,8 +190,7 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(socket_d
         assert set(node.labels) == {"mine"}
 
 
-async def test_without_a_node_a_prefix_means_nothing(socket_dir: Any) -> None:
-    async with serving(settings_in(socket_dir)) as plane:
-        response = await plane.http.put("/api/v1/pins/p", json={"prefix": "hot-1"})
-        assert response.status_code == 503
-        assert "no node is connected" in response.json()["detail"]
+async def test_without_a_node_a_prefix_means_nothing(lone: Plane) -> None:
+    response = await lone.http.put("/api/v1/pins/p", json={"prefix": "hot-1"})
+    assert response.status_code == 503
+    assert "no node is connected" in response.json()["detail"]

@@ -9,7 +9,7 @@ from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
-from tests.app.plane import Plane, serving, settings_in
+from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
 Q = "/api/v1/quotas/acme"
@@ -81,17 +81,15 @@ async def test_floors_beyond_the_smallest_node_are_refused_with_sum_and_capacity
 
 async def test_floors_may_shrink_when_the_pool_is_already_too_small_for_them(plane: Plane, node: FakeNode) -> None:
     await put(plane, floor_bytes=1 << 30)
-    node.stats = msgspec.structs.replace(node.stats, pool=PoolStats(capacity_bytes=1 << 20))
-    await plane.until(lambda: [s.pool.capacity_bytes for s in plane.app.parts.fleet.stats()] == [1 << 20])
+    await plane.report(node, pool=PoolStats(capacity_bytes=1 << 20))
     await put(plane, floor_bytes=1 << 29)
     assert (await plane.http.put(Q, json={"floor_bytes": 1 << 30})).status_code == 409
 
 
-async def test_without_a_node_the_check_of_floors_is_left_to_nodes(socket_dir: Any) -> None:
-    async with serving(settings_in(socket_dir)) as plane:
-        response = await plane.http.put(Q, json={"floor_bytes": "100TiB"})
-        assert response.status_code == 201
-        assert response.json()["effective_floor_bytes"] is None
+async def test_without_a_node_the_check_of_floors_is_left_to_nodes(lone: Plane) -> None:
+    response = await lone.http.put(Q, json={"floor_bytes": "100TiB"})
+    assert response.status_code == 201
+    assert response.json()["effective_floor_bytes"] is None
 
 
 async def test_reports_of_nodes_about_a_tenant_are_in_its_answer(plane: Plane, node: FakeNode) -> None:

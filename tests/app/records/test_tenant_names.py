@@ -91,7 +91,6 @@ def test_invisible_characters_are_shown_as_escapes() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "ключ", "鍵", "naïve", "team.a-1_x", "🙂"])
-async def test_names_of_every_script_are_names(socket_dir: Path, name: str) -> None:
-    async with guarding(socket_dir) as plane:
-        answer = await plane.http.put(f"/api/v1/quotas/{quote(name)}", json={"limit_bytes": 1})
-        assert (answer.status_code, answer.json()["tenant"]) == (201, name)
+async def test_names_of_every_script_are_names(name: str, guarded: Plane) -> None:
+    answer = await guarded.http.put(f"/api/v1/quotas/{quote(name)}", json={"limit_bytes": 1})
+    assert (answer.status_code, answer.json()["tenant"]) == (201, name)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from app.errors import Forbidden
@@ -28,8 +27,7 @@ async def reporting_plane(plane: Plane, node: FakeNode) -> Plane:
     """A plane whose node keeps something of three tenants; one has a quota, and a fourth has only a pin."""
     await plane.put_quota("acme", 100)
     await plane.put_pin("p", tenant="pinned")
-    node.stats = msgspec.structs.replace(node.stats, tenants=REPORTED)
-    await plane.until(lambda: any(stats.tenants for stats in plane.app.parts.fleet.stats()))
+    await plane.report(node, tenants=REPORTED)
     return plane
 
 
@@ -58,10 +56,7 @@ async def test_a_tenant_without_a_record_that_never_did_anything_is_no_tenant(
               TenantStats("floor", floor_bytes=9, effective_floor_bytes=4)]  # fmt: skip
     put = await reporting_plane.http.put("/api/v1/quotas/floor?wait=30s", json={"floor_bytes": 9})
     assert put.status_code == 201
-    node.stats = msgspec.structs.replace(node.stats, tenants=[*REPORTED, *others])
-    await reporting_plane.until(
-        lambda: any(len(stats.tenants) > 3 for stats in reporting_plane.app.parts.fleet.stats())
-    )
+    await reporting_plane.report(node, tenants=[*REPORTED, *others])
     listed = {tenant["tenant"]: tenant for tenant in (await reporting_plane.get("/api/v1/tenants"))["items"]}
     assert "gone" not in listed
     assert listed["asked"]["requested_blocks"] == 1
@@ -129,8 +124,7 @@ async def test_callers_of_some_tenants_see_theirs(reporting_plane: Plane) -> Non
 async def test_a_dry_run_lists_what_lower_limits_would_evict_at_once(reporting_plane: Plane, node: FakeNode) -> None:
     tier = TierStats("disk", "disk", 1000, serves=True, tenants=[TierTenantStats("acme", 2, 200)])
     pinned = TenantStats("held", bytes=90, pinned_bytes=60)
-    node.stats = msgspec.structs.replace(node.stats, tenants=[*REPORTED, pinned], tiers=[tier])
-    await reporting_plane.until(lambda: any(each.tiers == [tier] for each in reporting_plane.app.parts.fleet.stats()))
+    await reporting_plane.report(node, tenants=[*REPORTED, pinned], tiers=[tier])
     quotas: dict[str, dict[str, Any]] = {
         "acme": {"limit_bytes": 1000, "tiers": {"disk": {"limit_bytes": 50}}},
         "wild": {"limit_bytes": 400},

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.stats.pins import PinInTier, PinStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
-from tests.app.callers import create_token, guarding, send
+from tests.app.callers import create_token, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -66,18 +64,17 @@ async def test_a_quota_of_tiers_that_is_wrong_is_refused_by_field(plane: Plane) 
         assert [error["path"] for error in response.json()["errors"]] == paths
 
 
-async def test_a_ceiling_does_not_allow_quotas_of_tiers(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
-        await plane.http.put("/api/v1/ceilings/acme", json={"max_limit_bytes": "4GiB"})
-        body = {"limit_bytes": "1GiB", "pin_budget_bytes": None}
-        refused = await send(plane, token, "PUT", Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
-        assert (refused.status_code, refused.json()["errors"][-1]["path"]) == (403, "tiers")
-        made_by_admin = await plane.http.put(Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
-        assert made_by_admin.status_code == 201, made_by_admin.text
-        lowered = {**body, "limit_bytes": "512MiB", "tiers": {"disk": {"limit_bytes": 1}}}
-        lower = await send(plane, token, "PUT", Q, json=lowered, headers={"If-Match": "*"})
-        assert (lower.status_code, lower.json().get("tiers")) == (200, {"disk": {"limit_bytes": 1}})
+async def test_a_ceiling_does_not_allow_quotas_of_tiers(guarded: Plane) -> None:
+    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
+    await guarded.http.put("/api/v1/ceilings/acme", json={"max_limit_bytes": "4GiB"})
+    body = {"limit_bytes": "1GiB", "pin_budget_bytes": None}
+    refused = await send(guarded, token, "PUT", Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
+    assert (refused.status_code, refused.json()["errors"][-1]["path"]) == (403, "tiers")
+    made_by_admin = await guarded.http.put(Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
+    assert made_by_admin.status_code == 201, made_by_admin.text
+    lowered = {**body, "limit_bytes": "512MiB", "tiers": {"disk": {"limit_bytes": 1}}}
+    lower = await send(guarded, token, "PUT", Q, json=lowered, headers={"If-Match": "*"})
+    assert (lower.status_code, lower.json().get("tiers")) == (200, {"disk": {"limit_bytes": 1}})
 
 
 async def test_documents_write_sizes_of_tiers_with_units(plane: Plane) -> None:
@@ -92,8 +89,7 @@ async def test_documents_write_sizes_of_tiers_with_units(plane: Plane) -> None:
 
 
 async def test_the_command_line_sets_quotas_of_tiers(plane: Plane, node: FakeNode) -> None:
-    node.stats = msgspec.structs.replace(node.stats, tiers=[TierStats("disk", "disk", 1000, serves=True)])
-    await plane.until(lambda: any(each.tiers for each in plane.app.parts.fleet.stats()))
+    await plane.report(node, tiers=[TierStats("disk", "disk", 1000, serves=True)])
     code, out, err = await larder(
         plane, "quotas", "set", "acme", "1GiB", "--tier-limit", "disk=100GiB", "--tier-floor", "disk=10GiB",
         "--tier-limit", "far=1TiB", "--wait", "30s",
@@ -122,8 +118,7 @@ async def test_a_pin_shows_its_blocks_in_tiers(plane: Plane, node: FakeNode) -> 
     await plane.put_pin("p")
     in_tier = PinInTier(12, 96 << 20, 10)
     stats = PinStats("p", resolved=12, resident=0, bytes=0, guaranteed=0, tiers={"disk": in_tier})
-    node.stats = msgspec.structs.replace(node.stats, pins=[stats])
-    await plane.until(lambda: any(each.pins == [stats] for each in plane.app.parts.fleet.stats()))
+    await plane.report(node, pins=[stats])
     for shown in (await plane.get("/api/v1/pins/p"), (await plane.get("/api/v1/pins"))["items"][0]):
         assert shown["tiers"] == {"disk": {"blocks": 12, "bytes": 96 << 20, "guaranteed": 10}}
         assert shown["nodes"]["node-a"]["tiers"] == shown["tiers"]
@@ -138,8 +133,7 @@ async def test_a_pin_shows_its_blocks_in_tiers(plane: Plane, node: FakeNode) -> 
 async def test_a_scrape_has_quotas_in_tiers(plane: Plane, node: FakeNode) -> None:
     tenants = [TierTenantStats("acme", 2, 200, 100, 90, 300), TierTenantStats("rival", 1, 50)]
     tier = TierStats("disk", "disk", 1000, serves=True, blocks=3, stored_bytes=250, tenants=tenants)
-    node.stats = msgspec.structs.replace(node.stats, tiers=[tier])
-    await plane.until(lambda: any(each.tiers == [tier] for each in plane.app.parts.fleet.stats()))
+    await plane.report(node, tiers=[tier])
     found = {
         (sample.name, sample.labels["tenant"]): sample.value
         for sample in await plane.samples()

@@ -51,8 +51,7 @@ async def test_a_tier_that_drains_is_deleted_when_other_tiers_hold_its_blocks(pl
     async def report(draining_blocks: int | None) -> None:
         tier = TierStats("nvme", "disk", 2 << 30, True, blocks=1204, from_settings=False)
         tier.draining_blocks = draining_blocks
-        node.stats = msgspec.structs.replace(node.stats, tiers=[tier])
-        await plane.until(lambda: any(stats.tiers == [tier] for stats in plane.app.parts.fleet.stats()))
+        await plane.report(node, tiers=[tier])
 
     owned = {**DISK, "spill": "drain", "managed_by": "git"}
     without = {"document": "apiVersion: larder/v1\nmanaged_by: git\n", "prune": True}
@@ -273,8 +272,7 @@ async def test_contents_and_states_of_tiers_are_shown_by_node(plane: Plane, node
     away = TierStats(
         "nvme", "disk", 2 << 30, False, "the disk is gone", blocks=3, stored_bytes=3 << 20, from_settings=False
     )
-    node.stats = msgspec.structs.replace(node.stats, tiers=[away])
-    await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
+    await plane.report(node, tiers=[away])
     shown = await plane.get(T)
     assert (shown["blocks"], shown["stored_bytes"]) == (3, 3 << 20)
     assert shown["stats"]["node-a"]["reason"] == "the disk is gone"

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,10 @@ from app.errors import StoreUnavailable
 from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.base.declarative import Base
-from app.store.records import quotas
 from app.store.records.pins import PinRow
 from app.store.records.quotas import QuotaRow
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = Database(database_url)
-    yield opened
-    await opened.close()
 
 
 def record(tenant: str, **fields: object) -> QuotaRow:
@@ -34,7 +25,7 @@ async def test_a_record_has_every_column_as_a_session_has_it(database: Database)
     async with database.write() as session:
         session.add(record("acme", limit_bytes=1 << 40, weight=0.5, selector={"zone": "ä"}))
     async with database.read() as session:
-        known = await quotas.get(session, "acme")
+        known = await session.get(QuotaRow, "acme")
     found = await database.row(QuotaRow, "acme")
     assert found is not None
     for column in QuotaRow.__table__.columns:
@@ -48,7 +39,7 @@ async def test_commits_are_seen_at_once(database: Database) -> None:
         session.add(record("acme"))
     for number in range(20):
         async with database.write() as session:
-            row = await quotas.get(session, "acme")
+            row = await session.get(QuotaRow, "acme")
             assert row is not None
             row.generation = number
         found = await database.row(QuotaRow, "acme")

@@ -255,8 +255,9 @@ async def test_answers_of_nodes_are_written_down_when_the_database_takes_changes
 
         await until(all_written)
         before = await total()
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        connected = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        with contextlib.closing(connected) as other:
+            await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")  # one of the plane's may have to end first
             answer = await plane.http.put("/api/v1/quotas/b", json={"limit_bytes": 1})
             assert answer.status_code == 503
             for number in range(3):

@@ -41,14 +41,6 @@ pytestmark = pytest.mark.anyio
 BY = Principal("request-1")
 
 
-@pytest.fixture
-async def database(database_url: str):
-    opened = Database(database_url)
-    await migrate.upgrade(opened)
-    yield opened
-    await opened.close()
-
-
 def services(database: Database) -> tuple[Quotas, Pins]:
     fleet, bus = Fleet(), EventBus()
     changes, progress = Changes(database, fleet, bus), RecordProgress(fleet, DesiredState(database))

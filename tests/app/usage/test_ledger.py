@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -16,7 +15,6 @@ from app.errors import StoreUnavailable
 from app.ingest.usage import HOUR_S, PendingUsage
 from app.services.usage.ledger import UsageLedger
 from app.settings import Settings
-from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.usage import ledger
 from app.store.usage.ledger import (
@@ -61,25 +59,18 @@ def served_of(counts: tuple[int, ...] | None) -> int | None:
     return None if counts is None else counts[COUNTERS.index("served_tokens")]
 
 
-async def test_new_usage_is_usage_that_was_not_counted() -> None:
+def test_usage_that_was_not_counted_yet_is_counted() -> None:
+    known = mark(reported(5))
     assert served_of(counted(reported(5), None)) == 5
-    assert served_of(counted(reported(8, at=2), mark(reported(5)))) == 3
-    assert served_of(counted(reported(5, at=2), mark(reported(5)))) == 0
-
-
-async def test_another_process_or_a_later_account_counts_from_nothing() -> None:
-    assert served_of(counted(reported(4, epoch="two", at=2), mark(reported(5)))) == 4
-    assert served_of(counted(reported(4, number=2, at=2), mark(reported(5)))) == 4
-
-
-async def test_late_reports_are_not_counted_again() -> None:
-    assert counted(reported(4, epoch="zero", at=1), mark(reported(5, at=2))) is None
-    assert counted(reported(4, number=1, at=3), mark(reported(5, number=2))) is None
-    assert counted(reported(4, at=1), mark(reported(5, at=2))) is None
-
-
-async def test_a_counter_that_wrapped_around_never_counts_below_zero() -> None:
-    assert served_of(counted(reported(2, at=2), mark(reported(5)))) == 0
+    assert served_of(counted(reported(8, at=2), known)) == 3
+    assert served_of(counted(reported(5, at=2), known)) == 0
+    assert served_of(counted(reported(2, at=2), known)) == 0, "the counter wrapped around"
+    assert served_of(counted(reported(4, epoch="two", at=2), known)) == 4, "another process"
+    assert served_of(counted(reported(4, number=2, at=2), known)) == 4, "a later account"
+    late = mark(reported(5, number=2, at=2))
+    assert counted(reported(4, epoch="zero", at=1), late) is None
+    assert counted(reported(4, number=1, at=3), late) is None
+    assert counted(reported(4, number=2, at=1), late) is None
 
 
 def test_of_each_hour_the_last_numbers_wait_and_the_same_ones_wait_once() -> None:
@@ -135,14 +126,6 @@ async def rows_of(database: Database) -> dict[tuple[str, str, int], dict[str, in
     async with database.read() as session:
         rows = (await session.scalars(sa.select(UsageRow))).all()
     return {(r.node, r.tenant, r.hour): {name: getattr(r, name) for name in COUNTERS} for r in rows}
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = Database(database_url)
-    await migrate.upgrade(opened)
-    yield opened
-    await opened.close()
 
 
 async def test_the_rows_are_the_sum_of_all_increments(database: Database) -> None:

@@ -15,7 +15,7 @@ import pytest
 from app.services.views.alerts import PROCESS_ALERTS
 from app.store.access import audit
 from app.store.views import alerts as store
-from tests.app.callers import create_token, guarding, send
+from tests.app.callers import create_token, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
@@ -249,24 +249,23 @@ async def test_alerts_called_other_are_counted_with_the_rest(plane: Plane) -> No
     assert 'larder_alerts_firing{alertname="other",severity="other"} 13.0' in page
 
 
-async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "alertmanager", "alerts")
-        viewer = await create_token(plane, "viewer")
-        assert (await send(plane, token, "POST", A, json=webhook(alert()))).status_code == 200
-        assert (await send(plane, viewer, "POST", A, json=webhook(alert()))).status_code == 403
-        for method, path in (
-            ("GET", A),
-            ("GET", "/metrics"),
-            ("GET", "/api/v1/whoami"),
-            ("PUT", "/api/v1/quotas/acme"),
-            ("POST", "/api/v1/tokens"),
-        ):
-            assert (await send(plane, token, method, path)).status_code == 403, path
-        refused = await send(plane, "", "POST", "/api/v1/session", json={"token": token})
-        assert refused.status_code == 403
-        both = {"name": "x", "role": "alerts", "tenants": ["acme"]}
-        assert (await plane.http.post("/api/v1/tokens", json=both)).status_code == 422
+async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(guarded: Plane) -> None:
+    token = await create_token(guarded, "alertmanager", "alerts")
+    viewer = await create_token(guarded, "viewer")
+    assert (await send(guarded, token, "POST", A, json=webhook(alert()))).status_code == 200
+    assert (await send(guarded, viewer, "POST", A, json=webhook(alert()))).status_code == 403
+    for method, path in (
+        ("GET", A),
+        ("GET", "/metrics"),
+        ("GET", "/api/v1/whoami"),
+        ("PUT", "/api/v1/quotas/acme"),
+        ("POST", "/api/v1/tokens"),
+    ):
+        assert (await send(guarded, token, method, path)).status_code == 403, path
+    refused = await send(guarded, "", "POST", "/api/v1/session", json={"token": token})
+    assert refused.status_code == 403
+    both = {"name": "x", "role": "alerts", "tenants": ["acme"]}
+    assert (await guarded.http.post("/api/v1/tokens", json=both)).status_code == 422
 
 
 async def test_an_alert_lists_the_changes_that_preceded_it(plane: Plane, node: FakeNode) -> None:
@@ -330,18 +329,17 @@ async def test_alerts_share_reads_of_the_changes_before_them(plane: Plane, monke
         assert [each["tenant"] for each in found[f"b{n}"]] == [f"t{n}"]
 
 
-async def test_callers_limited_to_tenants_see_their_own_alerts_and_changes(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        mine = await create_token(plane, "mine", "operator", tenants=["acme"])
-        await plane.put_quota("acme", "8GiB", wait="")
-        await plane.put_quota("other", "8GiB", wait="")
-        await post(plane, *(alert(labels={"tenant": name}) for name in ("acme", "other")), alert("fleet"))
-        seen = (await send(plane, mine, "GET", A)).json()
-        assert [each["tenant"] for each in seen["items"]] == ["acme"]
-        (change,) = seen["items"][0]["preceding_changes"]
-        assert (change["actor"], change["audit_id"], change["tenant"]) == ("", None, "acme")
-        notes = (await send(plane, mine, "GET", "/api/v1/annotations")).json()
-        assert [each["title"] for each in notes] == ["create quota acme"]
+async def test_callers_limited_to_tenants_see_their_own_alerts_and_changes(guarded: Plane) -> None:
+    mine = await create_token(guarded, "mine", "operator", tenants=["acme"])
+    await guarded.put_quota("acme", "8GiB", wait="")
+    await guarded.put_quota("other", "8GiB", wait="")
+    await post(guarded, *(alert(labels={"tenant": name}) for name in ("acme", "other")), alert("fleet"))
+    seen = (await send(guarded, mine, "GET", A)).json()
+    assert [each["tenant"] for each in seen["items"]] == ["acme"]
+    (change,) = seen["items"][0]["preceding_changes"]
+    assert (change["actor"], change["audit_id"], change["tenant"]) == ("", None, "acme")
+    notes = (await send(guarded, mine, "GET", "/api/v1/annotations")).json()
+    assert [each["title"] for each in notes] == ["create quota acme"]
 
 
 async def test_alerts_are_paged(plane: Plane) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,28 +24,18 @@ H = "/api/v1/events/history"
 ALL = PageRequest(1000)
 
 
-async def stored_events(plane: Plane, query: str, count: int) -> list[dict[str, Any]]:
-    """Return the history once it has this many events."""
-    async with asyncio.timeout(60):
-        while True:
-            items = (await plane.get(f"{H}?{query}"))["items"]
-            if len(items) >= count:
-                return list(items)
-            await asyncio.sleep(0.05)
-
-
 async def test_events_of_nodes_and_records_are_in_the_history(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 5)
-    changed = await stored_events(plane, "name=quota.created", 1)
+    changed = await plane.stored_events("name=quota.created", 1)
     assert changed[0]["fields"] == {"tenant": "acme", "generation": 1}
-    joined = await stored_events(plane, "name=node.*&node=node-a", 1)
+    joined = await plane.stored_events("name=node.*&node=node-a", 1)
     assert joined[-1]["name"] == "node.joined"  # a machine that stalls loses it for a moment
     assert {event["name"] for event in joined} <= {"node.joined", "node.lost"}
     assert (await plane.get(f"{H}?node=nobody"))["items"] == []
     assert (await plane.get(f"{H}?name=push.acked"))["items"] == [], "what is normal work is not kept"
     assert (await plane.get(f"{H}?since={changed[0]['at'] + 1}"))["total"] == 0
     assert (await plane.get(f"{H}?since={changed[0]['at']}"))["total"] >= 1
-    both = await stored_events(plane, "", 2)
+    both = await plane.stored_events("", 2)
     assert [event["at"] for event in both] == sorted((event["at"] for event in both), reverse=True)
     page = await plane.get(f"{H}?limit=1")
     after = await plane.get(f"{H}?limit=1&cursor={page['next_cursor']}")
@@ -55,13 +44,13 @@ async def test_events_of_nodes_and_records_are_in_the_history(plane: Plane, node
 
 async def test_events_name_their_actor_and_their_node(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 5)
-    changed = await stored_events(plane, "name=quota.created", 1)
+    changed = await plane.stored_events("name=quota.created", 1)
     assert (changed[0]["actor"], changed[0]["node"]) == ("local", "")
     await plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})
-    drained = await stored_events(plane, "name=node.drain_requested", 1)
+    drained = await plane.stored_events("name=node.drain_requested", 1)
     assert (drained[0]["actor"], drained[0]["node"]) == ("local", "node-a")
-    assert {event["actor"] for event in await stored_events(plane, "name=node.joined", 1)} == {""}
-    assert {event["name"] for event in await stored_events(plane, "actor=local", 2)} == {
+    assert {event["actor"] for event in await plane.stored_events("name=node.joined", 1)} == {""}
+    assert {event["name"] for event in await plane.stored_events("actor=local", 2)} == {
         "quota.created",
         "node.drain_requested",
     }
@@ -97,7 +86,7 @@ async def test_the_history_survives_a_restart(socket_dir: Path) -> None:
     async with serving(settings) as first:
         await first.put_quota("acme", 5, wait="")
     async with serving(settings) as second:
-        assert len(await stored_events(second, "name=quota.created", 1)) == 1
+        assert len(await second.stored_events("name=quota.created", 1)) == 1
 
 
 @pytest.fixture

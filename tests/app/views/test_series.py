@@ -28,7 +28,7 @@ from app.store.views.events import EventRow
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import create_token, guarding, send
+from tests.app.callers import create_token, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -76,13 +76,6 @@ class Manager:
     async def values(self, name: str, **more: Any) -> list[float | None]:
         (found,) = (await self.ask(name, **more)).series
         return found.values
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = Database(database_url)
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture
@@ -469,30 +462,29 @@ async def test_a_restart_is_one_mark_and_a_node_that_comes_back_is_another(datab
     assert [mark.kind for mark in of_other_node] == ["alert"]
 
 
-async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "acme-op", tenants=["acme", "beta"])
-        sampler = plane.app.parts.sampler
-        names = ("acme", "beta", "rival")
-        for number in range(2):
-            tenants = [TenantStats(name, bytes=100, requested_blocks=number * 50) for name in names]
-            sampler.sample(time.time() + number * STEP_S, [report(tenants=tenants)])
-        end = sampler.points[-1].at
-        for name in names:
-            await plane.put_quota(name, 5, wait="")
-        plane.app.parts.series._clock = lambda: float(end + 5)
+async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(guarded: Plane) -> None:
+    token = await create_token(guarded, "acme-op", tenants=["acme", "beta"])
+    sampler = guarded.app.parts.sampler
+    names = ("acme", "beta", "rival")
+    for number in range(2):
+        tenants = [TenantStats(name, bytes=100, requested_blocks=number * 50) for name in names]
+        sampler.sample(time.time() + number * STEP_S, [report(tenants=tenants)])
+    end = sampler.points[-1].at
+    for name in names:
+        await guarded.put_quota(name, 5, wait="")
+    guarded.app.parts.series._clock = lambda: float(end + 5)
 
-        async def get(query: str) -> Any:
-            return (await send(plane, token, "GET", f"/api/v1/series?range_s=20&{query}")).json()
+    async def get(query: str) -> Any:
+        return (await send(guarded, token, "GET", f"/api/v1/series?range_s=20&{query}")).json()
 
-        body = await get("name=used_bytes&name=requested_blocks_per_s&name=capacity_bytes")
-        assert [each["values"][-1] for each in body["series"]] == [200, 10, None]
-        assert {mark["tenant"] for mark in body["marks"]} <= {"acme", "beta"}
-        assert "rival" not in str(body)
-        one = await get("name=used_bytes&tenant=acme")
-        assert one["series"][0]["values"][-1] == 100
-        for query in ("name=hit_ratio&tenant=rival", "name=hit_ratio&node=a", "name=hit_ratio&tenant=/other"):
-            assert (await get(query))["status"] == 403
-        listed = (await send(plane, token, "GET", "/api/v1/series/names")).json()
-        assert all(each["scopes"] == ["tenant"] for each in listed["items"])
-        assert len(listed["items"]) < len((await plane.get("/api/v1/series/names"))["items"]) == len(SERIES)
+    body = await get("name=used_bytes&name=requested_blocks_per_s&name=capacity_bytes")
+    assert [each["values"][-1] for each in body["series"]] == [200, 10, None]
+    assert {mark["tenant"] for mark in body["marks"]} <= {"acme", "beta"}
+    assert "rival" not in str(body)
+    one = await get("name=used_bytes&tenant=acme")
+    assert one["series"][0]["values"][-1] == 100
+    for query in ("name=hit_ratio&tenant=rival", "name=hit_ratio&node=a", "name=hit_ratio&tenant=/other"):
+        assert (await get(query))["status"] == 403
+    listed = (await send(guarded, token, "GET", "/api/v1/series/names")).json()
+    assert all(each["scopes"] == ["tenant"] for each in listed["items"])
+    assert len(listed["items"]) < len((await guarded.get("/api/v1/series/names"))["items"]) == len(SERIES)

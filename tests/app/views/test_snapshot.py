@@ -82,13 +82,12 @@ async def test_an_index_from_before_a_restart_is_older_than_any_after_it(socket_
         assert after["index"] > before
 
 
-async def test_waiting_requests_are_answered_when_the_plane_stops(socket_dir: Path) -> None:
-    async with serving(settings_in(socket_dir)) as plane:
-        before = await settled(plane)
-        request = asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s"))
-        await asyncio.sleep(0.1)
-        plane.app.parts.bus.close()
-        assert (await asyncio.wait_for(request, WAIT_S))["index"] == before["index"]
+async def test_waiting_requests_are_answered_when_the_plane_stops(lone: Plane) -> None:
+    before = await settled(lone)
+    request = asyncio.create_task(lone.get(f"{S}?index={before['index']}&wait=300s"))
+    await asyncio.sleep(0.1)
+    lone.app.parts.bus.close()
+    assert (await asyncio.wait_for(request, WAIT_S))["index"] == before["index"]
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
         with click.open_file(file, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 try:
-                    walk.take([msgspec.convert(json.loads(line), AuditEntry)])
+                    walk.take(msgspec.convert(json.loads(line), AuditEntry))
                 except (ValueError, RecursionError) as error:
                     reason = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
                     walk.fault = f"line {number} is not an audit entry{reason}"

@@ -182,7 +182,7 @@ async def _body(request: StrictRequest, kind: type[T], empty: bytes = b"") -> T:
         value: T = await request.decoded(await request.body() or empty, kind, check=False)
     except msgspec.ValidationError as error:
         fault = field_error(str(error), kind)
-        raise Invalid(f"{fault.path}: {fault.message}", [fault]) from None
+        raise Invalid.about([fault]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Malformed("invalid JSON body") from None
     return value
