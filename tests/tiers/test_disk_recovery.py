@@ -102,7 +102,7 @@ def test_a_checkpoint_during_a_write_leaves_the_slot_to_its_header(
     tier = backend.open()
     expected_blocks, written = block(1, 5000), block(2, 5000)
     store(tier, expected_blocks)
-    real = alignment.write_slot
+    real = alignment.write_slots
 
     def write(*arguments: Any, direct: bool) -> None:
         if before_the_write:
@@ -112,7 +112,7 @@ def test_a_checkpoint_during_a_write_leaves_the_slot_to_its_header(
             tier._directories[0]._replace_journal()
         raise _KilledError
 
-    monkeypatch.setattr(directory, "write_slot", write)
+    monkeypatch.setattr(directory, "write_slots", write)
     with pytest.raises(_KilledError):
         store(tier, written)
     _abandoned(tier)
