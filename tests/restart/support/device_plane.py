@@ -22,6 +22,7 @@ from dataplane.observe.log import configure
 from dataplane.settings import load
 from tests.driven.roles import PlanesTurn
 from tests.gpu.machines import Machine
+from tests.gpu.role_parts import run_command
 from tests.restart.support.relay import Relay
 
 DEVICE = "EMULATED_UUID"
@@ -65,7 +66,7 @@ def listen(turn: PlanesTurn, path: Path) -> None:
         while True:
             connection, _ = listener.accept()
             with connection, connection.makefile("rw") as file, suppress(OSError):
-                file.write(json.dumps(turn.do(json.loads(file.readline()))) + "\n")
+                file.write(json.dumps(run_command(turn, file.readline())) + "\n")
 
     threading.Thread(target=serve, daemon=True).start()
 
