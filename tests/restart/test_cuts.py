@@ -161,7 +161,7 @@ def test_an_invalidation_that_is_cut_anywhere_brings_nothing_back() -> None:
     made.now += 1
 
     def invalidate() -> None:
-        made.node.invalidate(Scope(tenant="a"), made.now)
+        made.node.operator.invalidate(Scope(tenant="a"), made.now)
         made.pass_time(1)
         made.pass_time(1)
 

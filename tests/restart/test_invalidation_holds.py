@@ -33,11 +33,11 @@ def stored(chain: Sequence[bytes]) -> tuple[KillBench, BenchEngine]:
 def test_an_invalidation_works_after_a_kill_in_the_middle_of_one() -> None:
     chain = make.keys(8)
     bench, _ = stored(chain)
-    images = bench.cuts(lambda: bench.node.invalidate(MODEL, bench.now))
+    images = bench.cuts(lambda: bench.node.operator.invalidate(MODEL, bench.now))
     assert len(images) > 4
     for image in images:
         after = KillBench(image, capacity_bytes=2 * MIB)
-        after.node.invalidate(MODEL, after.now)
+        after.node.operator.invalidate(MODEL, after.now)
         assert readable(after, chain) == 0
         for _ in range(5):
             after.now += 1
@@ -53,7 +53,7 @@ def test_an_invalidation_after_a_restart_covers_blocks_stored_with_a_clock_ahead
     image.now -= 3600
     after = KillBench(image, capacity_bytes=2 * MIB)
     assert readable(after, chain) == len(chain)
-    after.node.invalidate(MODEL, after.now)
+    after.node.operator.invalidate(MODEL, after.now)
     assert readable(after, chain) == 0
 
 
@@ -61,7 +61,7 @@ def test_an_invalidation_covers_blocks_stored_before_the_clock_was_set_back() ->
     chain, later = make.keys(8), make.keys(4, "later")
     bench, engine = stored(chain)
     bench.now -= 3600
-    bench.node.invalidate(MODEL, bench.now)
+    bench.node.operator.invalidate(MODEL, bench.now)
     assert readable(bench, chain) == 0
     engine.store(later, 4096)
     assert readable(bench, later) == len(later), "what is stored after it is not meant"
