@@ -12,7 +12,7 @@ from dataplane.tiers.codecs.decoding import fill
 from dataplane.tiers.header import HEADER_BYTES
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.s3.client import ObjectClient
-from dataplane.tiers.s3.faults import StoreRequestFailed
+from dataplane.tiers.s3.messages import StoreRequestFailed
 from dataplane.tiers.s3.parameters import S3Parameters
 from dataplane.tiers.s3.worker_process import PendingRequest
 from dataplane.tiers.shared import SharedTier
