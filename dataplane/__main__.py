@@ -32,8 +32,8 @@ def _print_config(settings: DataPlaneSettings) -> None:
 
 def _await_supervisor(fd: int) -> SupervisorConnection:
     """Import all modules, then wait for the supervisor's word to begin. The settings are read only after that."""
-    import dataplane.compose
-    import dataplane.observe.log  # noqa: F401 (loaded ahead of use)
+    import dataplane.observe.log
+    import dataplane.run  # noqa: F401 (loaded ahead of use)
     from dataplane.base import otlp
 
     otlp.preload(os.environ)
@@ -117,8 +117,8 @@ def main(arguments: list[str] | None = None) -> int:
             return SETTINGS_EXIT_CODE
     try:
         from dataplane.base import otlp
-        from dataplane.compose import EXPECTED_FAILURES, serve
         from dataplane.observe.log import configure
+        from dataplane.run import EXPECTED_FAILURES, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "dataplane":
             raise

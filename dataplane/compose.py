@@ -5,9 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import resource
-import secrets
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,57 +18,46 @@ from dataplane import __version__
 from dataplane.base import tracing
 from dataplane.base.allocator import trim_memory
 from dataplane.base.process_figures import ProcessFigures
-from dataplane.base.settings import SettingsError
 from dataplane.copies.copying import CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import Fence
-from dataplane.core.journal.id_journal import IdJournal
-from dataplane.core.journal.recovery_table import B_CAPACITY, RecoveryTable, TableWriter
-from dataplane.core.node import Node, NodeOptions
 from dataplane.core.stats import node_stats
 from dataplane.devices.find import FindRuntime, find
 from dataplane.gateways.build import lmcache_gateway
 from dataplane.gateways.lmcache.zmtp.sockets import AdoptedSocket
 from dataplane.holding.connection import RETRY_S, HolderConnection
 from dataplane.io.loop import Loop
-from dataplane.io.peers import may_pin, started_at
+from dataplane.io.peers import may_pin
 from dataplane.kv_events.build import kv_event_publisher
 from dataplane.membership import STEP_S, JoinFailed, membership
-from dataplane.memory.inherited import NAMED, InheritedMemory
-from dataplane.memory.memory import NodeMemory
 from dataplane.memory.named import NamedFile
-from dataplane.memory.pages import HUGE_BYTES, PAGE_BYTES
 from dataplane.memory.prefault import Prefault
 from dataplane.memory.shared_file import SharedFile
 from dataplane.observe.bus import EventFanout
 from dataplane.observe.ipc import IpcWatcher
 from dataplane.observe.log import log_event
 from dataplane.protocol import barrier
-from dataplane.protocol.barrier import UnsupportedMachine
 from dataplane.protocol.control.nodes import Expel, Expelled
 from dataplane.protocol.control.snapshots import Snapshot
 from dataplane.protocol.engine import SOCKETS
 from dataplane.protocol.events import CacheStartedCold, GatewayNameLost, GatewayNameRestored, NodeStarted, NodeStopped
 from dataplane.protocol.join import Joined
-from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.protocol.stats.processes import ProcessStats
-from dataplane.recovery import named_segment
-from dataplane.recovery.adoption import WRITER_ENDS_S, Core, begin, segment_bytes
-from dataplane.recovery.ending import Ending
+from dataplane.recovery.adoption import WRITER_ENDS_S, CoreFactory, begin, segment_bytes
 from dataplane.recovery.record import load
-from dataplane.recovery.retained_cache import RetainedCache
+from dataplane.recovery.retained_cache import Ending, RetainedCache
 from dataplane.recovery.service_manager import ServiceManager
 from dataplane.recovery.snapshot_store import SnapshotStore
 from dataplane.recovery.start import cache_start, status
 from dataplane.recovery.supervision import SupervisorConnection
 from dataplane.settings import DataPlaneSettings, check_machine, rank_url
 from dataplane.sockets.control import ControlServer, Introduction
-from dataplane.sockets.engine import EngineServer, SocketInUse
+from dataplane.sockets.engine import EngineServer
 from dataplane.sockets.publisher import Publisher
-from dataplane.state import StateDirectory, StateInUse
+from dataplane.state import StateDirectory
 from dataplane.tiering.build import node_tiers
 
 COLLECT_INTERVAL_S = 10.0
@@ -85,18 +71,6 @@ NAME_INTERVAL_S = 0.25
 """Interval at which the name of the memory that LMCache clients map is checked."""
 REMEMBER_INTERVAL_S = 5.0
 """Limit on how much of a pin's extension a crash can lose."""
-
-EXPECTED_FAILURES = (
-    SettingsError,
-    UnsupportedMachine,
-    JoinFailed,
-    SocketInUse,
-    StateInUse,
-    zmq.ZMQError,
-    OSError,
-    MemoryError,
-)
-"""Reasons for a start to fail that are no defect of the memory which is held."""
 
 log = structlog.stdlib.get_logger()
 
@@ -155,7 +129,18 @@ class DataPlane:
         if not membarrier:
             log.warning("membarrier.off", effect="leases go by message: slower lookups, nothing else changes")
         self._prefault = _prefault(settings)
-        core = self._core(settings, leases, barrier.fence if membarrier else (lambda: None), handed)
+        fence = barrier.fence if membarrier else (lambda: None)
+        factory = CoreFactory(
+            settings,
+            settings.table.node or self._state.node_name(),
+            handed,
+            lambda: leases(fence),
+            self.clock,
+            self._memory_made,
+            self._memory_dropped,
+            self._prefault,
+        )
+        core = begin(handed, factory)
         self._memory, self.node = core.memory, core.node
         if core.restored is None:
             self._holder.began_cold()
@@ -280,60 +265,6 @@ class DataPlane:
     def _not_joined(self, error: JoinFailed) -> None:
         self._join_failed = error
         self.stop()
-
-    def _core(
-        self,
-        settings: DataPlaneSettings,
-        leases: Callable[[Fence], LeaseTable],
-        fence: Fence,
-        handed: list[tuple[str, int, int]],
-    ) -> Core:
-        table = settings.table
-        writer = TableWriter(secrets.randbits(63) | 1, os.getpid(), started_at(os.getpid()))
-
-        left = {(status.st_dev, status.st_ino) for status in (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)}
-
-        def make_memory(private: dict[str, int], inherited: InheritedMemory | None) -> NodeMemory:
-            requested = bool(settings.lmcache_port)
-            named = None
-            if inherited is not None and inherited.has(NAMED):
-                named = named_segment.adopted(inherited.pop(NAMED), writer, requested=requested)
-            if named is None and requested:
-                named = named_segment.fresh(settings, writer, left)
-            return NodeMemory(
-                settings.max_blocks,
-                self._memory_made,
-                self._memory_dropped,
-                self._prefault,
-                huge=table.huge_pages,
-                ahead_bytes=table.prefault_ahead_bytes,
-                private=private,
-                inherited=inherited,
-                named=named,
-            )
-
-        def make_node(memory: NodeMemory, recovery_table: RecoveryTable, names: IdJournal, needed_bytes: int) -> Node:
-            options = NodeOptions(
-                name=table.node or self._state.node_name(),
-                epoch=f"{writer.epoch:016x}",
-                # A grown pool stays as large: otherwise blocks stored before the pool is grown again would cause
-                # evictions.
-                capacity_bytes=max(
-                    settings.pool_bytes // 4096 * 4096, needed_bytes, recovery_table.highest(B_CAPACITY)
-                ),
-                segment_bytes=table.segment_bytes,
-                reservation_ttl_s=table.reservation_ttl_s,
-                pin_budget_ratio=table.pin_budget_ratio,
-                hint_max_s=table.hint_max_s,
-                max_clients=table.max_clients,
-                page_bytes=HUGE_BYTES if table.huge_pages else PAGE_BYTES,
-                named_bytes=0 if memory.named is None else memory.named.nbytes,
-            )
-            return Node(
-                options, memory.index, memory, leases(fence), self.clock(), recovery_table=recovery_table, names=names
-            )
-
-        return begin(handed, writer, settings.max_blocks, make_memory, make_node, self.clock)
 
     def _begin_prefault(self) -> None:
         """Begin to allocate memory ahead of use. The predecessor's memory must be known by then, because it counts
@@ -517,46 +448,6 @@ class DataPlane:
             self._holder.dropped(kind, number)
             if kind == "segment" and self._server is not None:
                 self._server.segment_retired(number)
-
-
-def serve(settings: DataPlaneSettings, supervisor: SupervisorConnection | None = None) -> int:
-    """Run a data plane in this process until SIGTERM or SIGINT, and return the exit code."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:  # every engine and every segment needs a few descriptors
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    stops: list[Ending] = []
-    running: list[DataPlane] = []
-
-    def stop_as(ending: Ending) -> Callable[..., None]:
-        def stop(*_: object) -> None:
-            stops.append(ending)
-            for plane in running:
-                plane.stop(ending)
-
-        return stop
-
-    # Before the data plane listens: a process that sees its socket may stop it at once.
-    end = Ending.KEEP if settings.table.keep_memory_s else Ending.RELEASE
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop_as(end))
-    signal.signal(HAND_OVER_SIGNAL, stop_as(Ending.HAND_OVER))
-    signal.signal(RELEASE_SIGNAL, stop_as(Ending.RELEASE))
-    # Also a supervised process removes the variables of the service manager: they are its supervisor's.
-    manager = ServiceManager.of(os.environ)
-    table = settings.table
-    holder = HolderConnection(Path(settings.common.state_dir), table.keep_memory_s, external=table.external_holder)
-    try:
-        plane = DataPlane(
-            settings, supervisor=supervisor, service_manager=manager if supervisor is None else None, holder=holder
-        )
-    except BaseException as error:
-        holder.start_failed(because_of_memory=not isinstance(error, EXPECTED_FAILURES))
-        raise
-    running.append(plane)
-    if stops:
-        plane.stop(stops[-1])
-    plane.run()
-    return HANDED_OVER_EXIT_CODE if plane.handed_over else 0
 
 
 def _collect_young() -> None:

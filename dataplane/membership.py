@@ -7,7 +7,6 @@ has been in a fleet goes on serving engines, whatever the management plane answe
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import structlog
 import zmq
 
 from dataplane import __version__
+from dataplane.base.durable_files import replace_file
 from dataplane.base.secret_file import SecretFileExposed, read_secret
 from dataplane.base.settings import SettingsError
 from dataplane.protocol.join import (
@@ -243,14 +243,8 @@ class Membership:
 
     def _keep(self, fleet: JoinedFleet) -> None:
         """Save the join. If that fails, the next start needs a token, but this process stays in the fleet."""
-        making = self._path.with_suffix(".new")
         try:
-            fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(msgspec.json.encode(fleet))
-                file.flush()
-                os.fsync(fd)
-            making.replace(self._path)
+            replace_file(self._path, msgspec.json.encode(fleet))
             self._saved = fleet
         except OSError as error:
             log.warning("fleet.not_saved", reason=error.strerror, effect="the next start needs a join token")

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from dataplane.base.durable_files import replace_file
 from dataplane.base.state_folder import check_state_folder, unusable
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
@@ -114,7 +115,7 @@ class StateDirectory:
     def _new_name(self, path: Path) -> str:
         name = f"{socket.gethostname()[:48]}-{secrets.token_hex(2)}"
         try:
-            self._replace(path, name.encode() + b"\n")
+            replace_file(path, name.encode() + b"\n")
         except OSError as error:
             log.warning("node.name_not_saved", node=name, reason=error.strerror)
         return name
@@ -130,7 +131,7 @@ class StateDirectory:
         path = self._path / "draining"
         try:
             if on:
-                self._replace(path, b"")
+                replace_file(path, b"")
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:
@@ -198,33 +199,11 @@ class StateDirectory:
                     save(self._path, cache)
             if kind is None or saved is None:
                 continue
+            body = encode(saved)
             try:
-                self._write(kind, encode(saved))
+                replace_file(self._file(kind), _MAGIC + sha256(body).digest() + body)
             except OSError as error:
                 log.warning("snapshot.not_saved", type=kind, reason=error.strerror)
-
-    def _write(self, kind: SnapshotType, body: bytes) -> None:
-        self._replace(self._file(kind), _MAGIC + sha256(body).digest() + body)
-
-    def _replace(self, path: Path, data: bytes) -> None:
-        """Replace the contents of a file atomically. Raises OSError."""
-        making = path.with_suffix(".new")
-        try:
-            fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            making.replace(path)
-        except OSError:
-            with suppress(OSError):  # remove what was written before the disk was full
-                making.unlink()
-            raise
-        folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def close(self) -> None:
         """Write pending data and unlock the directory."""

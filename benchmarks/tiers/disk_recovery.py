@@ -43,8 +43,8 @@ def _fill(folder: str, blocks: int) -> None:
         patch("os.posix_fallocate", lambda fd, _, size: os.ftruncate(fd, size)),
         patch("dataplane.tiers.disk.disk_tier.DiskDirectory.measure", lambda self: _RESERVED_BYTES),
         patch(
-            "dataplane.tiers.disk.directory.write_slot",
-            lambda fd, offset, header, data, *, direct: write_page(fd, offset, header),
+            "dataplane.tiers.disk.directory.write_slots",
+            lambda fd, offset, slots, slot_bytes, *, direct: write_page(fd, offset, slots[0][0]),
         ),
         opened(folder, budget_bytes=_RESERVED_BYTES, segment_bytes=_SEGMENT_BYTES) as tier,
     ):

@@ -6,53 +6,38 @@ Transports call `Node`. Each method takes a decoded message and the current time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dataplane.core.blocks.blocks import Block, BlockTable
+from dataplane.core.actions import OperatorActions
+from dataplane.core.blocks.blocks import BlockTable
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.counts import Counts
 from dataplane.core.engines.accesses import AccessTrace
-from dataplane.core.engines.engines import (
-    Engine,
-    OpenReservation,
-    check_attach,
-    check_gateway,
-    live_names,
-    name_of_engine,
-    resumable,
-)
+from dataplane.core.engines.engines import Engine, check_attach, check_gateway, live_names, name_of_engine, resumable
 from dataplane.core.engines.expulsions import Expulsions
-from dataplane.core.engines.prefixes import Measure, PrefixSketches
+from dataplane.core.engines.prefixes import PrefixSketches
 from dataplane.core.engines.rings import RingReader
-from dataplane.core.engines.storing import GrantResult, StoreService, check_keys
+from dataplane.core.engines.storing import GrantResult, StoreService
 from dataplane.core.engines.uses import AccessReports
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.gpu_copies.gpu_copies import GpuCopyTable
 from dataplane.core.journal.id_journal import EngineEnd, IdJournal, SpaceName
 from dataplane.core.journal.recovery_table import B_CAPACITY, B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, RecoveryTable
-from dataplane.core.operator import scopes
 from dataplane.core.operator.audit import contradictions
 from dataplane.core.operator.integrity import CorruptionReports
 from dataplane.core.operator.intent import Intent
-from dataplane.core.operator.listing import list_blocks
-from dataplane.core.operator.lookups import look_up
 from dataplane.core.operator.verifying import Verifications
+from dataplane.core.packed_keys import check_keys
 from dataplane.core.pool.pool import Pool
-from dataplane.core.pool.sweeps import Kind, SweepStart
 from dataplane.core.tenants.eviction_queues import MakePolicy
-from dataplane.core.tiering.moves import ADD_TIER, Moves
 from dataplane.core.tiering.tiering import Tiering
-from dataplane.core.tiering.tombstones import tombstone_of
 from dataplane.policies.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control.lookups import CachedBlock, ListBlocks, LookupChain, SpaceHits
-from dataplane.protocol.control.moves import Move, MoveState
-from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES, Prefix
-from dataplane.protocol.control.scopes import CountBlocks, Scope
+from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES
 from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, LeaseRequest, Report, Reserve
 from dataplane.protocol.event import name_of
 from dataplane.protocol.events import (
@@ -141,17 +126,18 @@ class Node:
         self.pool.hints.max_s = options.hint_max_s
         self.room = Reclaimer(self.pool)
         self.pool.usage.pass_to(now)
+        self.tiering: Tiering | None = None
+        """Tiers behind memory, or None without any."""
         self.storing = StoreService(self.pool, self.room, options.reservation_ttl_s, self.counts.refused)
         self.intent = Intent(self.pool, self.room)
         self.integrity = CorruptionReports(self.pool, memory, self.counts.refused, now)
         self.verifying = Verifications(self.pool, self.integrity, self.emit)
         self.engines: dict[int, Engine] = {}
+        self.operator = OperatorActions(self.pool, self.engines)
         self.gpu_copies = GpuCopyTable(self.pool, self.engines, self.emit)
         self.expulsions = Expulsions(self.pool, self.engines, self.emit)
         self.admitted_managers: list[str] = []
         """Public keys of the managers that may connect; reported in the statistics."""
-        self.tiering: Tiering | None = None
-        """Tiers behind memory, or None without any."""
         self.adopted_blocks = 0
         """Number of blocks that this process took over at its start."""
         self.cache_start = CacheStart()
@@ -160,8 +146,7 @@ class Node:
         self.accesses = AccessTrace(now, options.trace_blocks)
         self.uses = AccessReports(self.pool, self.engines, self.prefixes, self.accesses)
         self.storing.on_store_request = self.uses.store_requested
-        self._gate_closed = False
-        self._id_journal_fills = False
+        self._gate_closed = self._id_journal_fills = False
         table = self.pool.table
         table.names.live = partial(live_names, self.pool, self.engines)
         self._next_client = table.recovery_table.highest(B_CLIENT) + 1
@@ -188,7 +173,7 @@ class Node:
 
     def use_tiers(self, tiering: Tiering) -> None:
         """Use the tiers of `tiering`, which may change later. Call it once."""
-        self.tiering = self.pool.tiers = tiering
+        self.tiering = self.operator.tiering = self.pool.tiers = tiering
 
     # ---- events
 
@@ -249,7 +234,8 @@ class Node:
             started=started,
             gateway=gateway,
         )
-        self._write_down(engine, numbers)
+        self._write_down_spaces(numbers)
+        self.pool.table.names.append(name_of_engine(engine))
         self._leases.add(client, area, engine.counted_spaces)
         self.engines[client] = engine
         models = sorted({request.space.model for request in message.spaces})
@@ -269,12 +255,8 @@ class Node:
         engine.spaces[number] = True
         return number
 
-    def _write_down(self, engine: Engine, numbers: Sequence[int]) -> None:
-        """Write the records of an engine and its spaces to the id journal, before the engine can access anything."""
-        self._write_down_spaces(numbers)
-        self.pool.table.names.append(name_of_engine(engine))
-
     def _write_down_spaces(self, numbers: Iterable[int]) -> None:
+        """Write the records of spaces to the id journal, before an engine can access anything of them."""
         table, spaces = self.pool.table, self.pool.spaces.by_number
         for number in numbers:
             if (SpaceName, number) not in table.names.known:
@@ -482,90 +464,11 @@ class Node:
         elif used < ID_JOURNAL_RESTS * capacity:
             self._id_journal_fills = False
 
-    # ---- operator actions
-
-    def invalidate(self, scope: Scope, now: float) -> SweepStart:
-        """Make the blocks of a scope unreadable from now on. Acknowledge it after `when_recorded`. Raise
-        ProtocolError."""
-        begun = scopes.sweep(self.pool, "invalidate", scope, self._open_reservations(), now)
-        if self.tiering is not None:
-            self.tiering.invalidate(tombstone_of(self.pool, scope, begun.before))
-        return begun
-
-    def move(self, message: Move, now: float) -> MoveState:
-        """Start to move blocks between memory and tiers. Raise ProtocolError."""
-        return self._moves(message.tier).start(message, now)
-
-    def move_state(self, number: int) -> MoveState:
-        """Return the state of a move. Raise ProtocolError."""
-        return self._moves("").state(number)
-
-    def cancel_move(self, number: int) -> MoveState:
-        """Cancel a move, and return its state. Raise ProtocolError."""
-        return self._moves("").cancel(number)
-
-    def _moves(self, tier: str) -> Moves:
-        if self.tiering is None:
-            message = f"this node has no tiers. {ADD_TIER}"
-            raise ProtocolError(Code.UNKNOWN_TIER, message, "tier" if tier else "number")
-        return self.tiering.moves
+    # ---- requests of operators; `operator` has those that act on blocks
 
     def drain(self, *, on: bool) -> None:
         """Refuse new engines and blocks, or accept them again. Existing engines and blocks are served as before."""
         self.storing.draining = on
-
-    def demote(self, scope: Scope, now: float) -> SweepStart:
-        """Make the blocks of a scope the first victims of eviction. Raise ProtocolError."""
-        return scopes.sweep(self.pool, "demote", scope, self._open_reservations(), now)
-
-    def clear(self, now: float, *, permanent: bool) -> SweepStart:
-        """Make every block unreadable from now on. Skip blocks under permanent pins unless `permanent` is set.
-        Acknowledge it after `when_recorded`."""
-        begun = scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
-        if self.tiering is not None:
-            excluded = () if permanent else self.pool.pins.permanent
-            self.tiering.invalidate(tombstone_of(self.pool, Scope(), begun.before, excluded))
-        return begun
-
-    def clear_gateway(self, gateway: str, now: float, *, force: bool) -> SweepStart:
-        """Make every block of a gateway's spaces unreadable from now on. Without `force`, keep blocks that are leased
-        or being written. Acknowledge it after `when_recorded`."""
-        reservations = self._open_reservations() if force else ()
-        excluded: list[Block] = []
-        if not force:
-            leased = self._leases.held_by_any(self.pool.table.space_of)
-            excluded = [block for number, block in self.pool.table.blocks.items() if leased[number]]
-        begun = scopes.clear_gateway(self.pool, gateway, excluded, reservations, now)
-        if self.tiering is not None:
-            excepted = [*excluded, *self.pool.pins.permanent]
-            tombstone = tombstone_of(self.pool, Scope(), begun.before, excepted)
-            self.tiering.invalidate(tombstone.within(self.pool, gateway))
-        return begun
-
-    def count(self, message: CountBlocks) -> tuple[int, int]:
-        """Return the number of blocks and bytes that a sweep would cover. Raise ProtocolError."""
-        kind: Kind = "invalidate" if message.kind == "clear" else message.kind
-        return scopes.count(self.pool, kind, message.scope, permanent=message.permanent)
-
-    def look_up(self, message: LookupChain) -> tuple[list[SpaceHits], int]:
-        """Return the hits of a chain in each space and the cursor of the next page, 0 at the end. Raise
-        ProtocolError."""
-        return look_up(self.pool, message)
-
-    def list_blocks(self, message: ListBlocks) -> tuple[list[CachedBlock], int]:
-        """Return a page of cached blocks and the cursor of the next page, 0 at the end. Raise ProtocolError."""
-        return list_blocks(self.pool, self._leases, message)
-
-    def _open_reservations(self) -> list[OpenReservation]:
-        return [each for engine in self.engines.values() for each in engine.reservations.values()]
-
-    def hot_prefixes(self, by: Measure, salt: str | None, limit: int, now: float) -> list[Prefix]:
-        """Return the hot prefixes of the last hour. Raise ProtocolError."""
-        return scopes.hot_prefixes(self.pool, self.prefixes, by, salt, limit, now)
-
-    def hot_prefix(self, label: str, now: float) -> Prefix:
-        """Return one hot prefix with its keys. Raise ProtocolError."""
-        return scopes.hot_prefix(self.pool, self.prefixes, label, now)
 
     def trace(self, since: float, after: int) -> tuple[bytes, int]:
         """Return recorded accesses as JSON lines and the cursor of the next part, 0 at the end."""

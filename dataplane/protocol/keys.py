@@ -42,6 +42,11 @@ def root_key(cache_salt: str, adapter_id: str = "") -> bytes:
     ).digest()
 
 
+def split_keys(packed: bytes) -> list[bytes]:
+    """Return the keys of a chain that are packed one after the other."""
+    return [packed[at : at + KEY_BYTES] for at in range(0, len(packed), KEY_BYTES)]
+
+
 def token_bytes(tokens: Sequence[int]) -> bytes:
     """Return token ids as unsigned 32-bit little-endian. Raises TokenError for an id outside that range."""
     try:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
+from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.journal.id_journal import (
     EngineName,
     IdJournal,
@@ -21,15 +23,19 @@ from dataplane.core.journal.id_journal import (
     migrated,
     names_bytes,
 )
-from dataplane.core.journal.recovery_table import B_MEMORY, RecoveryTable, TableWriter, recovery_table_bytes
-from dataplane.core.node import Node
+from dataplane.core.journal.recovery_table import B_CAPACITY, B_MEMORY, RecoveryTable, TableWriter, recovery_table_bytes
+from dataplane.core.node import Node, NodeOptions
 from dataplane.core.restore import Contradiction, Restored, SurvivingMemory, restore, segments_here
-from dataplane.io.peers import has_exited, open_process
+from dataplane.io.peers import has_exited, open_process, started_at
 from dataplane.memory.inherited import NAMED, CannotAdopt, InheritedMemory
 from dataplane.memory.memory import NodeMemory
+from dataplane.memory.pages import HUGE_BYTES, PAGE_BYTES
+from dataplane.memory.prefault import Prefault
+from dataplane.memory.shared_file import SharedFile
 from dataplane.protocol.engine import SOCKETS
 from dataplane.protocol.events import MemoryAdopted
 from dataplane.protocol.layout import COLD_STORED_AT, H_ADOPTED_NS, H_CLOSED, H_EPOCH, H_MEMORY, H_PID, LayoutError
+from dataplane.recovery import named_segment
 from dataplane.settings import DataPlaneSettings
 
 WRITER_ENDS_S = 5.0
@@ -39,12 +45,6 @@ NOT_NOW = (errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 log = structlog.stdlib.get_logger()
 
-MakeMemory = Callable[[dict[str, int], InheritedMemory | None], NodeMemory]
-"""Creates memory with private kinds of these sizes: fresh, or from what was inherited."""
-MakeNode = Callable[[NodeMemory, RecoveryTable, IdJournal, int], Node]
-"""Creates a node over memory; the last argument is the minimum capacity in bytes that existing blocks need."""
-Clock = Callable[[], float]
-
 
 @dataclass(frozen=True, slots=True)
 class Core:
@@ -52,31 +52,89 @@ class Core:
 
     memory: NodeMemory
     node: Node
-    recovery_table: RecoveryTable
     restored: Restored | None = None
     """None after a cold start."""
     not_adopted: str = ""
     """Reason why memory that was handed over was not adopted; empty if it was, or if there was none."""
 
 
-def begin(
-    handed: list[tuple[str, int, int]],
-    writer: TableWriter,
-    max_blocks: int,
-    make_memory: MakeMemory,
-    make_node: MakeNode,
-    clock: Clock,
-) -> Core:
+class CoreFactory:
+    """Creates memory and nodes as the settings say."""
+
+    def __init__(
+        self,
+        settings: DataPlaneSettings,
+        name: str,
+        handed: list[tuple[str, int, int]],
+        leases: Callable[[], LeaseTable],
+        clock: Callable[[], float],
+        made: Callable[[str, int, SharedFile], None],
+        dropped: Callable[[str, int], None],
+        prefault: Prefault | None,
+    ) -> None:
+        """`name` is the name of the node; `made` and `dropped` are called for each piece of memory."""
+        self.clock = clock
+        self.max_blocks = settings.max_blocks
+        self.writer = TableWriter(secrets.randbits(63) | 1, os.getpid(), started_at(os.getpid()))
+        self.private_sizes = _private_sizes(settings.max_blocks)
+        self._settings, self._name, self._leases = settings, name, leases
+        self._made, self._dropped, self._prefault = made, dropped, prefault
+        found = (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)
+        self._left = {(status.st_dev, status.st_ino) for status in found}
+
+    def memory(self, inherited: InheritedMemory | None = None) -> NodeMemory:
+        """Return fresh memory, or the inherited memory."""
+        table = self._settings.table
+        requested = bool(self._settings.lmcache_port)
+        named = None
+        if inherited is not None and inherited.has(NAMED):
+            named = named_segment.adopted(inherited.pop(NAMED), self.writer, requested=requested)
+        if named is None and requested:
+            named = named_segment.fresh(self._settings, self.writer, self._left)
+        return NodeMemory(
+            self.max_blocks,
+            self._made,
+            self._dropped,
+            self._prefault,
+            huge=table.huge_pages,
+            ahead_bytes=table.prefault_ahead_bytes,
+            private=self.private_sizes,
+            inherited=inherited,
+            named=named,
+        )
+
+    def node(self, memory: NodeMemory, recovery_table: RecoveryTable, names: IdJournal, needed_bytes: int = 0) -> Node:
+        """Return a node over memory, with at least the capacity that existing blocks need."""
+        table = self._settings.table
+        # A grown pool stays as large: otherwise blocks stored before the pool is grown again would cause evictions.
+        grown_bytes = recovery_table.highest(B_CAPACITY)
+        options = NodeOptions(
+            name=self._name,
+            epoch=f"{self.writer.epoch:016x}",
+            capacity_bytes=max(self._settings.pool_bytes // 4096 * 4096, needed_bytes, grown_bytes),
+            segment_bytes=table.segment_bytes,
+            reservation_ttl_s=table.reservation_ttl_s,
+            pin_budget_ratio=table.pin_budget_ratio,
+            hint_max_s=table.hint_max_s,
+            max_clients=table.max_clients,
+            page_bytes=HUGE_BYTES if table.huge_pages else PAGE_BYTES,
+            named_bytes=0 if memory.named is None else memory.named.nbytes,
+        )
+        return Node(
+            options, memory.index, memory, self._leases(), self.clock(), recovery_table=recovery_table, names=names
+        )
+
+
+def begin(handed: list[tuple[str, int, int]], factory: CoreFactory) -> Core:
     """Adopt handed-over memory (kind, number, fd), or begin with fresh memory.
 
     Raises MemoryError, OSError; also if the process that wrote the memory has not ended yet, or this process may not
     open enough descriptors: a later start can adopt it.
     """
-    sizes = _private_sizes(max_blocks)
     not_adopted = ""
     if handed:
         try:
-            return _adopt_memory(handed, sizes, writer, make_memory, make_node, clock)
+            return _adopt_memory(handed, factory)
         except OSError as error:
             if error.errno in NOT_NOW:
                 raise
@@ -88,14 +146,14 @@ def begin(
         except Exception as error:  # memory with an unexpected defect must not keep the node down
             not_adopted = f"{type(error).__name__}: {error}"
             log.exception("memory.not_adopted", effect="the start is cold: nothing is cached")
-    memory = make_memory(sizes, None)
-    recovery_table = RecoveryTable(memory.view("books"), max_blocks)
+    memory = factory.memory()
+    recovery_table = RecoveryTable(memory.view("books"), factory.max_blocks)
     names = IdJournal(memory.view("names"))
     names.format()
     recovery_table.format(memory.index.cells[H_MEMORY])
-    recovery_table.sign(writer)
-    memory.index.format(writer.epoch, writer.pid)
-    return Core(memory, make_node(memory, recovery_table, names, 0), recovery_table, not_adopted=not_adopted)
+    recovery_table.sign(factory.writer)
+    memory.index.format(factory.writer.epoch, factory.writer.pid)
+    return Core(memory, factory.node(memory, recovery_table, names), not_adopted=not_adopted)
 
 
 def _private_sizes(max_blocks: int) -> dict[str, int]:
@@ -143,30 +201,25 @@ def _attach(memory: NodeMemory) -> tuple[RecoveryTable, IdJournal, JournalConten
     return recovery_table, names, known
 
 
-def _adopt_memory(
-    handed: list[tuple[str, int, int]],
-    sizes: dict[str, int],
-    writer: TableWriter,
-    make_memory: MakeMemory,
-    make_node: MakeNode,
-    clock: Clock,
-) -> Core:
+def _adopt_memory(handed: list[tuple[str, int, int]], factory: CoreFactory) -> Core:
+    clock, writer = factory.clock, factory.writer
     started = clock()
     inherited = InheritedMemory.take(handed)
     try:
-        memory = make_memory(sizes, inherited)
+        memory = factory.memory(inherited)
     finally:
         inherited.close()
     try:
         recovery_table, names, known = _attach(memory)
-        if names.nbytes < sizes["names"]:  # from a release with smaller journals
-            log.info("names.migrated", from_bytes=names.nbytes, to_bytes=sizes["names"])
-            names = migrated(known, memory.replaced("names", sizes["names"]))
+        nbytes = factory.private_sizes["names"]
+        if names.nbytes < nbytes:  # from a release with smaller journals
+            log.info("names.migrated", from_bytes=names.nbytes, to_bytes=nbytes)
+            names = migrated(known, memory.replaced("names", nbytes))
         _await_end(recovery_table.writer)
         recovery_table.sign(writer)  # this process is the writer now, and no other may adopt the memory while it lives
         index = memory.index
         index.header[H_EPOCH], index.header[H_PID] = writer.epoch, writer.pid
-        node, restored = _restore(memory, recovery_table, names, known, make_node, clock())
+        node, restored = _restore(memory, recovery_table, names, known, factory)
     except BaseException:
         memory.close()
         raise
@@ -182,23 +235,18 @@ def _adopt_memory(
     )
     if restored.lost_blocks:
         log.warning("memory.incomplete", blocks=restored.lost_blocks, reason="their segments were not held")
-    return Core(memory, node, recovery_table, restored)
+    return Core(memory, node, restored)
 
 
 def _restore(
-    memory: NodeMemory,
-    recovery_table: RecoveryTable,
-    names: IdJournal,
-    known: JournalContents,
-    make_node: MakeNode,
-    now: float,
+    memory: NodeMemory, recovery_table: RecoveryTable, names: IdJournal, known: JournalContents, factory: CoreFactory
 ) -> tuple[Node, Restored]:
-    index = memory.index
+    now, index = factory.clock(), memory.index
     memfds = {number: file.nbytes for number, file in memory.segments.items()}
     named = memory.named if memory.named is not None and memory.named.adopted else None
     segments = segments_here(known, index, memfds, 0 if named is None else named.nbytes)
     needed = sum(nbytes for number, nbytes in segments.items() if number in known.segments)
-    node = make_node(memory, recovery_table, names, needed)
+    node = factory.node(memory, recovery_table, names, needed)
     stored = int(index.cold[:, COLD_STORED_AT].max())
     # Blocks that this process stores get later times, even if the clock was set back.
     index.header[H_ADOPTED_NS] = max(int(now * 1e9), stored + 1)

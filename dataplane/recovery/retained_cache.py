@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
 import numpy as np
 import structlog
@@ -13,11 +14,22 @@ from dataplane.holding.record import boot_id
 from dataplane.memory.memory import NodeMemory
 from dataplane.protocol.layout import H_CLOSED
 from dataplane.protocol.states import STATE_MASK, State
-from dataplane.recovery.ending import Ending
 from dataplane.recovery.record import CacheRecord
 from dataplane.state import StateDirectory
 
 log = structlog.stdlib.get_logger()
+
+
+class Ending(Enum):
+    """How a data plane ends, and the effect on its memory."""
+
+    RELEASE = "release"
+    """Mark the memory as released: engines stop reading it, and the machine gets it back."""
+    KEEP = "keep"
+    """Leave the memory to the holder for `keep_memory_s`."""
+    HAND_OVER = "hand_over"
+    """Leave memory and sockets to the holder for a data plane that starts at once. Also the end by an error that
+    nothing caught."""
 
 
 class RetainedCache:

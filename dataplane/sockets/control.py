@@ -16,7 +16,9 @@ from dataplane import __version__
 from dataplane.base import tracing
 from dataplane.base.tracing import Attribute
 from dataplane.core.node import Node
+from dataplane.core.operator.hot_prefixes import hot_prefix, hot_prefixes
 from dataplane.core.operator.intent import MAX_BODY_BYTES
+from dataplane.core.operator.listing import list_blocks, look_up
 from dataplane.core.pool.sweeps import SweepStart
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codec import decode, decoder, encode
@@ -195,28 +197,28 @@ class ControlServer:
     def _act(self, peer: bytes, message: Act) -> ControlReply | None:
         node, now = self._node, self._clock()
         if isinstance(message, Invalidate):
-            self._invalidated(peer, _swept(message.nonce, node.invalidate(message.scope, now)))
+            self._invalidated(peer, _swept(message.nonce, node.operator.invalidate(message.scope, now)))
             return None
         if isinstance(message, Drain):
             node.drain(on=message.on)
             self._drained(message.on)
             return NodeDrained(message.nonce, message.on)
         if isinstance(message, Demote):
-            return _swept(message.nonce, node.demote(message.scope, now))
+            return _swept(message.nonce, node.operator.demote(message.scope, now))
         if isinstance(message, Clear):
-            swept = _swept(message.nonce, node.clear(now, permanent=message.permanent))
+            swept = _swept(message.nonce, node.operator.clear(now, permanent=message.permanent))
             self._invalidated(peer, swept)
             return None
         if isinstance(message, ClearGateway):
-            begun = node.clear_gateway(message.gateway, now, force=message.force)
+            begun = node.operator.clear_gateway(message.gateway, now, force=message.force)
             self._invalidated(peer, _swept(message.nonce, begun))
             return None
         if isinstance(message, Verify):
             return Verified(message.nonce, node.verifying.start(message.scope, now))
         if isinstance(message, Move):
-            return Moved(message.nonce, node.move(message, now))
+            return Moved(message.nonce, node.operator.moves(message.tier).start(message, now))
         if isinstance(message, CancelMove):
-            return Moved(message.nonce, node.cancel_move(message.number))
+            return Moved(message.nonce, node.operator.moves().cancel(message.number))
         node.resize(message.capacity_bytes, now)
         return self._resized(message)
 
@@ -227,20 +229,20 @@ class ControlServer:
     def _look(self, message: Question) -> ControlReply:
         node, now = self._node, self._clock()
         if isinstance(message, CountBlocks):
-            return Counted(message.nonce, *node.count(message))
+            return Counted(message.nonce, *node.operator.count(message))
         if isinstance(message, LookupChain):
-            return Looked(message.nonce, *node.look_up(message))
+            return Looked(message.nonce, *look_up(node.pool, message))
         if isinstance(message, ListBlocks):
-            return Blocks(message.nonce, *node.list_blocks(message))
+            return Blocks(message.nonce, *list_blocks(node.pool, message))
         if isinstance(message, Verification):
             return Verified(message.nonce, node.verifying.state(message.number))
         if isinstance(message, ReadMove):
-            return Moved(message.nonce, node.move_state(message.number))
+            return Moved(message.nonce, node.operator.moves().state(message.number))
         if isinstance(message, ListPrefixes):
-            found = node.hot_prefixes(message.by, message.tenant, message.limit, now)
+            found = hot_prefixes(node.pool, node.prefixes, message.by, message.tenant, message.limit, now)
             return PrefixesListed(message.nonce, found)
         if isinstance(message, PrefixKeys):
-            return PrefixesListed(message.nonce, [node.hot_prefix(message.label, now)])
+            return PrefixesListed(message.nonce, [hot_prefix(node.pool, node.prefixes, message.label, now)])
         if isinstance(message, Trace):
             return TracePart(message.nonce, *node.trace(message.since, message.after))
         return UsageRead(message.nonce, now, *node.read_usage(message.noted, message.after, now))

@@ -18,8 +18,8 @@ from dataplane.base.settings import MAX_SOCKET_PATH_BYTES
 from dataplane.copies.devices import Devices
 from dataplane.copies.driven.copies import DrivenCopyService
 from dataplane.copies.gpu_copies import GpuCopyService
-from dataplane.core.driven import DrivenCore
 from dataplane.core.engines.engines import Engine
+from dataplane.core.inprocess import DrivenCore
 from dataplane.core.node import Node
 from dataplane.io.loop import Loop
 from dataplane.io.peers import Peer, has_exited, open_process, peer_of

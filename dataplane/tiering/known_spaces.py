@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from dataplane.base.durable_files import replace_file
 from dataplane.protocol.spaces import Space
-from dataplane.tiering.tombstones import replace_file
 
 FILE = "spaces"
 MAX_SPACES = 1024

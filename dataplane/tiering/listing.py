@@ -14,8 +14,8 @@ from itertools import islice
 
 import structlog
 
+from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tiering import Tiering
-from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.tiering.background import Background
 from dataplane.tiering.tier_run import TierRun
 from dataplane.tiers.tier import StoredBlock, Tier

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tier_state import within_budget
-from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiers.registry import TierContext, is_shared, open_tier
 from dataplane.tiers.tier import BlockName, StoredBlock, Tier, TierError

@@ -18,9 +18,9 @@ import structlog
 
 from dataplane.base import allowed_secrets
 from dataplane.core.node import Node
+from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
-from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
 from dataplane.memory.shared_file import SharedFile

@@ -12,7 +12,6 @@ everything that was stored before their last invalidation.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
@@ -22,8 +21,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from dataplane.core.tiering.tombstones import Tombstone, compacted
-from dataplane.tiers.disk.superblock import sync_folder
+from dataplane.base.durable_files import replace_file
+from dataplane.core.tiering.invalidations import Tombstone, compacted
 
 FILE = "tombstones"
 MAX_SIZE = 1024
@@ -148,14 +147,3 @@ class TombstoneFile:
             log.warning("tombstones.not_written", path=str(self._path), reason=error.strerror)
         finally:
             self._file_lock.release()
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file of mode 0600 as a whole, and sync it to the device. Raises OSError."""
-    part = path.with_suffix(".new")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    sync_folder(path.parent)

@@ -119,6 +119,8 @@ class Written:
 
     def touch(self, name: BlockName) -> None:
         """Restart a block's time to live."""
+        if not self._ttl_s:
+            return
         with self._lock:
             identity = _identity(name)
             known = self._entries.get(identity)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
+import pytest
 
 from dataplane.core.blocks.leases import LeaseTable
+from dataplane.core.engines.prefixes import Measure
 from dataplane.core.engines.storing import GrantResult
 from dataplane.core.node import Node, NodeOptions
+from dataplane.core.operator.hot_prefixes import hot_prefix, hot_prefixes
 from dataplane.core.stats import node_stats
 from dataplane.policies import EvictionPolicy
 from dataplane.policies.lru import Lru
 from dataplane.protocol.checksums import checksum
-from dataplane.protocol.codes import Code, ReserveOutcome, code_of
+from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome, code_of
+from dataplane.protocol.control.prefixes import Prefix
 from dataplane.protocol.control.snapshots import Fault, Snapshot
 from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, HintedReserve, Reserve, SpaceRequest
 from dataplane.protocol.events import Event
@@ -205,8 +211,31 @@ class BenchEngine:
         self.bench.node.detach_cleanly(self.client, self.bench.now)
 
 
+@contextmanager
+def refused(code: Code, field: str | None = None, match: str | None = None) -> Iterator[None]:
+    """Expect a ProtocolError with a code, and the field and a part of the message if they are given."""
+    with pytest.raises(ProtocolError, match=match) as raised:
+        yield
+    assert raised.value.code is code
+    assert field in (None, raised.value.field)
+
+
+@pytest.fixture(autouse=True)
+def consistent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check the benches of a test when it ends; of very many, the last ones. A `conftest` that imports this fixture
+    applies it to the tests of its folder."""
+    made: deque[Bench] = deque(maxlen=16)
+    monkeypatch.setattr(Bench, "made", made)
+    yield
+    faults = [fault for bench in made for fault in bench.faults()]
+    assert not faults, faults
+
+
 class Bench:
     """A node, its clock and its memory."""
+
+    made: ClassVar[deque[Bench] | None] = None
+    """Benches that are checked when the test ends."""
 
     def __init__(
         self,
@@ -239,6 +268,10 @@ class Bench:
         )
         leases = LeaseTable(self._fence)
         self.node = Node(options, self.index, self.memory, leases, self.now, policy)
+        self.checks: list[Callable[[], list[str]]] = []
+        """More checks that `faults` makes."""
+        if Bench.made is not None:
+            Bench.made.append(self)
 
     def _fence(self) -> None:
         self.fences += 1
@@ -254,9 +287,10 @@ class Bench:
     def apply(self, snapshot: Snapshot, bodies: dict[str, bytes] | None = None) -> list[Fault]:
         return self.node.intent.apply(snapshot, bodies or {}, self.now)
 
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-        self.node.tick(self.now)
+    def pass_time(self, seconds: float, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += seconds
+            self.node.tick(self.now)
 
     def events(self, kind: type[Event]) -> list[Event]:
         return [event for event in self.node.take_events() if isinstance(event, kind)]
@@ -266,6 +300,12 @@ class Bench:
 
     def pin(self, name: str) -> PinStats:
         return next(each for each in node_stats(self.node, self.now).pins if each.name == name)
+
+    def hot_prefixes(self, by: Measure, salt: str | None = None, limit: int = 50) -> list[Prefix]:
+        return hot_prefixes(self.node.pool, self.node.prefixes, by, salt, limit, self.now)
+
+    def hot_prefix(self, label: str) -> Prefix:
+        return hot_prefix(self.node.pool, self.node.prefixes, label, self.now)
 
     def refused(self) -> dict[str, int]:
         return node_stats(self.node, self.now).refused
@@ -318,4 +358,4 @@ class Bench:
                 found.append(f"{state.name}: blocks {real}, book {size}")
         if states[State.EVICTING]:
             found.append("a block stays EVICTING between two steps")
-        return found
+        return found + [fault for check in self.checks for fault in check()]

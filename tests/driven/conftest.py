@@ -91,7 +91,7 @@ def plane(emulated: Machine, make_plane: Callable[..., DrivenPlane]) -> DrivenPl
 @pytest.fixture
 def engine(emulated: Machine, plane: DrivenPlane, make_engine: Callable[..., Engine]) -> Engine:
     """An engine of the emulated machine, with a registered cache."""
-    made = make_engine(emulated, plane)
+    made = make_engine(emulated, plane, blocks=80)
     made.register()
     return made
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from dataplane.devices.runtime import DeviceError, DeviceRuntime
 from tests.driven.engines import Engine, done, make
 from tests.gpu.machines import Machine
+from tests.gpu.role_parts import in_children, run_plane, serve
 
 DYING = {"page_bytes": 64 << 10, "blocks": 80}
 STORED = list(range(64))
@@ -29,11 +26,6 @@ def dying_keys(number: int) -> list[bytes]:
     return [sha256(f"dead {number} {at}".encode()).digest() for at in range(len(STORED) // 16)]
 
 
-def tell(**message: Any) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
 class PlanesTurn:
     """Commands to a data plane that runs."""
 
@@ -41,59 +33,37 @@ class PlanesTurn:
         self.machine = machine
         self.reached = threading.Event()
 
-    def stop_after(self, nbytes: int) -> dict[str, Any]:
+    def stop_after(self, nbytes: int) -> None:
         """Its streams stop after so many bytes."""
         self.reached = self.machine.emulator.pace.stop_after(nbytes)
-        return {}
 
-    def resume_for(self, nbytes: int) -> dict[str, Any]:
+    def resume_for(self, nbytes: int) -> None:
         """Its streams go on, and stop again after so many bytes."""
         self.reached = self.machine.emulator.pace.resume_for(nbytes)
-        return {}
 
     def stopped(self) -> dict[str, Any]:
         """When they did."""
         return {"stopped": self.reached.wait(60)}
 
-    def resume(self) -> dict[str, Any]:
+    def resume(self) -> None:
         self.machine.emulator.pace.resume()
-        return {}
 
-    def fail(self, operation: str, name: str = "cudaErrorInvalidValue", after: int = 0) -> dict[str, Any]:
+    def fail(self, operation: str, name: str = "cudaErrorInvalidValue", after: int = 0) -> None:
         self.machine.emulator.fail(operation, name, after=after)
-        return {}
-
-    def do(self, message: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = getattr(self, message.pop("do"))(**message)
-        return answer
-
-    def hear(self) -> None:
-        for line in sys.stdin:
-            tell(**self.do(json.loads(line)))
 
 
 def plane(machine: Machine, arguments: dict[str, Any]) -> None:
     """A data plane that has the machine's devices, or none, and a holder if there is to be one."""
-    from dataplane.compose import DataPlane
-    from dataplane.holding.connection import HolderConnection
-    from dataplane.observe.log import configure
-    from dataplane.settings import load
 
     def found() -> DeviceRuntime:
         if arguments.get("no_devices"):
             raise DeviceError("load CUDA", "no module cuda")
         return machine.runtime
 
-    os.environ.update(arguments["environ"])
-    log = configure()
-    settings = load()
-    holder = HolderConnection(Path(settings.common.state_dir)) if arguments.get("holder") else None
-    made = DataPlane(settings, holder=holder, find_devices=found)
-    signal.signal(signal.SIGTERM, lambda *_: made.stop())
-    threading.Thread(target=PlanesTurn(machine).hear, daemon=True).start()
-    tell(ready=True)
-    made.run()
-    log.close()
+    def beside() -> None:
+        threading.Thread(target=lambda: serve(PlanesTurn(machine)), daemon=True).start()
+
+    run_plane(arguments["environ"], found, beside, has_holder=bool(arguments.get("holder")))
 
 
 class EnginesTurn:
@@ -102,12 +72,11 @@ class EnginesTurn:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def fill(self, seed: int) -> dict[str, Any]:
+    def fill(self, seed: int) -> None:
         self.engine.fill(seed)
-        return {}
 
     def blocks(self, numbers: list[int]) -> dict[str, Any]:
-        return {"digest": sha256(self.engine.blocks(numbers)).hexdigest()}
+        return {"digest": self.engine.digest(numbers)}
 
     def register(self) -> dict[str, Any]:
         code = self.engine.register()
@@ -130,33 +99,7 @@ class EnginesTurn:
 
 def engine(machine: Machine, arguments: dict[str, Any]) -> None:
     """Runs the command of that name."""
-    turn = EnginesTurn(make(machine, arguments["socket"], arguments))
-    tell(ready=True)
-    for line in sys.stdin:
-        message = json.loads(line)
-        tell(**getattr(turn, message.pop("do"))(**message))
-
-
-def in_children(arguments: dict[str, Any], live: Callable[[Machine, int], None]) -> None:
-    """Let engines live one after another, `together` at a time, and kill each. CUDA does not survive a fork: each has a
-    machine of its own, and this process has none."""
-    tell(ready=True)
-    json.loads(sys.stdin.readline())
-    left, failed = int(arguments["count"]), 0
-    running: set[int] = set()
-    while left or running:
-        while left and len(running) < int(arguments.get("together", 4)):
-            left -= 1
-            child = os.fork()
-            if not child:
-                live(Machine(arguments["kind"], arguments["uuid"]), left)
-                os.kill(os.getpid(), signal.SIGKILL)
-            running.add(child)
-        child, status = os.wait()
-        running.discard(child)
-        failed += os.WIFEXITED(status)
-    tell(failed=failed)
-    sys.stdin.readline()
+    serve(EnginesTurn(make(machine, arguments["socket"], arguments)))
 
 
 def short_lived_engines(arguments: dict[str, Any]) -> None:

@@ -73,11 +73,7 @@ def test_a_load_may_begin_and_end_within_a_chunk(
         assert engine.others(NEW[skip:count]) == others
 
 
-def test_blocks_beyond_the_hit_are_reported_and_left_unchanged(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    engine = make_engine(emulated, make_plane(emulated), blocks=80)
-    engine.register()
+def test_blocks_beyond_the_hit_are_reported_and_left_unchanged(engine: Engine) -> None:
     engine.fill(1)
     keys = make.keys(2)
     done(engine.client.store_from(keys[:1], OLD[:PER_CHUNK]))
@@ -91,11 +87,7 @@ def test_blocks_beyond_the_hit_are_reported_and_left_unchanged(
     assert (nothing.hits, nothing.ended.blocks, nothing.ended.code) == (0, 0, None)
 
 
-def test_blocks_already_in_the_tier_are_not_copied_again(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    engine = make_engine(emulated, make_plane(emulated), blocks=80)
-    engine.register()
+def test_blocks_already_in_the_tier_are_not_copied_again(engine: Engine) -> None:
     keys = make.keys(2)
     done(engine.client.store_from(keys[:1], OLD[:PER_CHUNK]))
     again = done(engine.client.store_from(keys, OLD))
@@ -122,12 +114,8 @@ def test_two_engines_share_one_pool(emulated: Machine, make_plane: MakePlane, ma
     assert other.blocks(NEW) == one.blocks(OLD)
 
 
-def test_blocks_of_the_data_planes_copies_are_those_of_clients(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
+def test_blocks_of_the_data_planes_copies_are_those_of_clients(engine: Engine) -> None:
     """Their checksums hold, and a client that copies by itself reads the same bytes."""
-    engine = make_engine(emulated, make_plane(emulated), blocks=40)
-    engine.register()
     engine.fill(1)
     keys = make.keys(1)
     done(engine.client.store_from(keys, OLD[:PER_CHUNK]))
@@ -155,11 +143,7 @@ def test_nothing_is_readable_before_the_copy_is_done(plane: DrivenPlane, engine:
     assert engine.client.lookup(keys) == 1
 
 
-def test_nothing_is_copied_before_the_engines_event(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    engine = make_engine(emulated, make_plane(emulated))
-    engine.register()
+def test_nothing_is_copied_before_the_engines_event(emulated: Machine, engine: Engine) -> None:
     engine.fill(1)
     keys = make.keys(1)
     store = engine.client.store_from(keys, OLD[:PER_CHUNK], event=engine.pending())
@@ -204,10 +188,7 @@ def test_a_full_pool_refuses_part_of_a_driven_store(
     assert store.ended.blocks == outcomes.count(ReserveOutcome.WRITE)
 
 
-def test_copies_count_as_uses_and_traffic(emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane, blocks=80)
-    engine.register()
+def test_copies_count_as_uses_and_traffic(plane: DrivenPlane, engine: Engine) -> None:
     keys = make.keys(2)
     done(engine.client.store_from(keys, OLD, tenant="team-a"))
     done(engine.client.load_into(keys, NEW))

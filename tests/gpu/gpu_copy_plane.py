@@ -16,9 +16,9 @@ from dataplane.protocol.gpu_copies import GpuCopyIndex, location_of, table_bytes
 from dataplane.protocol.layout import H_MEMORY, HOT_CONTROL, pack_keys
 from tests.dataplane.broken_plane import SEALS, SPACE, BrokenPlane, memory
 from tests.gpu.machines import Machine, Other
+from tests.gpu.paged_memory import POISON
 
 IDENTITY = 77
-POISON = 0xEE
 POOL_BYTES = 64 << 20
 Answer = tuple[Any, list[int]] | bytes | None
 

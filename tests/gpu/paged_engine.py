@@ -6,22 +6,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any
-
-import numpy as np
 
 from dataplane.client import Client, Space, attach
 from dataplane.client.gpu import PagedCache
 from tests.dataplane.plane import wait_for
 from tests.gpu.layouts import TOKENS, Layout, layout
-from tests.gpu.machines import Bytes, Machine, Other, array_at, start_process
+from tests.gpu.machines import Machine, Other, array_at, start_process
+from tests.gpu.paged_memory import OLD, POISON, PagedMemory
+from tests.gpu.role_parts import serve
 
 KIND = "keys and values first, NHD"
 PAGE_BYTES = 16 << 10
 BLOCKS = 80
 PER_CHUNK = 16
-POISON = 0xEE
 WAIT_S = 60.0
 
 
@@ -33,12 +31,11 @@ def key(number: int) -> bytes:
 KEYS = [key(number) for number in range(3)]
 
 
-class PagedEngine:
-    """Some layers in one allocation."""
+class PagedEngine(PagedMemory):
+    """A client, and a paged cache over some layers."""
 
     def __init__(self, machine: Machine, socket: str, kind: Layout, group: str = "", **options: Any) -> None:
-        self.machine, self.kind = machine, kind
-        self.address = machine.runtime.allocate(machine.device, kind.nbytes)
+        super().__init__(machine, kind)
         space = Space(model="gpu", block_bytes=kind.group().chunk_bytes)
         self.client: Client = attach(socket, [space], group=group, timeout_s=30)
         self.cache = PagedCache(
@@ -52,27 +49,7 @@ class PagedEngine:
             **options,
         )
 
-    def fill(self, seed: int) -> Bytes:
-        content = np.random.default_rng(seed).integers(0, 256, self.kind.nbytes, np.uint8)
-        self.machine.upload(self.address, content)
-        return content
-
-    def holds(self, content: Bytes, old: Sequence[int], new: Sequence[int]) -> bool:
-        """Blocks are now what others were."""
-        after = self.machine.download(self.address, self.kind.nbytes)
-        return all(
-            np.array_equal(self.kind.layer(after, at)[list(new)], self.kind.layer(content, at)[list(old)])
-            for at in range(len(self.kind.offsets))
-        )
-
-    def digest(self, numbers: Sequence[int]) -> str:
-        """Of what some blocks hold."""
-        content, found = self.machine.download(self.address, self.kind.nbytes), sha256()
-        for at in range(len(self.kind.offsets)):
-            found.update(np.ascontiguousarray(self.kind.layer(content, at)[list(numbers)]).data)
-        return found.hexdigest()
-
-    def store(self, keys: list[bytes], blocks: Sequence[int]) -> int:
+    def store(self, keys: list[bytes] = KEYS, blocks: Sequence[int] = OLD) -> int:
         """How many chunks were stored."""
         reservation = self.client.reserve(keys, self.cache.chunk_bytes)
         return self.cache.store(reservation, list(blocks[: len(keys) * PER_CHUNK])).all().finish().blocks
@@ -88,13 +65,6 @@ class PagedEngine:
             assert memory.writable
             array_at(memory.address, memory.nbytes)[:] = POISON
 
-    def poisoned(self, numbers: Sequence[int]) -> bool:
-        """Blocks that came from the pool after that."""
-        after = self.machine.download(self.address, self.kind.nbytes)
-        return all(
-            bool((self.kind.layer(after, at)[list(numbers)] == POISON).all()) for at in range(len(self.kind.offsets))
-        )
-
     def opened(self) -> int:
         """Allocations of others that this process has open; only the emulated device."""
         return len(self.machine.emulator._opened)
@@ -102,7 +72,7 @@ class PagedEngine:
     def close(self) -> None:
         self.cache.close()
         self.client.close()
-        self.machine.runtime.free(self.address)
+        self.free()
 
 
 class Process(Other):
@@ -114,7 +84,7 @@ class Process(Other):
         assert self.hear() == {"ready": True}
 
 
-class _Turn:
+class _Commands:
     """Commands to a process."""
 
     def __init__(self, engine: PagedEngine) -> None:
@@ -134,16 +104,7 @@ class _Turn:
 def main(arguments: dict[str, Any]) -> None:
     machine = Machine(arguments["kind"], arguments["uuid"])
     kind = layout(KIND, "float16", PAGE_BYTES, blocks=BLOCKS)
-    turn = _Turn(PagedEngine(machine, arguments["socket"], kind))
-    _tell({"ready": True})
-    for line in sys.stdin:
-        message = json.loads(line)
-        _tell(getattr(turn, message.pop("do"))(**message))
-
-
-def _tell(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+    serve(_Commands(PagedEngine(machine, arguments["socket"], kind)))
 
 
 if __name__ == "__main__":

@@ -10,56 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataplane.client import Client, Code, Space, attach
-from dataplane.client.gpu import PagedCache
+from dataplane.client import Code
 from tests.dataplane.plane import Plane, wait_for
-from tests.gpu.layouts import ORDERS, TOKENS, Layout, layout
+from tests.gpu.layouts import ORDERS, layout
 from tests.gpu.machines import Machine, Other
+from tests.gpu.paged_engine import KEYS, KIND, PagedEngine
+from tests.gpu.paged_memory import NEW, OLD
 
-KEYS = [bytes([at]) * 32 for at in range(1, 4)]
-OLD = [*range(1, 17), *range(70, 54, -1), *range(30, 46)]
-NEW = [*range(46, 55), 17, 18, 19, 20, 21, 22, 23, *range(71, 79), *range(24, 30), 0, 79, *range(1, 17)]
 Start = Callable[..., Other]
-
-
-class Engine:
-    """A client and a paged cache of this process."""
-
-    def __init__(self, plane: Plane, machine: Machine, kind: Layout, group: str = "") -> None:
-        self.machine, self.kind = machine, kind
-        self.address = machine.runtime.allocate(machine.device, kind.nbytes)
-        space = Space(model="gpu", block_bytes=kind.group().chunk_bytes)
-        self.client: Client = attach(plane.socket, [space], group=group, timeout_s=30)
-        self.cache = PagedCache(
-            self.client,
-            machine.runtime,
-            machine.device,
-            kind.planes(),
-            [self.address] * len(kind.offsets),
-            blocks=kind.blocks,
-            tokens_per_block=TOKENS,
-        )
-
-    def fill(self, seed: int) -> np.ndarray:
-        content = np.random.default_rng(seed).integers(0, 256, self.kind.nbytes, np.uint8)
-        self.machine.upload(self.address, content)
-        return content
-
-    def holds(self, content: np.ndarray, old: list[int], new: list[int]) -> bool:
-        after = self.machine.download(self.address, self.kind.nbytes)
-        return all(
-            np.array_equal(self.kind.layer(after, at)[new], self.kind.layer(content, at)[old])
-            for at in range(len(self.kind.offsets))
-        )
-
-    def store(self, keys: list[bytes] = KEYS, blocks: list[int] = OLD) -> int:
-        reservation = self.client.reserve(keys, self.cache.chunk_bytes)
-        return self.cache.store(reservation, blocks[: len(keys) * 16]).all().finish().blocks
-
-    def close(self) -> None:
-        self.cache.close()
-        self.client.close()
-        self.machine.runtime.free(self.address)
 
 
 @pytest.fixture
@@ -70,13 +28,11 @@ def plane(socket_dir: Path) -> Iterator[Plane]:
 
 
 @pytest.fixture
-def make_engine(plane: Plane, machine: Machine) -> Iterator[Callable[..., Engine]]:
-    made: list[Engine] = []
+def make_engine(plane: Plane, machine: Machine) -> Iterator[Callable[..., PagedEngine]]:
+    made: list[PagedEngine] = []
 
-    def new(
-        name: str = "keys and values first, NHD", dtype: str = "float16", group: str = "", layers: int = 2
-    ) -> Engine:
-        made.append(Engine(plane, machine, layout(name, dtype, 16 << 10, layers, blocks=80), group))
+    def new(name: str = KIND, dtype: str = "float16", group: str = "", layers: int = 2) -> PagedEngine:
+        made.append(PagedEngine(machine, plane.socket, layout(name, dtype, 16 << 10, layers, blocks=80), group))
         return made[-1]
 
     yield new
@@ -85,15 +41,15 @@ def make_engine(plane: Plane, machine: Machine) -> Iterator[Callable[..., Engine
 
 
 @pytest.fixture
-def emulated_engine(plane: Plane, emulated: Machine) -> Iterator[Engine]:
-    engine = Engine(plane, emulated, layout("keys and values first, NHD", "float16", 16 << 10, blocks=80))
+def emulated_engine(plane: Plane, emulated: Machine) -> Iterator[PagedEngine]:
+    engine = PagedEngine(emulated, plane.socket, layout(KIND, "float16", 16 << 10, blocks=80))
     yield engine
     emulated.emulator.pace.resume()
     engine.close()
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_chunks_come_back_into_other_blocks(make_engine: Callable[..., Engine], name: str) -> None:
+def test_chunks_come_back_into_other_blocks(make_engine: Callable[..., PagedEngine], name: str) -> None:
     engine = make_engine(name)
     content = engine.fill(1)
     assert engine.store() == 3
@@ -103,7 +59,7 @@ def test_chunks_come_back_into_other_blocks(make_engine: Callable[..., Engine], 
     assert not engine.cache.staged
 
 
-def test_a_load_begins_and_ends_within_chunks(make_engine: Callable[..., Engine]) -> None:
+def test_a_load_begins_and_ends_within_chunks(make_engine: Callable[..., PagedEngine]) -> None:
     engine = make_engine()
     content = engine.fill(1)
     engine.store()
@@ -115,7 +71,7 @@ def test_a_load_begins_and_ends_within_chunks(make_engine: Callable[..., Engine]
     assert engine.holds(before, others, others)
 
 
-def test_layers_go_one_by_one_behind_the_engine_s_events(make_engine: Callable[..., Engine]) -> None:
+def test_layers_go_one_by_one_behind_the_engine_s_events(make_engine: Callable[..., PagedEngine]) -> None:
     engine = make_engine()
     content = engine.fill(1)
     compute = engine.machine.runtime.stream(engine.machine.device)
@@ -142,7 +98,7 @@ def test_layers_go_one_by_one_behind_the_engine_s_events(make_engine: Callable[.
 
 @pytest.mark.parametrize("waited", [0, 1, 7, 12])
 def test_layers_that_are_enqueued_late_come_too_and_none_after_the_end(
-    make_engine: Callable[..., Engine], waited: int
+    make_engine: Callable[..., PagedEngine], waited: int
 ) -> None:
     engine = make_engine(layers=12)
     content = engine.fill(1)
@@ -163,7 +119,7 @@ def test_layers_that_are_enqueued_late_come_too_and_none_after_the_end(
     compute.close()
 
 
-def test_two_engines_use_one_pool(make_engine: Callable[..., Engine]) -> None:
+def test_two_engines_use_one_pool(make_engine: Callable[..., PagedEngine]) -> None:
     one, two = make_engine(group="one"), make_engine(group="two")
     content = one.fill(1)
     assert one.store() == 3
@@ -173,7 +129,7 @@ def test_two_engines_use_one_pool(make_engine: Callable[..., Engine]) -> None:
     assert two.store() == 0  # all there
 
 
-def test_a_store_without_some_layer_publishes_nothing(make_engine: Callable[..., Engine]) -> None:
+def test_a_store_without_some_layer_publishes_nothing(make_engine: Callable[..., PagedEngine]) -> None:
     engine = make_engine()
     store = engine.cache.store(engine.client.reserve(KEYS, engine.cache.chunk_bytes), OLD)
     store.layer(0)
@@ -184,7 +140,7 @@ def test_a_store_without_some_layer_publishes_nothing(make_engine: Callable[...,
 
 @pytest.mark.parametrize("wrong", [[80], [-1], [1] * 49])
 def test_block_numbers_that_cannot_be_are_refused(
-    make_engine: Callable[..., Engine], plane: Plane, wrong: list[int]
+    make_engine: Callable[..., PagedEngine], plane: Plane, wrong: list[int]
 ) -> None:
     engine = make_engine()
     engine.store()
@@ -202,7 +158,7 @@ def test_block_numbers_that_cannot_be_are_refused(
 class TestFailures:
     @pytest.mark.parametrize("operation", ["copy", "copying"])
     def test_a_store_that_fails_ends_its_reservation(
-        self, emulated_engine: Engine, plane: Plane, operation: str
+        self, emulated_engine: PagedEngine, plane: Plane, operation: str
     ) -> None:
         emulated_engine.fill(1)
         emulated_engine.machine.emulator.fail(operation)
@@ -214,7 +170,9 @@ class TestFailures:
         assert emulated_engine.store() == 3
 
     @pytest.mark.parametrize("operation", ["copy", "copying", "event"])
-    def test_a_load_that_fails_lets_its_lease_go(self, emulated_engine: Engine, plane: Plane, operation: str) -> None:
+    def test_a_load_that_fails_lets_its_lease_go(
+        self, emulated_engine: PagedEngine, plane: Plane, operation: str
+    ) -> None:
         content = emulated_engine.fill(1)
         emulated_engine.store()
         emulated_engine.machine.emulator.fail(operation)
@@ -225,7 +183,7 @@ class TestFailures:
         assert emulated_engine.holds(content, OLD, NEW)
 
     def test_a_pool_that_cannot_be_registered_is_staged_and_reported_once(
-        self, emulated_engine: Engine, caplog: pytest.LogCaptureFixture
+        self, emulated_engine: PagedEngine, caplog: pytest.LogCaptureFixture
     ) -> None:
         content = emulated_engine.fill(1)
         emulated_engine.machine.emulator.fail("register", "cudaErrorMemoryAllocation")
@@ -237,7 +195,7 @@ class TestFailures:
         assert [each for each in caplog.text.splitlines() if "staging" in each].__len__() == 1
 
     def test_leaving_a_store_waits_for_its_copies_and_ends_the_reservation(
-        self, emulated_engine: Engine, plane: Plane
+        self, emulated_engine: PagedEngine, plane: Plane
     ) -> None:
         with emulated_engine.cache.store(
             emulated_engine.client.reserve(KEYS, emulated_engine.cache.chunk_bytes), OLD
@@ -246,7 +204,7 @@ class TestFailures:
         wait_for(lambda: plane.describe().pool.used_bytes == 0, "the reservation is aborted")
 
     def test_a_data_plane_killed_during_a_copy_fails_the_store_and_nothing_else(
-        self, emulated_engine: Engine, plane: Plane
+        self, emulated_engine: PagedEngine, plane: Plane
     ) -> None:
         emulated_engine.fill(1)
         reached = emulated_engine.machine.emulator.pace.stop_after(100_000)

@@ -21,13 +21,12 @@ from dataplane.protocol.gpu_copies import R_MAGIC, R_VERSION, UNIT_BYTES, locati
 from dataplane.protocol.layout import HOT_CONTROL
 from tests.dataplane.broken_plane import memory
 from tests.dataplane.plane import wait_for
-from tests.gpu.gpu_copy_plane import IDENTITY, POISON, GpuCopyPlane, table_of
-from tests.gpu.layouts import ITEM_BYTES, ORDERS, TOKENS, Layout, layout
+from tests.gpu.gpu_copy_plane import IDENTITY, GpuCopyPlane, table_of
+from tests.gpu.layouts import ITEM_BYTES, ORDERS, TOKENS, layout
 from tests.gpu.machines import Bytes, Machine, Other
+from tests.gpu.paged_memory import NEW, OLD, PagedMemory
 
 KEYS = [bytes([at]) * 32 for at in (1, 2, 3, 4)]
-OLD = [*range(1, 17), *range(70, 54, -1), *range(30, 46)]
-NEW = [*range(46, 55), 17, 18, 19, 20, 21, 22, 23, *range(71, 79), *range(24, 30), 0, 79, *range(1, 17)]
 KIND = "keys and values first, NHD"
 Start = Callable[..., Other]
 MakePlane = Callable[..., GpuCopyPlane]
@@ -42,37 +41,39 @@ class Engine:
         self.events: list[ClientEvent] = []
         self.client: Client = attach(plane.socket, [Space(model="gpu")], timeout_s=2, on_event=self.events.append)
         self.caches: list[PagedCache] = []
-        self.memory: list[int] = []
-        self.kind, self.cache, self.address = self.paged(**options)
+        self.memory: list[PagedMemory] = []
+        self.use(**options)
+
+    def use(self, *arguments: Any, **options: Any) -> None:
+        """Use one more paged cache from now on."""
+        self.paged_memory, self.cache = self.paged(*arguments, **options)
+        self.kind, self.address = self.paged_memory.kind, self.paged_memory.address
+        self.fill, self.holds = self.paged_memory.fill, self.paged_memory.holds
+        self.poisoned = self.paged_memory.poisoned
 
     def paged(
         self, name: str = KIND, dtype: str = "float16", page_bytes: int = 16 << 10, **options: Any
-    ) -> tuple[Layout, PagedCache, int]:
+    ) -> tuple[PagedMemory, PagedCache]:
         """One more paged cache."""
         kind = layout(name, dtype, page_bytes, blocks=80)
-        address = self.machine.runtime.allocate(self.machine.device, kind.nbytes)
-        self.memory.append(address)
+        paged_memory = PagedMemory(self.machine, kind)
+        self.memory.append(paged_memory)
         cache = PagedCache(
             self.client,
             self.machine.runtime,
             self.machine.device,
             kind.planes(),
-            [address] * len(kind.offsets),
+            [paged_memory.address] * len(kind.offsets),
             blocks=kind.blocks,
             tokens_per_block=TOKENS,
             **{"gpu_copies": True, **options},
         )
         self.caches.append(cache)
-        return kind, cache, address
+        return paged_memory, cache
 
     @property
     def heard(self) -> list[str]:
         return [event.name for event in self.events]
-
-    def fill(self, seed: int) -> Bytes:
-        content = np.random.default_rng(seed).integers(0, 256, self.kind.nbytes, np.uint8)
-        self.machine.upload(self.address, content)
-        return content
 
     def chunks(self, content: Bytes, old: list[int], count: int) -> Bytes:
         """The bytes of some chunks, as a store makes them."""
@@ -115,22 +116,10 @@ class Engine:
         load = self.cache.load(self.client.acquire(KEYS[:keys]), blocks, first=first)
         return load.finish(), load.gpu_copies
 
-    def holds(self, content: Bytes, old: list[int], new: list[int]) -> bool:
-        after = self.machine.download(self.address, self.kind.nbytes)
-        return all(
-            np.array_equal(self.kind.layer(after, at)[new], self.kind.layer(content, at)[old])
-            for at in range(len(self.kind.offsets))
-        )
-
     def has_reported_a_fault(self) -> bool:
         """After one more call."""
         self.load([], keys=1)
         return "fault" in self.heard
-
-    def poisoned(self, new: list[int]) -> bool:
-        """These came from the pool."""
-        after = self.machine.download(self.address, self.kind.nbytes)
-        return all((self.kind.layer(after, at)[new] == POISON).all() for at in range(len(self.kind.offsets)))
 
     def opened(self) -> int:
         """Allocations of others that this process has mapped; only the emulated device."""
@@ -140,8 +129,8 @@ class Engine:
         for cache in self.caches:
             cache.close()
         self.client.close()
-        for address in self.memory:
-            self.machine.runtime.free(address)
+        for each in self.memory:
+            each.free()
 
 
 GpuCopySetup = tuple[GpuCopyPlane, Engine, Bytes]
@@ -230,7 +219,7 @@ def test_chunks_come_out_of_gpu_copies_in_every_layout(
     plane.list_extents()
     engine = make_engine(plane, machine)
     for number, name in enumerate(ORDERS):
-        engine.kind, engine.cache, engine.address = engine.paged(name, dtype, page_bytes)
+        engine.use(name, dtype, page_bytes)
         engine.hear()
         content = engine.fill(number)
         data = engine.chunks(content, OLD, 1)
@@ -332,7 +321,7 @@ def test_two_caches_of_one_client_share_open_extents(with_gpu_copies: GpuCopySet
     plane, engine, content = with_gpu_copies
     assert engine.load() == (True, 3)
     first = engine.cache
-    engine.kind, engine.cache, engine.address = engine.paged()
+    engine.use()
     engine.fill(4)
     assert engine.load() == (True, 3)
     assert engine.holds(content, OLD, NEW)

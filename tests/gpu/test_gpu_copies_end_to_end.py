@@ -19,9 +19,8 @@ from tests.driven.conftest import DrivenPlane
 from tests.gpu.layouts import ITEM_BYTES, ORDERS, layout
 from tests.gpu.machines import Machine
 from tests.gpu.paged_engine import BLOCKS, KEYS, KIND, PAGE_BYTES, PagedEngine, Process
+from tests.gpu.paged_memory import NEW, OLD
 
-OLD = [*range(1, 17), *range(70, 54, -1), *range(30, 46)]
-NEW = [*range(46, 55), 17, 18, 19, 20, 21, 22, 23, *range(71, 79), *range(24, 30), 0, 79, *range(1, 17)]
 MakePlane = Callable[..., DrivenPlane]
 MakeEngine = Callable[..., PagedEngine]
 Start = Callable[..., Process]

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from dataplane.tiers.disk.disk_tier import DiskTier
 from dataplane.tiers.disk.segment_file import SegmentFile
@@ -19,6 +19,9 @@ BUDGET_BYTES = 64 * MIB
 class DiskBackend:
     """Opens disk tiers on the directories that it was given."""
 
+    opened: ClassVar[list[DiskTier]] = []
+    """Tiers that are closed when the test ends."""
+
     def __init__(
         self, *directories: Path, budget_bytes: int = BUDGET_BYTES, segment_bytes: int = SEGMENT_BYTES, **more: Any
     ) -> None:
@@ -30,7 +33,9 @@ class DiskBackend:
         self, cluster: bytes = CLUSTER, node: str = "node-1", budget_bytes: int = 0, cluster_name: str = "production"
     ) -> DiskTier:
         context = TierContext(cluster, node, budget_bytes or self.budget_bytes, cluster_name)
-        return cast(DiskTier, open_tier("disk", self.parameters, context))
+        tier = cast(DiskTier, open_tier("disk", self.parameters, context))
+        self.opened.append(tier)
+        return tier
 
     def scanned(self, cluster: bytes = CLUSTER, **more: Any) -> DiskTier:
         """Open a tier that has lost its journals, and reads the headers of all slots instead."""

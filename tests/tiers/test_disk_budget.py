@@ -46,7 +46,6 @@ def test_the_budget_holds_while_threads_store_blocks_of_many_sizes(tmp_path: Pat
     tier.close()
     tier = backend.open()
     assert state(tier) == before
-    tier.close()
 
 
 def test_an_empty_segment_serves_another_size(tmp_path: Path) -> None:
@@ -59,7 +58,6 @@ def test_an_empty_segment_serves_another_size(tmp_path: Path) -> None:
         tier.delete([each.block.name for each in stored], soon())
         assert tier.usage().stored_bytes == 0
     assert backend.segment_bytes_on_disk() <= 2 * SEGMENT_BYTES
-    tier.close()
 
 
 def test_directories_share_the_blocks(tmp_path: Path) -> None:
@@ -71,7 +69,6 @@ def test_directories_share_the_blocks(tmp_path: Path) -> None:
     assert store(tier, *stored) == [Outcome.OK] * 24
     used = [slot_of(tier, each.block.name)[0].path.parent.name for each in stored]
     assert {"one", "two"} == set(used)
-    tier.close()
 
 
 def test_a_faster_directory_gets_more_blocks(tmp_path: Path) -> None:
@@ -85,4 +82,3 @@ def test_a_faster_directory_gets_more_blocks(tmp_path: Path) -> None:
         assert store(tier, stored) == [Outcome.OK]
         used.append(slot_of(tier, stored.block.name)[0].path.parent.name)
     assert used.count("two") > used.count("one")
-    tier.close()

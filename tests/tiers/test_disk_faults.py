@@ -54,15 +54,13 @@ def test_a_second_node_is_refused_while_the_first_runs_and_continues_its_directo
     assert_holds(second, [kept])
     superblock = msgspec.json.decode((tmp_path / "one" / "superblock.json").read_bytes())
     assert superblock["node"] == "node-2"
-    second.close()
 
 
 def test_a_refused_directory_leaves_the_others_free(tmp_path: Path) -> None:
-    whole = DiskBackend(tmp_path / "two").open()
+    DiskBackend(tmp_path / "two").open()
     with pytest.raises(TierError, match="two: in use"):
         DiskBackend(tmp_path / "one", tmp_path / "two").open()
     DiskBackend(tmp_path / "one").open().close()
-    whole.close()
 
 
 def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
@@ -117,7 +115,6 @@ def test_a_lock_file_that_was_replaced_is_noticed(tmp_path: Path) -> None:
     health = tier.health(soon())
     assert not health.ok
     assert "the directory was replaced" in health.reason
-    tier.close()
 
 
 def test_a_budget_below_one_segment_is_refused(tmp_path: Path) -> None:
@@ -145,7 +142,6 @@ def test_direct_io_is_used_where_the_file_system_has_it(tmp_path: Path) -> None:
     reason = tier.health(soon()).reason
     assert direct == tier._directories[0].direct
     assert direct == (reason == "")
-    tier.close()
 
 
 def test_a_file_system_without_direct_io_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +175,6 @@ def test_a_full_device_is_full_and_not_broken(tmp_path: Path, monkeypatch: pytes
     mend()
     tier._directories[0].min_free_bytes = 0  # as when the device has more room
     assert store(tier, block(20, MIB)) == [Outcome.OK]
-    tier.close()
 
 
 def test_a_full_device_keeps_segments_that_are_given_to_another_size(
@@ -200,7 +195,6 @@ def test_a_full_device_keeps_segments_that_are_given_to_another_size(
     tier.close()
     tier = DiskBackend(tmp_path / "one").scanned()
     assert_holds(tier, again)
-    tier.close()
 
 
 @contextlib.contextmanager
@@ -255,7 +249,6 @@ def test_a_journal_that_cannot_be_written_is_replaced_by_the_headers(
     assert "No such file" in tier._directories[0].recovered_by
     assert_holds(tier, before[1:] + after)
     assert_lacks(tier, before[:1])
-    tier.close()
 
 
 def test_a_journal_is_written_again_when_the_device_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +264,6 @@ def test_a_journal_is_written_again_when_the_device_has_room(tmp_path: Path, mon
     tier = backend.open()
     assert tier._directories[0].recovered_by == ""
     assert_holds(tier, stored)
-    tier.close()
 
 
 # --- directories that fail
@@ -305,7 +297,6 @@ def test_a_directory_that_cannot_be_written_leaves_the_others_in_service(
     tier.close()
     tier = DiskBackend(one, two).open()
     assert_holds(tier, stored + more)
-    tier.close()
 
 
 def test_without_a_directory_in_service_the_tier_is_not_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +308,6 @@ def test_without_a_directory_in_service_the_tier_is_not_usable(tmp_path: Path, m
     with pytest.raises(TierError, match=f"{one}: write failed: Input/output error; {two}: "):
         store(tier, block(3, 5000))
     assert_holds(tier, [whole])
-    tier.close()
 
 
 def test_a_block_that_cannot_be_read_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +318,6 @@ def test_a_block_that_cannot_be_read_fails_alone(tmp_path: Path, monkeypatch: py
     _fails(monkeypatch, "preadv", errno.EIO, lambda each: each == path)
     assert load(tier, bad)[0] == Loaded(Outcome.FAILED)
     assert_holds(tier, [good])
-    tier.close()
 
 
 def test_a_block_that_cannot_be_erased_is_not_reported_as_deleted(
@@ -341,7 +330,6 @@ def test_a_block_that_cannot_be_erased_is_not_reported_as_deleted(
     assert tier.delete([name(1)], soon()) == [Outcome.FAILED]
     assert_lacks(tier, [stored])
     assert tier.usage().stored_bytes == tier.stored_size(5000)
-    tier.close()
 
 
 def test_a_directory_that_is_removed_is_noticed(tmp_path: Path) -> None:
@@ -355,7 +343,6 @@ def test_a_directory_that_is_removed_is_noticed(tmp_path: Path) -> None:
     assert store(tier, *more) == [Outcome.OK] * 20
     assert_holds(tier, more)
     assert all(slot_of(tier, each.block.name)[0].path.is_relative_to(two) for each in more)
-    tier.close()
 
 
 def test_a_removed_directory_takes_no_new_segment(tmp_path: Path) -> None:
@@ -363,7 +350,6 @@ def test_a_removed_directory_takes_no_new_segment(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "one")
     assert store(tier, block(1, 5000)) == [Outcome.FAILED]
     assert not tier.health(soon()).ok
-    tier.close()
 
 
 def test_a_directory_that_cannot_be_opened_leaves_the_others_in_service(
@@ -395,7 +381,6 @@ def test_a_block_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
     largest = block(1, SEGMENT_BYTES - 2 * 4096)
     assert store(tier, largest, block(2, SEGMENT_BYTES - 2 * 4096 + 1)) == [Outcome.OK, Outcome.FAILED]
     assert_holds(tier, [largest])
-    tier.close()
 
 
 def test_close_waits_for_calls_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

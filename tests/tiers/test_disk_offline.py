@@ -92,7 +92,6 @@ def test_a_slot_that_only_its_header_knows_is_bad(backend: DiskBackend) -> None:
     tier = backend.scanned()
     assert_holds(tier, [whole])
     assert_lacks(tier, [deleted])
-    tier.close()
 
 
 def test_orphaned_and_truncated_segments_are_listed_and_repaired(tmp_path: Path, backend: DiskBackend) -> None:
@@ -123,7 +122,6 @@ def test_orphaned_and_truncated_segments_are_listed_and_repaired(tmp_path: Path,
     tier = backend.open()
     assert_holds(tier, [whole, small])
     assert_lacks(tier, [lost])
-    tier.close()
 
 
 def test_a_directory_without_its_journal_is_checked_and_gets_one(backend: DiskBackend) -> None:
@@ -139,7 +137,6 @@ def test_a_directory_without_its_journal_is_checked_and_gets_one(backend: DiskBa
     tier = backend.open()
     assert tier._directories[0].recovered_by == ""
     assert_holds(tier, stored)
-    tier.close()
 
 
 def test_usage_counts_tenants_and_sizes(backend: DiskBackend) -> None:

@@ -44,7 +44,6 @@ def _abandoned(tier: DiskTier) -> None:
     for each in tier._directories:
         each.close(clean=False)
     tier._directories.clear()
-    tier.close()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -87,7 +86,6 @@ def test_a_long_journal_is_replaced_by_a_checkpoint(backend: DiskBackend, monkey
     assert [each.recovered_by for each in tier._directories] == ["", ""]
     assert state(tier) == before
     assert_holds(tier, list(expected_blocks.values()))
-    tier.close()
 
 
 class _KilledError(BaseException):
@@ -102,7 +100,7 @@ def test_a_checkpoint_during_a_write_leaves_the_slot_to_its_header(
     tier = backend.open()
     expected_blocks, written = block(1, 5000), block(2, 5000)
     store(tier, expected_blocks)
-    real = alignment.write_slot
+    real = alignment.write_slots
 
     def write(*arguments: Any, direct: bool) -> None:
         if before_the_write:
@@ -112,7 +110,7 @@ def test_a_checkpoint_during_a_write_leaves_the_slot_to_its_header(
             tier._directories[0]._replace_journal()
         raise _KilledError
 
-    monkeypatch.setattr(directory, "write_slot", write)
+    monkeypatch.setattr(directory, "write_slots", write)
     with pytest.raises(_KilledError):
         store(tier, written)
     _abandoned(tier)
@@ -121,8 +119,6 @@ def test_a_checkpoint_during_a_write_leaves_the_slot_to_its_header(
     assert by_journal._directories[0].recovered_by == ""
     assert state(by_journal) == state(by_headers)
     assert_holds(by_journal, [expected_blocks, written])
-    by_journal.close()
-    by_headers.close()
 
 
 @pytest.mark.parametrize("cut", [1, 15, 16, 17, 60, 112, 300])
@@ -146,7 +142,6 @@ def test_a_torn_record_ends_the_journal(tmp_path: Path, cut: int) -> None:
     tier = backend.open()
     assert tier._directories[0].recovered_by == ""
     assert state(tier) == before
-    tier.close()
 
 
 def _flip(path: Path) -> None:
@@ -173,7 +168,6 @@ def test_a_journal_that_cannot_be_used_is_rebuilt_from_the_headers(
     assert all("journal" in each.recovered_by for each in tier._directories)
     assert state(tier) == before
     assert_holds(tier, list(expected_blocks.values()))
-    tier.close()
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -190,7 +184,6 @@ def test_a_journal_of_another_boot_counts_only_if_it_was_closed(
     tier = backend.open()
     assert [each.recovered_by == "" for each in tier._directories] == [closed] * 2
     assert_holds(tier, list(expected_blocks.values()))
-    tier.close()
 
 
 def test_a_journal_of_another_directory_is_not_used(backend: DiskBackend) -> None:
@@ -204,7 +197,6 @@ def test_a_journal_of_another_directory_is_not_used(backend: DiskBackend) -> Non
     assert [each.recovered_by == "" for each in tier._directories] == [True, False]
     assert state(tier) == before
     assert_holds(tier, list(expected_blocks.values()))
-    tier.close()
 
 
 @pytest.mark.parametrize("recovered", ["open", "scanned"])
@@ -220,7 +212,6 @@ def test_a_torn_block_is_a_miss_after_a_start(tmp_path: Path, recovered: str) ->
     assert_lacks(tier, [torn])
     assert_holds(tier, [whole])
     assert tier.usage().corrupt_blocks == 1
-    tier.close()
 
 
 def test_a_torn_replacement_leaves_the_block_before_it(tmp_path: Path) -> None:
@@ -236,7 +227,6 @@ def test_a_torn_replacement_leaves_the_block_before_it(tmp_path: Path) -> None:
     tier = backend.scanned()
     assert_holds(tier, [before])
     assert tier.usage().blocks == 1
-    tier.close()
 
 
 @pytest.mark.parametrize("recovered", ["open", "scanned"])
@@ -253,7 +243,6 @@ def test_swapped_slots_are_never_served_for_each_other(tmp_path: Path, recovered
     for each in (one, other):
         loaded, data = load(tier, each)
         assert loaded == Loaded(Outcome.CORRUPT) or (loaded.block == each.block and data == each.data)
-    tier.close()
 
 
 @pytest.mark.parametrize("recovered", ["open", "scanned"])
@@ -278,7 +267,6 @@ def test_a_truncated_segment_loses_only_its_own_end(tmp_path: Path, recovered: s
     tier.close()
     tier = backend.open()
     assert_holds(tier, [*again, other])
-    tier.close()
 
 
 def test_a_removed_segment_takes_only_its_own_blocks_along(tmp_path: Path) -> None:
@@ -296,7 +284,6 @@ def test_a_removed_segment_takes_only_its_own_blocks_along(tmp_path: Path) -> No
     tier.close()
     tier = backend.scanned()
     assert_holds(tier, [lost, surviving])
-    tier.close()
 
 
 @pytest.mark.parametrize("recovered", ["open", "scanned"])
@@ -315,7 +302,6 @@ def test_a_smaller_budget_holds_from_the_start(backend: DiskBackend, recovered: 
     tier.close()
     tier = backend.open(budget_bytes=budget)
     assert_holds(tier, left)
-    tier.close()
 
 
 def test_data_is_never_taken_for_a_header(tmp_path: Path) -> None:
@@ -334,7 +320,6 @@ def test_data_is_never_taken_for_a_header(tmp_path: Path) -> None:
     _abandoned(tier)
     tier = backend.scanned()
     assert [each.name for each in tier.blocks()] == [small.block.name]
-    tier.close()
 
 
 def test_the_newest_of_two_directories_is_kept(tmp_path: Path) -> None:
@@ -347,7 +332,6 @@ def test_the_newest_of_two_directories_is_kept(tmp_path: Path) -> None:
     tier = DiskBackend(tmp_path / "one", tmp_path / "two").open()
     assert_holds(tier, [newer])
     assert tier.usage().stored_bytes == tier.stored_size(9000)
-    tier.close()
 
 
 def test_a_directory_on_a_full_device_is_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +355,6 @@ def test_a_directory_on_a_full_device_is_recovered(tmp_path: Path, monkeypatch: 
     tier = backend.open()
     assert tier.health(soon()).reason == tier._health().reason
     assert_holds(tier, stored)
-    tier.close()
 
 
 @pytest.mark.parametrize("recovered", ["open", "scanned"])
@@ -393,4 +376,3 @@ def test_names_of_tenants_without_blocks_are_forgotten(tmp_path: Path, recovered
     tier = backend.open()
     assert tier._directories[0].recovered_by == ""
     assert_holds(tier, [surviving, more])
-    tier.close()

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,26 +15,14 @@ from dataplane.tiers.redis.replies import ReplyBuffer
 from dataplane.tiers.redis.tier import RedisTier
 from dataplane.tiers.registry import ParameterError, TierContext, open_tier
 from dataplane.tiers.tier import BlockLoad, BlockStore, Loaded, Outcome, TierError
-from dataplane.tiers.values import value_name, value_size
+from dataplane.tiers.values import value_name
 from tests.threads import join
-from tests.tiers.blocks import (
-    CLUSTER,
-    OTHER_CLUSTER,
-    assert_holds,
-    assert_lacks,
-    block,
-    load,
-    name,
-    soon,
-    store,
-    written_by,
-)
+from tests.tiers.blocks import CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store
 from tests.tiers.redis_server import SLOTS, RedisServer, redis_cluster, redis_server, unused_address, wait_until
+from tests.tiers.shared_faults import MIB, SharedTierFaults, failure_of
 from tests.tiers.tcp_proxy import scripted_server, tcp_proxy
 
 SECRET = "correct-horse-battery"
-SHORT_S = 0.5
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +55,12 @@ def tiers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def fails(tier: RedisTier) -> str:
-    """Return the message with which every call fails; health says the same."""
-    with pytest.raises(TierError) as caught:
-        store(tier, block(1, 100))
-    message = str(caught.value)
-    for call in (lambda: tier.lookup([name(1)], soon()), lambda: tier.delete([name(1)], soon())):
-        with pytest.raises(TierError):
-            call()
-    health = tier.health(soon())
-    assert not health.ok
-    for text in (message, health.reason, repr(tier), repr(tier.usage()), repr(caught.value.__cause__)):
-        assert SECRET not in text
-    assert "\n" not in message
-    return message
+    return failure_of(tier, [SECRET])
+
+
+class TestSharedFaults(SharedTierFaults):
+    def place(self, number: int) -> dict[str, Any]:
+        return {"database": number + 4}
 
 
 def test_a_server_that_is_gone_is_named(tiers: Any) -> None:
@@ -233,40 +213,9 @@ def test_a_server_without_memory_is_full(tiers: Any) -> None:
         assert_lacks(tier, [each for each, outcome in zip(stored, outcomes, strict=True) if outcome is Outcome.FULL])
 
 
-def test_a_silent_connection_is_late_and_is_replaced(tiers: Any, server: RedisServer) -> None:
-    with tcp_proxy(server.port) as proxy:
-        tier = tiers(proxy.address)
-        cached = block(1, 100_000)
-        store(tier, cached)
-        proxy.silent = True
-        memory = memoryview(bytearray(100_000))
-        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [Loaded(Outcome.LATE)]
-        assert tier.store([block(2, 100)], monotonic() + SHORT_S) == [Outcome.LATE]
-        # Of another block, because the server may still carry it out.
-        assert tier.delete([name(3)], monotonic() + SHORT_S) == [Outcome.LATE]
-        assert tier.lookup([name(1)], monotonic() + SHORT_S) == [None]
-        assert not tier.health(monotonic() + SHORT_S).ok
-        proxy.silent = False
-        proxy.drop()
-        wait_until(lambda: tier.health(soon()).ok, "the tier reconnects")
-        assert_holds(tier, [cached])
-
-
 def test_a_server_that_accepts_and_never_answers_is_given_up_after_the_connect_timeout(tiers: Any) -> None:
     with scripted_server(b"", stays_open=True) as mute:
         assert "no answer within 0.3 s" in fails(tiers(mute.address, connect_timeout_s=0.3))
-
-
-def test_a_slow_server_is_late(tiers: Any, server: RedisServer) -> None:
-    with tcp_proxy(server.port) as proxy:
-        tier = tiers(proxy.address)
-        cached = block(1, MIB)
-        store(tier, cached)
-        proxy.slow = True
-        memory = memoryview(bytearray(MIB))
-        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [Loaded(Outcome.LATE)]
-        proxy.slow = False
-        assert_holds(tier, [cached])
 
 
 def test_a_connection_that_is_cut_is_replaced_once(tiers: Any, server: RedisServer) -> None:
@@ -357,29 +306,6 @@ def test_a_block_that_expired_is_not_counted(tiers: Any) -> None:
         wait_until(lambda: tier.usage().blocks == 0, "the tier no longer counts the block")
         # The server received it later than the tier sent it, and so keeps it a little longer.
         wait_until(lambda: tier.lookup([name(1)], soon()) == [None], "the block expires")
-
-
-def test_nodes_share_blocks_and_count_only_their_own(tiers: Any, server: RedisServer) -> None:
-    one, other, foreign = (
-        tiers(server.address, identity=identity, database=5) for identity in (CLUSTER, CLUSTER, OTHER_CLUSTER)
-    )
-    mine, theirs = block(1, 1000), block(2, 2000)
-    store(one, mine)
-    store(other, theirs)
-    assert_holds(one, [mine, theirs])
-    assert_holds(other, [mine, theirs])
-    assert_lacks(foreign, [mine, theirs])
-    assert one.usage().stored_bytes == value_size(1000)
-    assert other.usage().stored_bytes == value_size(2000)
-    assert [each.name for each in foreign.blocks()] == []
-
-
-def test_a_scan_counts_earlier_writes_of_this_node(tiers: Any, server: RedisServer) -> None:
-    stored = [written_by(block(300, 1000), "node-1"), written_by(block(301, 1000), "node-2")]
-    store(tiers(server.address, database=6), *stored)
-    after = tiers(server.address, database=6)
-    assert len(list(after.blocks(soon()))) == len(list(after.blocks(soon()))) == 2
-    assert (after.usage().blocks, after.usage().stored_bytes) == (1, value_size(1000))
 
 
 def test_a_scan_that_repeats_is_given_up(tiers: Any) -> None:

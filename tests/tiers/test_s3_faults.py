@@ -20,26 +20,14 @@ from dataplane.tiers.registry import ParameterError, TierContext, open_tier
 from dataplane.tiers.s3.tier import S3Tier
 from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Encoding, Loaded, Outcome, TierError, writer_number
 from dataplane.tiers.values import value_name, value_prefix, value_size
-from tests.tiers.blocks import (
-    CLUSTER,
-    OTHER_CLUSTER,
-    assert_holds,
-    assert_lacks,
-    block,
-    load,
-    name,
-    soon,
-    store,
-    written_by,
-)
+from tests.tiers.blocks import CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store, written_by
 from tests.tiers.redis_server import unused_address, wait_until
 from tests.tiers.s3_server import BUCKET, S3Server, s3_server
+from tests.tiers.shared_faults import MIB, SHORT_S, SharedTierFaults, failure_of
 from tests.tiers.tcp_proxy import scripted_server, tcp_proxy
 
 SECRET = "wJalrXUtnFEMI/K7MDENG"
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
-SHORT_S = 0.5
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -76,20 +64,12 @@ def tiers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def fails(tier: S3Tier) -> str:
-    """Return the message with which every call fails; health says that the tier is not usable, too."""
-    with pytest.raises(TierError) as caught:
-        store(tier, block(1, 100))
-    message = str(caught.value)
-    for call in (lambda: tier.lookup([name(1)], soon()), lambda: tier.delete([name(1)], soon())):
-        with pytest.raises(TierError):
-            call()
-    health = tier.health(soon())
-    assert not health.ok
-    for text in (message, health.reason, repr(tier), repr(tier.usage())):
-        assert SECRET not in text
-        assert KEY_ID not in text
-        assert "\n" not in text
-    return message
+    return failure_of(tier, [SECRET, KEY_ID])
+
+
+class TestSharedFaults(SharedTierFaults):
+    def place(self, number: int) -> dict[str, Any]:
+        return {"url": f"s3://{BUCKET}/place-{number}"}
 
 
 def http(status: str, code: str = "", headers: str = "") -> bytes:
@@ -196,37 +176,6 @@ def test_a_connection_that_is_cut_is_replaced(tiers: Any, server: S3Server) -> N
         assert_holds(tier, [cached])
 
 
-def test_a_silent_server_is_late(tiers: Any, server: S3Server) -> None:
-    with tcp_proxy(server.port) as proxy:
-        tier = tiers(proxy.address)
-        cached, other = block(1, 100_000), block(2, 100_000)
-        store(tier, cached)
-        proxy.silent = True
-        memory = memoryview(bytearray(100_000))
-        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [Loaded(Outcome.LATE)]
-        assert tier.store([other], monotonic() + SHORT_S) == [Outcome.LATE]
-        # Of another block, because the request may be made again before it is cancelled.
-        assert tier.delete([name(3)], monotonic() + SHORT_S) == [Outcome.LATE]
-        assert tier.lookup([name(1)], monotonic() + SHORT_S) == [None]
-        assert "no answer by the deadline" in tier.health(monotonic() + SHORT_S).reason
-        proxy.silent = False
-        proxy.drop()
-        assert_holds(tier, [cached])
-        assert tier.usage().blocks == 1
-
-
-def test_a_slow_server_is_late(tiers: Any, server: S3Server) -> None:
-    with tcp_proxy(server.port) as proxy:
-        tier = tiers(proxy.address)
-        cached = block(1, MIB)
-        store(tier, cached)
-        proxy.slow = True
-        memory = memoryview(bytearray(MIB))
-        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [Loaded(Outcome.LATE)]
-        proxy.slow = False
-        assert_holds(tier, [cached])
-
-
 def test_a_store_that_is_late_gives_the_memory_back(tiers: Any) -> None:
     with scripted_server(b"", stays_open=True) as mute:
         tier = tiers(mute.address)
@@ -308,21 +257,6 @@ def test_other_clouds_are_reached_at_the_endpoint(
     assert message == f"{url} at http://{strict.address}: access is denied (HTTP 403)"
 
 
-def test_nodes_share_blocks_and_count_only_their_own(tiers: Any, server: S3Server) -> None:
-    url = f"s3://{BUCKET}"
-    one, other, foreign = (tiers(server.address, identity, url=url) for identity in (CLUSTER, CLUSTER, OTHER_CLUSTER))
-    mine, theirs = block(1, 1000), block(2, 2000)
-    store(one, mine)
-    store(other, theirs)
-    assert_holds(one, [mine, theirs])
-    assert_holds(other, [mine, theirs])
-    assert_lacks(foreign, [mine, theirs])
-    assert one.usage().stored_bytes == value_size(1000)
-    assert other.usage().stored_bytes == value_size(2000)
-    assert list(foreign.blocks()) == []
-    assert sorted(each.name for each in one.blocks()) == [mine.block.name, theirs.block.name]
-
-
 def test_a_device_or_a_pipe_is_refused_as_certificates(tiers: Any, tmp_path: Path) -> None:
     """It would be read for ever."""
     pipe = tmp_path / "pipe"
@@ -365,6 +299,14 @@ def test_the_budget_bounds_writes_of_a_node(tiers: Any, server: S3Server) -> Non
     assert store(tier, stored[2]) == [Outcome.OK]
 
 
+def test_the_budget_counts_earlier_writes_that_were_listed(tiers: Any, server: S3Server) -> None:
+    url = f"s3://{BUCKET}/restart"
+    store(tiers(server.address, url=url), written_by(block(300, 1000), "node-1"))
+    after = tiers(server.address, url=url, budget_bytes=value_size(1000))
+    assert len(list(after.blocks(soon()))) == 1
+    assert store(after, block(301, 1000)) == [Outcome.FULL]
+
+
 def test_no_more_bytes_are_read_than_requested(tiers: Any) -> None:
     size = value_size(100)
     lines = (
@@ -405,18 +347,6 @@ def test_an_endless_listing_without_blocks_is_stopped(tiers: Any) -> None:
         tier = tiers(endless.address, retries=0)
         with pytest.raises(TierError, match=r"no answer by the deadline|the list of objects repeats"):
             list(tier.blocks(monotonic() + 2 * SHORT_S))
-
-
-def test_a_listing_counts_earlier_writes_of_this_node(tiers: Any, server: S3Server) -> None:
-    stored = [written_by(block(300, 1000), "node-1"), written_by(block(301, 1000), "node-2")]
-    store(tiers(server.address, url=f"s3://{BUCKET}/restart"), *stored)
-    after = tiers(server.address, url=f"s3://{BUCKET}/restart", budget_bytes=value_size(1000))
-    assert after.usage().blocks == 0
-    assert len(list(after.blocks(soon()))) == len(list(after.blocks(soon()))) == 2
-    assert (after.usage().blocks, after.usage().stored_bytes) == (1, value_size(1000))
-    assert store(after, block(302, 1000)) == [Outcome.FULL]
-    after.delete([stored[0].block.name], soon())
-    assert after.usage().blocks == 0
 
 
 def test_an_object_that_claims_to_be_larger_than_its_block_is_not_decoded(tiers: Any, server: S3Server) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from dataplane.tiers.registry import TierContext, open_tier
 from dataplane.tiers.s3 import worker_process
-from dataplane.tiers.s3.faults import StoreRequestFailed
-from dataplane.tiers.s3.messages import GetObject, PutObject
+from dataplane.tiers.s3.messages import GetObject, PutObject, StoreRequestFailed
 from dataplane.tiers.s3.request_memory import RequestMemory
 from dataplane.tiers.s3.worker_process import PendingRequest, WorkerProcess
 from dataplane.tiers.tier import Outcome
@@ -24,7 +23,6 @@ MIB = 1 << 20
 TIMEOUT_S = 60.0
 _SCRIPT = """
 import mmap, os, signal, socket, sys
-from dataplane.tiers.s3.faults import RequestFault
 from dataplane.tiers.s3.messages import *
 from dataplane.tiers.tier import Outcome
 sock, memory_fd = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])

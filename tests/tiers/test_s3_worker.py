@@ -13,7 +13,7 @@ import pytest
 
 from dataplane.tiers.registry import TierContext, open_tier
 from dataplane.tiers.s3 import client
-from dataplane.tiers.s3.faults import StoreRequestFailed
+from dataplane.tiers.s3.messages import StoreRequestFailed
 from dataplane.tiers.s3.tier import S3Tier
 from dataplane.tiers.tier import TierError
 from tests.tiers.blocks import CLUSTER, assert_holds, block, load, name, soon, store

@@ -21,7 +21,7 @@ from dataplane.copies.driven.copy_requests import checked_blocks, parts_of, sums
 from dataplane.copies.driven.host_pools import MappedSegments, OpenHostPool
 from dataplane.copies.driven.registrations import Registration, check
 from dataplane.copies.gpu_copies import GpuCopyReader, GpuCopyService
-from dataplane.core.driven import DrivenCore
+from dataplane.core.inprocess import DrivenCore
 from dataplane.devices.paged import I64
 from dataplane.io.loop import Loop
 from dataplane.io.peers import Peer, has_exited

@@ -10,7 +10,7 @@ import numpy as np
 from dataplane.copies.copying import CopyFailed
 from dataplane.copies.driven.caches import CachePart, EngineCache
 from dataplane.copies.driven.host_pools import OpenHostPool
-from dataplane.core.engines.storing import check_keys
+from dataplane.core.packed_keys import check_keys
 from dataplane.devices.paged import I64
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ProtocolError

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import TYPE_CHECKING, Literal
 
-from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.keys import KEY_BYTES, split_keys
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
@@ -97,9 +97,7 @@ class RecentChains:
     def get(self, end: bytes) -> tuple[bytes, ...] | None:
         """Return all keys of the prefix with this last key, or None if they are no longer known."""
         keys = self._chains.get(end)
-        if keys is None:
-            return None
-        return tuple(keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
+        return None if keys is None else tuple(split_keys(keys))
 
 
 @dataclass(slots=True)

@@ -11,12 +11,13 @@ from dataplane.core.blocks.slabs import Slot, slot_bytes
 from dataplane.core.engines.engines import Engine, OpenReservation
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.journal.recovery_table import B_RESERVATION
+from dataplane.core.packed_keys import check_keys
 from dataplane.core.pool.hints import Hint
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tenants.tenant import Tenant
 from dataplane.policies.admission import Admission
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
-from dataplane.protocol.engine import CHECKSUM_BYTES, MAX_KEYS_PER_REQUEST, Commit, HintedReserve, Reserve
+from dataplane.protocol.engine import CHECKSUM_BYTES, Commit, HintedReserve, Reserve
 from dataplane.protocol.events import BlocksRefused, BlocksStored, ReservationAborted, ReservationExpired
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import U64, pack_keys
@@ -118,8 +119,7 @@ class StoreService:
         hint: Hint | None,
         now: float,
     ) -> None:
-        timestamp = self._pool.sweeps.timestamp(now)
-        keys = message.keys
+        keys, timestamp = message.keys, self._pool.sweeps.timestamp(now)
         at_once = list(writing)
         granted.segments[at_once] = [block.slot.slab.segment.number for block in writing.values()]
         granted.offsets[at_once] = [block.slot.offset for block in writing.values()]
@@ -213,12 +213,11 @@ class StoreService:
             full = pool.used_bytes + size > pool.slabs.capacity_bytes
             count, refusal = described, Code.POOL_FULL if full else Code.NO_DESCRIPTOR
         slots, reason = self._room.take_slots(tenant, message.space, size, count, now)
-        if reason is not None:
-            refusal = reason
+        refusal = refusal if reason is None else reason
         chosen = missing[: len(slots)]
-        writing, index_refusal = self._create_blocks(engine, message, words, index_slots, chosen, slots, tenant, now)
-        if index_refusal is not None:
-            refusal = index_refusal
+        writing = self._create_blocks(engine, message, words, index_slots, chosen, slots, tenant, now)
+        if len(writing) < len(chosen):
+            refusal = Code.INDEX_FULL
         if tenant.rate is not None and not from_tier:
             tenant.rate.spend(size * len(writing))
         return writing, refusal
@@ -285,10 +284,10 @@ class StoreService:
         slots: Sequence[Slot],
         tenant: Tenant,
         now: float,
-    ) -> tuple[dict[int, Block], Code | None]:
+    ) -> dict[int, Block]:
+        """Return blocks for as many of the chosen keys as the index has room for, by position."""
         pool = self._pool
         writing: dict[int, Block] = {}
-        refusal: Code | None = None
         entries = pool.table.free_entries(index_slots, chosen) if chosen else []
         marks: list[int] = (words[chosen, 0] ^ np.uint64(message.space)).tolist()
         for number, (at, slot, entry) in enumerate(zip(chosen, slots, entries, strict=True)):
@@ -297,7 +296,6 @@ class StoreService:
             )
             if entry_slot is None:
                 self._room.give_slots(slots[number:])
-                refusal = Code.INDEX_FULL
                 break
             key = message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)]
             writing[at] = pool.table.add(
@@ -310,7 +308,7 @@ class StoreService:
             recovery_table.assigned(B_RESERVATION, number)
             pool.table.reserve(blocks, words[list(writing)], engine.client, number)
             pool.charge(tenant, blocks)
-        return writing, refusal
+        return writing
 
     def _refuse(self, engine: Engine, tenant: Tenant, message: Reserve, code: Code, blocks: int, now: float) -> None:
         tenant.refuse(code, blocks)
@@ -434,17 +432,12 @@ class StoreService:
 
     def _drop(self, engine: Engine, reservation: OpenReservation, now: float) -> None:
         """Abort the blocks of a reservation that were not published."""
-        left = list(reservation.writing.values())
-        if not left:
+        blocks = len(reservation.writing)
+        size = self._free(reservation, BlockStep.ABORT)
+        if not blocks or reservation.from_tier:
             return
-        size = sum(block.charge for block in left)
-        for block in left:
-            self._pool.release(block, BlockStep.ABORT)
-        reservation.writing.clear()
-        if reservation.from_tier:
-            return
-        self._pool.totals.aborted_blocks += len(left)
-        self._pool.emit(ReservationAborted(now, engine.client, shown(reservation.tenant.salt), len(left), size))
+        self._pool.totals.aborted_blocks += blocks
+        self._pool.emit(ReservationAborted(now, engine.client, shown(reservation.tenant.salt), blocks, size))
 
     def expire(self, engine: Engine, now: float) -> None:
         """Quarantine the blocks of reservations whose deadline has passed."""
@@ -477,9 +470,12 @@ class StoreService:
 
     def release_quarantined(self, reservation: OpenReservation) -> int:
         """Release the quarantined bytes of a reservation, and return their number."""
+        return self._free(reservation, BlockStep.RELEASE)
+
+    def _free(self, reservation: OpenReservation, step: BlockStep) -> int:
         size = sum(block.charge for block in reservation.writing.values())
         for block in reservation.writing.values():
-            self._pool.release(block, BlockStep.RELEASE)
+            self._pool.release(block, step)
         reservation.writing.clear()
         return size
 
@@ -500,17 +496,3 @@ def _sorted_out(found: Sequence[Block | None], granted: GrantResult) -> tuple[li
         else:
             granted.outcomes[at] = ReserveOutcome.BUSY
     return missing, ready
-
-
-def check_keys(keys: bytes) -> U64:
-    """Return the packed keys of a request as words [n, 4]. Raise ProtocolError(BAD_KEYS) if they are malformed."""
-    number, rest = divmod(len(keys), KEY_BYTES)
-    if rest or not 1 <= number <= MAX_KEYS_PER_REQUEST:
-        raise ProtocolError(
-            Code.BAD_KEYS,
-            f"expected 1 to {MAX_KEYS_PER_REQUEST} keys of {KEY_BYTES} bytes, got {len(keys)} bytes",
-            "keys",
-        )
-    if number > 1 and len({keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)}) != number:
-        raise ProtocolError(Code.BAD_KEYS, "expected each key once", "keys")
-    return pack_keys(keys)

@@ -1,5 +1,5 @@
 """Eviction: choose victims and make room for stores, limits and watermarks.
 
 `reclaimer` is the entry point. `victim_iterator` yields candidates across accounts, `reclaim_plan` selects those that
-make usable room, `ancestors` finds the chains before leased blocks, and `refusals` remembers failed searches.
+make usable room, and `ancestors` finds the chains before leased blocks.
 """

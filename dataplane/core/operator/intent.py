@@ -35,7 +35,7 @@ from dataplane.protocol.control.records import (
 from dataplane.protocol.control.snapshots import Fault, Observed, Snapshot, SnapshotType, digest_of
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.events import PinExpired
-from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.keys import KEY_BYTES, split_keys
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.salts import check_salt, shown
 from dataplane.protocol.spaces import MAX_NAME_CHARACTERS
@@ -86,20 +86,33 @@ def _records(
     return records, faults[:MAX_FAULTS]
 
 
-def _check_quota(path: str, spec: QuotaSpec) -> list[Fault]:
-    faults = _check_tenant(path, spec.tenant)
-    for name, low in (("limit_bytes", 0), ("floor_bytes", 0), ("pin_budget_bytes", 0), ("store_rate_bytes", 1)):
-        value = getattr(spec, name)
+def _check_bytes(path: str, record: object, low_by_name: Mapping[str, int]) -> list[Fault]:
+    """Check fields that are None or a number of bytes."""
+    faults = []
+    for name, low in low_by_name.items():
+        value = getattr(record, name)
         if value is not None and not low <= value <= MAX_SIZE_BYTES:
             message = f"expected {low} to {MAX_SIZE_BYTES}, got {value}"
             faults.append(_fault(f"{path}.{name}", Code.BAD_FIELD, message))
+    return faults
+
+
+def _check_floor(path: str, quota: QuotaSpec | TierQuota) -> list[Fault]:
+    if quota.limit_bytes is None or not 0 <= quota.limit_bytes < quota.floor_bytes:
+        return []
+    message = f"expected at most the limit of {quota.limit_bytes}, got {quota.floor_bytes}"
+    return [_fault(f"{path}.floor_bytes", Code.BAD_FIELD, message)]
+
+
+def _check_quota(path: str, spec: QuotaSpec) -> list[Fault]:
+    faults = _check_tenant(path, spec.tenant)
+    faults += _check_bytes(
+        path, spec, {"limit_bytes": 0, "floor_bytes": 0, "pin_budget_bytes": 0, "store_rate_bytes": 1}
+    )
     if not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:
         message = f"expected {MIN_WEIGHT} to {MAX_WEIGHT}, got {spec.weight}"
         faults.append(_fault(f"{path}.weight", Code.BAD_FIELD, message))
-    if spec.limit_bytes is not None and 0 <= spec.limit_bytes < spec.floor_bytes:
-        message = f"expected at most the limit of {spec.limit_bytes}, got {spec.floor_bytes}"
-        faults.append(_fault(f"{path}.floor_bytes", Code.BAD_FIELD, message))
-    return faults + _check_quota_tiers(f"{path}.tiers", spec.tiers)
+    return faults + _check_floor(path, spec) + _check_quota_tiers(f"{path}.tiers", spec.tiers)
 
 
 def _check_quota_tiers(path: str, tiers: Mapping[str, TierQuota]) -> list[Fault]:
@@ -111,14 +124,8 @@ def _check_quota_tiers(path: str, tiers: Mapping[str, TierQuota]) -> list[Fault]
         if not is_tier_name(name):
             faults.append(_fault(path, Code.BAD_FIELD, f"{EXPECTED_TIER_NAME}, got {name!r}"))
             continue
-        for field_name in ("floor_bytes", "limit_bytes"):
-            value = getattr(quota, field_name)
-            if value is not None and not 0 <= value <= MAX_SIZE_BYTES:
-                message = f"expected 0 to {MAX_SIZE_BYTES}, got {value}"
-                faults.append(_fault(f"{path}.{name}.{field_name}", Code.BAD_FIELD, message))
-        if quota.limit_bytes is not None and 0 <= quota.limit_bytes < quota.floor_bytes:
-            message = f"expected at most the limit of {quota.limit_bytes}, got {quota.floor_bytes}"
-            faults.append(_fault(f"{path}.{name}.floor_bytes", Code.BAD_FIELD, message))
+        faults += _check_bytes(f"{path}.{name}", quota, {"floor_bytes": 0, "limit_bytes": 0})
+        faults += _check_floor(f"{path}.{name}", quota)
     return faults
 
 
@@ -253,42 +260,35 @@ class Intent:
 
     def apply(self, snapshot: Snapshot, bodies: Mapping[str, bytes], now: float) -> list[Fault]:
         """Apply a snapshot, or return every fault and change nothing."""
-        faults = self.stale(snapshot)
-        if faults:
-            return faults
-        if snapshot.type == "quotas":
-            quotas, faults = _quotas(snapshot)
-            if not faults:
-                self._apply_quotas(quotas, now)
-        elif snapshot.type == "policies":
-            policies, faults = _policies(snapshot)
-            if not faults:
-                self._apply_policies(policies, now)
-        elif snapshot.type == "tiers":
-            tiers, faults = _tiers(snapshot, self.tiers)
-            if not faults and self.tiers is not None:
-                self.tiers.apply(list(tiers.values()), now)
-        else:
-            bodies = {**self.bodies, **bodies}
-            pins, faults = _pins(snapshot, bodies)
-            if not faults:
-                self._apply_pins(pins, bodies, now)
+        faults, put_in_force = self._checked(snapshot, bodies, now)
         if not faults:
+            put_in_force()
             self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)
         return faults
 
     def faults(self, snapshot: Snapshot, bodies: Mapping[str, bytes]) -> list[Fault]:
         """Return the faults that `apply` would find in a snapshot, without changing anything."""
-        faults = self.stale(snapshot)
-        if faults:
-            return faults
+        return self._checked(snapshot, bodies, 0.0)[0]
+
+    def _checked(
+        self, snapshot: Snapshot, bodies: Mapping[str, bytes], now: float
+    ) -> tuple[list[Fault], Callable[[], None]]:
+        """Return the faults of a snapshot, and what puts it in force if there are none."""
+        if faults := self.stale(snapshot):
+            return faults, lambda: None
         if snapshot.type == "quotas":
-            return _quotas(snapshot)[1]
+            quotas, faults = _quotas(snapshot)
+            return faults, lambda: self._apply_quotas(quotas, now)
         if snapshot.type == "policies":
-            return _policies(snapshot)[1]
+            policies, faults = _policies(snapshot)
+            policy = next(iter(policies.values()), PolicySpec(POLICY_IN_FORCE))
+            return faults, lambda: self.put_in_force(policy, now)
         if snapshot.type == "tiers":
-            return _tiers(snapshot, self.tiers)[1]
-        return _pins(snapshot, {**self.bodies, **bodies})[1]
+            tiers, faults = _tiers(snapshot, self.tiers)
+            return faults, lambda: None if self.tiers is None else self.tiers.apply(list(tiers.values()), now)
+        known_bodies = {**self.bodies, **bodies}
+        pins, faults = _pins(snapshot, known_bodies)
+        return faults, lambda: self._apply_pins(pins, known_bodies, now)
 
     # ---- quotas
 
@@ -348,9 +348,6 @@ class Intent:
 
     # ---- policies
 
-    def _apply_policies(self, specs: Mapping[int, PolicySpec], now: float) -> None:
-        self.put_in_force(next(iter(specs.values()), PolicySpec(POLICY_IN_FORCE)), now)
-
     def put_in_force(self, spec: PolicySpec, now: float) -> None:
         """Change the eviction policy without dropping cached blocks."""
         pool = self.pool
@@ -382,7 +379,7 @@ class Intent:
             keys = known.get(spec.keys_digest)
             if keys is None:
                 body = bodies[spec.keys_digest]
-                keys = tuple(dict.fromkeys(body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES)))
+                keys = tuple(dict.fromkeys(split_keys(body)))
                 known[spec.keys_digest] = keys
             pin = Pin(spec, keys, spec.expires_at)
             pins.add(pin)

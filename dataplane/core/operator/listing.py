@@ -1,7 +1,7 @@
-"""List cached blocks for operators, in pages that each cover a bounded number of descriptors.
+"""List cached blocks for operators, and look up chains as an engine would, without attaching to the node.
 
-Descriptors never move, so a descriptor number serves as the cursor: a block that stays throughout the listing is listed
-exactly once.
+Listings come in pages that each cover a bounded number of descriptors. Descriptors never move, so a descriptor number
+serves as the cursor: a block that stays throughout the listing is listed exactly once.
 """
 
 from __future__ import annotations
@@ -11,30 +11,34 @@ from itertools import islice
 import numpy as np
 
 from dataplane.core.blocks.blocks import Block
-from dataplane.core.blocks.leases import LeaseTable
-from dataplane.core.engines.storing import check_keys
 from dataplane.core.journal.recovery_table import ROW_TENANT_OWNER
 from dataplane.core.operator.scopes import spaces_of
+from dataplane.core.packed_keys import check_keys
 from dataplane.core.pool.lineage import among
 from dataplane.core.pool.pins import strongest
 from dataplane.core.pool.pool import Pool
 from dataplane.protocol.checksums import NONE
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks
-from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.layout import COLD_CHECKSUM, HOT_KEY, HOT_SPACE_SEGMENT, I64
+from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks, LookupChain, SpaceHits
+from dataplane.protocol.keys import split_keys
+from dataplane.protocol.layout import COLD_CHECKSUM, COLD_TENANT, HOT_KEY, HOT_SPACE_SEGMENT, I64, U64, leading
 from dataplane.protocol.salts import check_salt
-from dataplane.protocol.spaces import Space
+from dataplane.protocol.spaces import MAX_NAME_CHARACTERS, Space
 from dataplane.protocol.states import STATE_MASK, State
 
 LOOKED_AT = 32_768
 """Maximum number of descriptors that one message examines."""
 MAX_PINS_SHOWN = 8
+MAX_LOOKED_UP = 16_384
+"""Maximum number of keys times spaces that one message looks up; at least one space is always looked up."""
+MAX_SPACES = 512
+"""Maximum number of spaces in one answer of a look-up."""
+L1 = "l1"
 _LOW32 = np.uint64(0xFFFFFFFF)
 _STATE = np.uint64(STATE_MASK)
 
 
-def list_blocks(pool: Pool, leases: LeaseTable, message: ListBlocks) -> tuple[list[CachedBlock], int]:
+def list_blocks(pool: Pool, message: ListBlocks) -> tuple[list[CachedBlock], int]:
     """Return the next blocks and the cursor of the next page (0: no more). Raise ProtocolError on failure."""
     if not 1 <= message.limit <= MAX_LISTED_BLOCKS:
         raise ProtocolError(Code.BAD_FIELD, f"expected 1 to {MAX_LISTED_BLOCKS}, got {message.limit}", "limit")
@@ -44,7 +48,7 @@ def list_blocks(pool: Pool, leases: LeaseTable, message: ListBlocks) -> tuple[li
     if len(numbers) > message.limit:
         numbers = numbers[: message.limit]
         following = int(numbers[-1]) + 1
-    lease_counts = leases.counts(numbers, pool.table.space_of[numbers])
+    lease_counts = pool.leases.counts(numbers, pool.table.space_of[numbers])
     chosen = [pool.table.blocks[number] for number in numbers.tolist()]
     spaces = {number: pool.spaces.by_number[number] for number in {each.space for each in chosen}}
     identities = {number: space.identity() for number, space in spaces.items()}
@@ -72,8 +76,7 @@ def _matching(pool: Pool, message: ListBlocks, first: int, last: int) -> I64:
         chosen &= np.isin(hot[:, HOT_SPACE_SEGMENT] & _LOW32, np.array(served, np.uint64))
     if message.keys:
         check_keys(message.keys)
-        keys = [message.keys[at : at + KEY_BYTES] for at in range(0, len(message.keys), KEY_BYTES)]
-        chosen &= among(hot[:, HOT_KEY : HOT_KEY + 4], keys)
+        chosen &= among(hot[:, HOT_KEY : HOT_KEY + 4], split_keys(message.keys))
     return np.flatnonzero(chosen) + first
 
 
@@ -88,7 +91,7 @@ def _described(pool: Pool, block: Block, space: Space, identity: str, leases: in
         tenant=block.tenant.salt,
         model=space.model,
         space=identity,
-        tier="l1",
+        tier=L1,
         state="invalidated" if ready and (block in pool.dead or pool.invalid(block)) else state.name.lower(),
         bytes=block.nbytes,
         charged_bytes=block.charge,
@@ -108,3 +111,45 @@ def _described(pool: Pool, block: Block, space: Space, identity: str, leases: in
         world_size=space.world_size,
         rank=space.rank,
     )
+
+
+def look_up(pool: Pool, message: LookupChain) -> tuple[list[SpaceHits], int]:
+    """Return hits in the next spaces of a model and the cursor of the next page (0: no more).
+
+    Raise ProtocolError on failure.
+    """
+    words = check_keys(message.keys)
+    if not message.model or len(message.model) > MAX_NAME_CHARACTERS:
+        raise ProtocolError(
+            Code.BAD_FIELD, f"expected 1 to {MAX_NAME_CHARACTERS} characters, got {len(message.model)}", "model"
+        )
+    if message.tenant is not None:
+        check_salt(message.tenant)
+    numbers = sorted(number for number in pool.spaces.of_model(message.model) if number > message.after)
+    found: list[SpaceHits] = []
+    looked_up, last = 0, message.after
+    for number in numbers:
+        use = pool.slabs.spaces.get(number)
+        holds = use is not None and use.slots > 0
+        if len(found) >= MAX_SPACES or (holds and found and looked_up + len(words) > MAX_LOOKED_UP):
+            return found, last
+        last = number
+        hits, resident = (0, 0)
+        if holds:
+            looked_up += len(words)
+            hits, resident = _hits(pool, words, number, message.tenant)
+        space = pool.spaces.by_number[number]
+        found.append(SpaceHits(space.identity(), space, {L1: hits}, {L1: resident}))
+    return found, 0
+
+
+def _hits(pool: Pool, words: U64, space: int, salt: str | None) -> tuple[int, int]:
+    """Return the number of leading readable blocks, and of all readable blocks, of a chain in a space."""
+    memory = pool.table.memory
+    numbers, _, good = memory.find_ready(words, space)
+    if salt is not None:
+        tenant = pool.tenants.by_salt.get(salt)
+        if tenant is None:
+            return 0, 0
+        good &= memory.cold.take(numbers, axis=0, mode="clip")[:, COLD_TENANT] == np.uint64(tenant.number)
+    return leading(good), int(np.count_nonzero(good))

@@ -3,7 +3,6 @@
     tier_state  one tier: its record, what it holds, what waits for it, its counters
     contents    what one tier holds, charged to tenants, in eviction order
     tier_pins   pins in one tier: what it does not evict, and how many blocks of each pin it holds
-    shares      what the quotas of tenants mean in one tier
     pinned_chains  chains of pins that changed, looked up in parts
     pin_loads   loads of blocks of guaranteed pins that only tiers hold
     spills      copies to tiers: which blocks wait for which tier, and what an outcome means
@@ -14,7 +13,7 @@
     cascades    copies of blocks that a tier evicts soon to the next tier
     listings    what this node wrote to shared tiers before it started
     existence   blocks that other nodes wrote to shared tiers
-    tombstones  invalidations that tiers may not have carried out yet
+    invalidations  what an invalidation covers, and how one tier carries it out
     tiering     the tiers of a node together, and their effect on the pool
 
 Nothing here does I/O or reads a clock: `dataplane.tiering.mover` carries out the decisions on threads, and reports the

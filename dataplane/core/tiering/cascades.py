@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dataplane.core.tiering.contents import TierEntry
 from dataplane.core.tiering.tier_state import TierState
+from dataplane.core.tiering.transfers import TransferMove
 from dataplane.tiers.tier import BlockName
 
 if TYPE_CHECKING:
@@ -31,17 +32,13 @@ LASTING = frozenset({"budget", "limit", "size"})
 """Reasons that hold until the block is evicted. After others, a copy is tried again, RETRY_S seconds later."""
 
 
-class Cascade:
-    """The copies from one tier to the next one."""
+class Cascade(TransferMove):
+    """The copies from one tier to the next one. Like those of spills, they may evict any block of the target."""
 
-    began = inf
-    """Like those of spills, its copies may evict any block of the target."""
     urgent = True
 
     def __init__(self, source: TierState, target: TierState) -> None:
-        self.source, self.tier = source, target
-        self.copying: set[BlockName] = set()
-        """Blocks that wait for their copy, or are being copied."""
+        super().__init__(source, target, began=inf)
         self.refused: dict[BlockName, float] = {}
         """Blocks whose copy was refused, and the time when it is tried again."""
         self._looked_at = -inf
@@ -97,7 +94,8 @@ class Cascades:
         """Take the outcomes of copies, and choose blocks that tiers evict soon."""
         for source, cascade in list(self._cascades.items()):
             if source not in self._tiering.tiers or self.target(source) is not cascade.tier:
-                self._end(cascade)
+                self._tiering.transfers.end(cascade)
+                del self._cascades[source]
         for cascade in self._current():
             self._look_at_copies(cascade, now)
             if cascade.looks_again(now, hurried=False):
@@ -120,24 +118,13 @@ class Cascades:
         if name not in cascade.copying and not self._is_elsewhere(cascade, name):
             cascade.tier.refuse(EVICTED, name)
 
-    def _end(self, cascade: Cascade) -> None:
-        self._tiering.transfers.cancel(cascade)
-        for name in cascade.copying:
-            cascade.tier.watched.pop(name, None)
-        del self._cascades[cascade.source]
-
     def _look_at_copies(self, cascade: Cascade, now: float) -> None:
         target = cascade.tier
-        for name in list(cascade.copying):
-            if self._tiering.transfers.is_pending(cascade, name):
-                continue
+        for name, reason in self._tiering.transfers.take_ended(cascade):
             if name not in target.contents.entries and name not in cascade.source.contents.entries:
                 target.refuse(EVICTED, name)
             elif name not in target.contents.entries:
-                reason = target.watched.get(name, "")
                 cascade.refused[name] = inf if reason in LASTING else now + RETRY_S
-            target.watched.pop(name, None)
-            cascade.copying.discard(name)
 
     def _choose(self, cascade: Cascade, now: float) -> None:
         """Copy blocks that the source evicts soon and no other tier holds. Blocks that are used in memory are left,
@@ -155,8 +142,6 @@ class Cascades:
                 continue
             if self._tiering.spills.is_used_in_memory(entry, spaces):
                 continue
-            cascade.copying.add(name)
-            cascade.tier.watched.setdefault(name, "")
             self._tiering.transfers.add(cascade, name)
         if cascade.copying:
             self._tiering.on_work()

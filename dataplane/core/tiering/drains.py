@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dataplane.core.tiering.tier_state import TierState
+from dataplane.core.tiering.tier_state import TAKES_NOTHING, TierState
+from dataplane.core.tiering.transfers import TransferMove
 from dataplane.tiers.tier import BlockName
 
 if TYPE_CHECKING:
@@ -20,18 +21,13 @@ MAX_OUTSTANDING = 1024
 """Maximum number of blocks that wait for their copy."""
 PASS_S = 5.0
 """Pause between two passes."""
-TAKES_NOTHING = frozenset({"off", "drain"})
-"""Values of `spill` of tiers that get no blocks of a drain."""
 
 
-class TierDrain:
+class TierDrain(TransferMove):
     """The drain of one tier."""
 
-    urgent = False
-
     def __init__(self, source: TierState, target: TierState, now: float) -> None:
-        self.source, self.tier, self.began = source, target, now
-        self.copying: set[BlockName] = set()
+        super().__init__(source, target, began=now)
         self.at = 0
         """Number of the next block to look at in `TierContents.numbered`."""
         self.refused_blocks = 0
@@ -72,20 +68,17 @@ class Drains:
         for source, drain in list(self._drains.items()):
             gone = source not in self._tiering.tiers or source.spec.spill != "drain"
             if gone or self.target(source) is not drain.tier:
-                self._end(drain)
+                self._tiering.transfers.end(drain)
+                del self._drains[source]
         for source in self._tiering.tiers:
             target = self.target(source) if source.spec.spill == "drain" else None
             if target is not None:
                 self._step(self._drains.setdefault(source, TierDrain(source, target, now)), now)
 
-    def _end(self, drain: TierDrain) -> None:
-        self._tiering.transfers.cancel(drain)
-        for name in drain.copying:
-            drain.tier.watched.pop(name, None)
-        del self._drains[drain.source]
-
     def _step(self, drain: TierDrain, now: float) -> None:
-        self._look_at_copies(drain)
+        for name, _ in self._tiering.transfers.take_ended(drain):
+            if name in drain.source.contents.entries and name not in drain.tier.contents.entries:
+                drain.refused_blocks += 1
         numbered = drain.source.contents.numbered
         ready = drain.source.serves and drain.tier.serves and drain.source.listed_blocks is None
         if ready and now >= drain.begins_at:
@@ -94,26 +87,12 @@ class Drains:
                 entry = numbered[drain.at]
                 drain.at += 1
                 if entry is not None and not self._is_elsewhere(entry.stored.name):
-                    self._copy(drain, entry.stored.name)
+                    self._tiering.transfers.add(drain, entry.stored.name)
             if drain.copying:
                 self._tiering.on_work()
         drain.count(len(numbered) - drain.at)
         if ready and drain.at >= len(numbered) and not drain.copying:
             drain.at, drain.refused_blocks, drain.begins_at = 0, 0, now + PASS_S
-
-    def _copy(self, drain: TierDrain, name: BlockName) -> None:
-        drain.copying.add(name)
-        drain.tier.watched.setdefault(name, "")
-        self._tiering.transfers.add(drain, name)
-
-    def _look_at_copies(self, drain: TierDrain) -> None:
-        for name in list(drain.copying):
-            if self._tiering.transfers.is_pending(drain, name):
-                continue
-            if name in drain.source.contents.entries and name not in drain.tier.contents.entries:
-                drain.refused_blocks += 1
-            drain.tier.watched.pop(name, None)
-            drain.copying.discard(name)
 
     def _is_elsewhere(self, name: BlockName) -> bool:
         """Return whether a tier that does not drain holds a block."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from dataplane.core.engines.storing import check_keys
+from dataplane.core.packed_keys import check_keys
 from dataplane.core.tiering.load_queue import LoadQueue, LoadRequest
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import Commit, Reserve
-from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.keys import split_keys
 from dataplane.protocol.layout import pack_keys
 from dataplane.tiers.tier import BlockName, StoredBlock
 
@@ -113,7 +113,7 @@ class Loads:
         words = check_keys(keys)
         if self._pool.spaces.by_number.get(space) is None:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {space} is not attached", "space")
-        each = [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]
+        each = split_keys(keys)
         ready = self._pool.table.memory.leading_ready(words, space)[0]
         request = LoadRequest(client, space, each, deadline, at=len(ready), tenant=tenant)
         if request.at >= len(each):
@@ -151,7 +151,7 @@ class Loads:
     def withdraw(self, client: int, space: int, keys: bytes) -> None:
         """Cancel a request of an engine for exactly these keys, if there is one. Raise ProtocolError."""
         check_keys(keys)
-        each = [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]
+        each = split_keys(keys)
         batches = {self._loading[space, key] for key in each if (space, key) in self._loading}
         for request in chain(self._queue.of(client), *(batch.requests for batch in batches)):
             if (request.client, request.space, request.keys) == (client, space, each):

@@ -11,8 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from dataplane.core.operator import scopes
-from dataplane.core.tiering.move_chains import ChainSelection
-from dataplane.core.tiering.tier_moves import CANCELLED
+from dataplane.core.tiering.move_chains import CANCELLED, ChainSelection, SelectedMove
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.layout import pack_keys
@@ -138,9 +137,7 @@ class MoveToTier:
         self._tiering.spills.move_cancelled(self.tier, self._queued)
         for name in waiting:
             self._forget(name)
-        count = len(self._left) + len(waiting) + len(self._releasing)
-        if count:
-            self.state.refuse(CANCELLED, count)
+        self.state.refuse(CANCELLED, len(self._left) + len(waiting) + len(self._releasing))
         self._left.clear()
         self._releasing.clear()
 
@@ -149,9 +146,8 @@ class MoveToTier:
         for name in self._copying:
             self.tier.watched.pop(name, None)
             self.tier.moving.pop(name, None)
-        for why, count in ((reason, len(self._left) + len(self._copying)), ("leased", len(self._releasing))):
-            if count:
-                self.state.refuse(why, count)
+        self.state.refuse(reason, len(self._left) + len(self._copying))
+        self.state.refuse("leased", len(self._releasing))
         self._left.clear()
 
     def _name(self, block: Block) -> BlockName | None:
@@ -163,32 +159,21 @@ class MoveToTier:
         return any(bundle.strength != "soft" for bundle in self._pool.pins.marked.get(block, ()))
 
 
-class MoveToMemory:
+class MoveToMemory(SelectedMove):
     """Loads blocks of tiers into memory."""
 
     tier: TierState | None = None
 
     def __init__(self, node: Node, tiering: Tiering, message: Move, state: MoveState, deadline: float) -> None:
-        self.state = state
+        selection = ChainSelection(node.pool, tiering, message.scope, attach=not message.dry_run)
+        super().__init__(state, selection, dry_run=message.dry_run)
         self._tiering, self._pool = tiering, node.pool
         self._tenant = message.scope.tenant
         self._deadline = deadline
-        self._dry_run = message.dry_run
-        self._selection = ChainSelection(node.pool, tiering, message.scope, attach=not message.dry_run)
-        self._selecting = True
         self._requests: list[tuple[LoadRequest | None, ChainPart]] = []
         self._budget_bytes = int(MAX_LOADED_RATIO * node.pool.slabs.capacity_bytes)
 
-    def step(self, now: float) -> bool:
-        if self._selecting:
-            self._selecting = self._selection.step()
-            if self._selecting:
-                return False
-            self.state.blocks, self.state.bytes = self._selection.blocks, self._selection.bytes
-            if self._dry_run:
-                return True
-            if self._selection.unreachable:
-                self.state.refuse("detached", self._selection.unreachable)
+    def _advance(self, now: float) -> bool:
         self._look_at_requests(now)
         self._ask()
         return not (self._requests or self._selection.parts)
@@ -198,7 +183,7 @@ class MoveToMemory:
         # Requests of engines come first: ask for nothing while others wait.
         while parts and len(self._requests) < MAX_REQUESTS and loads.serves_only(self._tiering.client):
             part = parts.popleft()
-            missing = [name for name in part.names if not self._in_memory(part.space, name)]
+            missing = [name for name in part.names if self._find(part.space, name) is None]
             self.state.present_blocks += len(part.names) - len(missing)
             part.missing = missing
             nbytes = sum(part.sizes.get(name, 0) for name in missing)
@@ -214,11 +199,7 @@ class MoveToMemory:
             self._requests.append((request, part))
 
     def cancel(self) -> None:
-        self._selecting = False
-        left = sum(len(part.sizes) for part in self._selection.parts)
-        if left:
-            self.state.refuse(CANCELLED, left)
-        self._selection.parts.clear()
+        self._cancel(self._unasked())
         for request, _ in self._requests:
             if request is not None:
                 self._tiering.loads.cancel(request)
@@ -253,9 +234,6 @@ class MoveToMemory:
             return "late"
         return "away" if any(not tier.serves for tier in self._tiering.tiers) else "missing"
 
-    def _in_memory(self, space: int, name: BlockName) -> bool:
-        return self._find(space, name) is not None
-
     def _find(self, space: int, name: BlockName) -> Block | None:
         """Return a block of the scope's tenant in memory. A move of one tenant does not reveal blocks of others."""
         found = self._pool.table.find(pack_keys([name.key]), space)[0]
@@ -266,6 +244,4 @@ class MoveToMemory:
     def give_up(self) -> None:
         for _, part in self._requests:
             self._count(part, self._deadline)
-        left = sum(len(part.names) for part in self._selection.parts)
-        if left:
-            self.state.refuse("late", left)
+        self.state.refuse("late", sum(len(part.names) for part in self._selection.parts))

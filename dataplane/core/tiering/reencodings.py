@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dataplane.core.tiering.move_chains import MAX_STEP_BLOCKS, ChainSelection
+from dataplane.core.tiering.move_chains import MAX_STEP_BLOCKS, ChainSelection, SelectedMove
 from dataplane.core.tiering.spills import CopyEnd
-from dataplane.core.tiering.tier_moves import CANCELLED
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.tiers.codecs.codec import BlockForm
@@ -38,34 +37,29 @@ class PlannedReencoding:
     """Bytes that were reserved because the block may become larger."""
 
 
-class Reencoding:
+class Reencoding(SelectedMove):
     """Encodes the blocks of a scope in a tier again, as its record says."""
 
     def __init__(self, pool: Pool, tiering: Tiering, message: Move, state: MoveState, tier: TierState) -> None:
-        self.state, self.tier = state, tier
-        self._pool, self._tiering = pool, tiering
-        self._dry_run = message.dry_run
-        self._selection = ChainSelection(pool, tiering, message.scope, tier)
-        self._selecting = True
+        super().__init__(state, ChainSelection(pool, tiering, message.scope, tier), dry_run=message.dry_run)
+        self.tier = tier
+        self._tiering = tiering
         self._left: deque[tuple[int, BlockName]] = deque()
         """Blocks that wait: the number of the space, and the name."""
         self._under_way = 0
         self._ended = False
 
-    def step(self, now: float) -> bool:
-        if self._selecting:
-            self._selecting = self._selection.step() or self._select()
-            if self._selecting:
-                return False
-            if self._dry_run:
-                return True
-        if not self.tier.serves and self._left:
+    def _select(self) -> bool:
+        return self._selection.step() or self._choose()
+
+    def _advance(self, now: float) -> bool:
+        if not self.tier.serves:
             self.state.refuse("away", len(self._left))
             self._left.clear()
         self._tiering.on_work()
         return not (self._left or self._under_way)
 
-    def _select(self) -> bool:
+    def _choose(self) -> bool:
         """Choose some of the blocks that the tier holds in another form, and return whether more are left."""
         state, parts, looked_at = self.state, self._selection.parts, 0
         while parts and looked_at < MAX_STEP_BLOCKS:
@@ -84,7 +78,7 @@ class Reencoding:
         if parts:
             return True
         state.blocks += self._selection.unreachable
-        if self._selection.unreachable and not self._dry_run:
+        if not self._dry_run:
             state.refuse("detached", self._selection.unreachable)
         return False
 
@@ -157,15 +151,11 @@ class Reencoding:
                 self.state.refuse(end.not_compressed or end.outcome.value)
 
     def cancel(self) -> None:
-        self._selecting = False
-        if self._left:
-            self.state.refuse(CANCELLED, len(self._left))
+        self._cancel(len(self._left))
         self._left.clear()
-        self._selection.parts.clear()
 
     def give_up(self) -> None:
-        left = len(self._left) + self._under_way + sum(len(part.sizes) for part in self._selection.parts)
-        if left:
-            self.state.refuse("away" if self.tier.closing else "late", left)
+        left = len(self._left) + self._under_way + self._unasked()
+        self.state.refuse("away" if self.tier.closing else "late", left)
         self._left.clear()
         self._ended = True

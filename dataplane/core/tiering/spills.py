@@ -14,9 +14,8 @@ from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.victim_iterator import VictimIterator
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tiering.contents import TierEntry
-from dataplane.core.tiering.drains import TAKES_NOTHING
-from dataplane.core.tiering.tier_state import TierState
-from dataplane.core.tiering.tombstones import Tombstone
+from dataplane.core.tiering.invalidations import Tombstone
+from dataplane.core.tiering.tier_state import TAKES_NOTHING, TierState
 from dataplane.protocol.checksums import NONE
 from dataplane.protocol.layout import COLD_CHECKSUM, pack_keys
 from dataplane.protocol.tiers import Compress
@@ -159,10 +158,6 @@ class Spills:
         """Whether too many blocks of pins wait for a tier to add others."""
         return any(len(tier.first) >= MAX_WAITING_SPILLS // 2 for tier in self._tiering.tiers if tier.serves)
 
-    def next(self, tier: TierState, now: float) -> PlannedSpill | None:
-        """Return the next block to copy to a tier, leased; None if there is none, or too much is under way."""
-        return next(iter(self.next_batch(tier, now, 1)), None)
-
     def next_batch(self, tier: TierState, now: float, most: int, most_bytes: int = 1 << 62) -> list[PlannedSpill]:
         """Return the next blocks to copy to a tier, leased: at most `most`, and no more after `most_bytes`."""
         plans: list[PlannedSpill] = []
@@ -235,10 +230,6 @@ class Spills:
         self._under_way[tier.number, name] = stored
         return charge
 
-    def ended(self, tier: TierState, plan: PlannedSpill, outcome: Outcome, now: float) -> None:
-        """Take the outcome of a copy to a tier."""
-        self.batch_ended(tier, [plan], [CopyEnd(outcome)], now)
-
     def batch_ended(self, tier: TierState, plans: Sequence[PlannedSpill], ends: Sequence[CopyEnd], now: float) -> None:
         """Process the ends of copies to a tier."""
         self._pool.leases.release([plan.block.number for plan in plans])
@@ -256,11 +247,7 @@ class Spills:
         """Release the room of a copy. Return whether an invalidation covers the block."""
         tier.contents.take(-plan.charge, plan.stored.tenant)
         tier.spilling_bytes -= plan.charge
-        known = (tier.number, plan.stored.name)
-        del self._under_way[known]
-        dead = known in self._dead
-        self._dead.discard(known)
-        return dead
+        return self.end(tier, plan.stored)
 
     def _is_stored(self, tier: TierState, plan: PlannedCopy, end: CopyEnd, now: float) -> bool:
         """Process the end of a copy. Return whether the tier holds the block from now on."""

@@ -1,7 +1,7 @@
 """The tiers of a node and their effect on the pool.
 
-The mover (`dataplane.tiering.mover`) asks for work with `spills.next` and `loads.next_batch`, does it on threads, and
-reports each outcome. In between, a block that is copied to a tier is leased by the data plane, and memory that is
+The mover (`dataplane.tiering.mover`) asks for work with `spills.next_batch` and `loads.next_batch`, does it on threads,
+and reports each outcome. In between, a block that is copied to a tier is leased by the data plane, and memory that is
 loaded into is a reservation of the mover's own engine. A restart therefore needs no special case: leases of the data
 plane end with its process, and reservations of a process that is gone are released.
 
@@ -16,21 +16,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dataplane.core.blocks.blocks import Block
-from dataplane.core.engines.storing import check_keys
+from dataplane.core.packed_keys import check_keys
 from dataplane.core.pool.pins import Pin
 from dataplane.core.tiering.cascades import Cascades
-from dataplane.core.tiering.contents import TierEntry
+from dataplane.core.tiering.contents import TierEntry, pin_budgets, shares_in
 from dataplane.core.tiering.drains import Drains
 from dataplane.core.tiering.existence import Existence, FoundBlock
+from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.listings import Listings
 from dataplane.core.tiering.loads import Loads, PlannedLoad
 from dataplane.core.tiering.moves import Moves
 from dataplane.core.tiering.pin_loads import PinLoads
 from dataplane.core.tiering.pinned_chains import PinnedChains
-from dataplane.core.tiering.shares import pin_budgets, shares_in
 from dataplane.core.tiering.spills import Spills
-from dataplane.core.tiering.tier_state import TierState, within_budget
-from dataplane.core.tiering.tombstones import Tombstone
+from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.transfers import TierTransfers
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.layout import pack_keys
@@ -160,13 +159,6 @@ class Tiering:
             self.evict(tier, victim)
 
     # ---- contents of a tier that is opened
-
-    def restore(self, tier: TierState, blocks: Iterable[StoredBlock], now: float) -> list[BlockName]:
-        """Add the blocks that a tier holds, and return the names of those beyond its budget."""
-        retained, beyond = within_budget(blocks, tier.stored_size, tier.spec.budget_bytes)
-        for _ in self.restoring(tier, retained, now):
-            pass
-        return beyond
 
     def restoring(self, tier: TierState, retained: Sequence[StoredBlock], now: float) -> Iterator[None]:
         """Add blocks that a tier holds, oldest first, some in each step.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -45,19 +45,17 @@ class PlannedTransfer:
     """Whether the source evicts it soon; all plans of a batch have the same value."""
 
 
-class TransferMove(Protocol):
+class TransferMove:
     """A move, a cascade or a drain that asks for copies from one tier to another."""
 
-    tier: TierState
-    """The target."""
-    source: TierState
-    began: float
-    """Its copies evict no block of the target that was stored or used after this time."""
+    urgent = False
+    """Whether its copies begin even while engines wait for loads, because the source evicts the blocks soon."""
 
-    @property
-    def urgent(self) -> bool:
-        """Whether its copies begin even while engines wait for loads, because the source evicts the blocks soon."""
-        ...
+    def __init__(self, source: TierState, target: TierState, began: float) -> None:
+        """Its copies evict no block of the target that was stored or used after `began`."""
+        self.source, self.tier, self.began = source, target, began
+        self.copying: dict[BlockName, None] = {}
+        """Blocks that wait for their copy, or are being copied."""
 
 
 class TierTransfers:
@@ -73,9 +71,24 @@ class TierTransfers:
         """Blocks that a call stores which did not return in time."""
 
     def add(self, move: TransferMove, name: BlockName) -> None:
-        """Copy a block that the move's source holds. `TierState.watched` of the target gets the reason if that
-        fails."""
+        """Copy a block that the move's source holds. `take_ended` returns the outcome."""
+        move.copying[name] = None
+        move.tier.watched.setdefault(name, "")
         self._waiting.setdefault(move, {})[name] = None
+
+    def take_ended(self, move: TransferMove) -> list[tuple[BlockName, str]]:
+        """Return the blocks of a move whose copies have ended, each with the reason if it failed."""
+        ended = [name for name in move.copying if not self.is_pending(move, name)]
+        for name in ended:
+            del move.copying[name]
+        return [(name, move.tier.watched.pop(name, "")) for name in ended]
+
+    def end(self, move: TransferMove) -> None:
+        """Cancel the copies of a move that wait, and take no outcomes of the others."""
+        self.cancel(move)
+        for name in move.copying:
+            move.tier.watched.pop(name, None)
+        move.copying.clear()
 
     def cancel(self, move: TransferMove) -> None:
         """Cancel the copies of a move that wait."""

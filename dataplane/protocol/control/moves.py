@@ -77,7 +77,8 @@ class MoveState(msgspec.Struct):
 
     def refuse(self, reason: str, blocks: int = 1) -> None:
         """Count blocks that were not moved."""
-        self.refused[reason] = self.refused.get(reason, 0) + blocks
+        if blocks:
+            self.refused[reason] = self.refused.get(reason, 0) + blocks
 
 
 class Moved(msgspec.Struct, tag_field="op", tag="moved"):

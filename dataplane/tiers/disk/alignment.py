@@ -67,38 +67,19 @@ def read_page(fd: int, offset: int) -> memoryview:
     return memory[: _all(os.preadv, fd, [memory], offset)]
 
 
-def write_slot(fd: int, offset: int, header: bytes, data: memoryview, *, direct: bool) -> None:
-    """Write a header and the data behind it. Raises OSError."""
-    if not direct:
-        _all(os.pwritev, fd, [memoryview(header), data], offset)
-        return
-    if not is_aligned(data):
-        memory = _scratch.take(HEADER_BYTES + round_up(data.nbytes))
-        memory[:HEADER_BYTES] = header
-        memory[HEADER_BYTES : HEADER_BYTES + data.nbytes] = data
-        padding = len(memory) - HEADER_BYTES - data.nbytes
-        memory[len(memory) - padding :] = _ZEROS[:padding]
-        _all(os.pwritev, fd, [memory], offset)
-        return
-    memory = _scratch.take(2 * PAGE_BYTES)
-    memory[:HEADER_BYTES] = header
-    whole = data.nbytes // PAGE_BYTES * PAGE_BYTES
-    parts = [memory[:HEADER_BYTES], data[:whole]]
-    if rest := data.nbytes - whole:
-        memory[HEADER_BYTES : HEADER_BYTES + rest] = data[whole:]
-        memory[HEADER_BYTES + rest : 2 * PAGE_BYTES] = _ZEROS[rest:]
-        parts.append(memory[HEADER_BYTES:])
-    _all(os.pwritev, fd, parts, offset)
-
-
 def write_slots(
     fd: int, offset: int, slots: Sequence[tuple[bytes, memoryview]], slot_bytes: int, *, direct: bool
 ) -> None:
     """Write the headers and data of adjacent slots of one size, at most MAX_ADJACENT, with one call where the memory of
     all data allows it. Raises OSError; then any of them may be incomplete."""
-    if len(slots) == 1 or (direct and not all(is_aligned(data) for _, data in slots)):
+    if direct and not all(is_aligned(data) for _, data in slots):
         for at, (header, data) in enumerate(slots):
-            write_slot(fd, offset + at * slot_bytes, header, data, direct=direct)
+            memory = _scratch.take(slot_bytes)
+            memory[:HEADER_BYTES] = header
+            end = HEADER_BYTES + data.nbytes
+            memory[HEADER_BYTES:end] = data
+            memory[end:] = _ZEROS[: slot_bytes - end]
+            _all(os.pwritev, fd, [memory], offset + at * slot_bytes)
         return
     memory = _scratch.take(2 * PAGE_BYTES * len(slots))
     parts = []
@@ -120,11 +101,7 @@ def read_slot(fd: int, offset: int, into: memoryview, *, direct: bool) -> memory
     Returns None if the file ends before the data does. Raises OSError.
     """
     length = into.nbytes
-    if not direct:
-        memory = _scratch.take(HEADER_BYTES)
-        done = _all(os.preadv, fd, [memory, into], offset)
-        return memory if done == HEADER_BYTES + length else None
-    if not is_aligned(into):
+    if direct and not is_aligned(into):
         memory = _scratch.take(HEADER_BYTES + round_up(length))
         if _all(os.preadv, fd, [memory], offset) < HEADER_BYTES + length:
             return None

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
-from dataplane.tiers.disk.alignment import read_page, read_slot, write_slot, write_slots
+from dataplane.tiers.disk.alignment import read_page, read_slot, write_slots
 from dataplane.tiers.disk.parameters import DiskParameters
 from dataplane.tiers.disk.recovery import NAME_BYTES, location_of, locations_of, recover, split_names
 from dataplane.tiers.disk.segment_file import SegmentFile, segment_numbers
@@ -212,10 +212,7 @@ class DiskDirectory:
         segment = self.segments[locations[0] >> 32]
         started = perf_counter()
         offset = segment.offset(locations[0] & _SLOT)
-        if len(slots) == 1:
-            write_slot(segment.fd, offset, *slots[0], direct=self.direct)
-        else:
-            write_slots(segment.fd, offset, slots, segment.slot_bytes, direct=self.direct)
+        write_slots(segment.fd, offset, slots, segment.slot_bytes, direct=self.direct)
         rate = len(slots) * segment.slot_bytes / max(perf_counter() - started, 1e-9)
         self.bandwidth += _WEIGHT * (rate - self.bandwidth) if self.bandwidth else rate
 

@@ -25,8 +25,8 @@ import msgspec
 import numpy as np
 import xxhash
 
+from dataplane.base.durable_files import sync_folder
 from dataplane.tiers.disk.own_file import create_own, open_own, read_own
-from dataplane.tiers.disk.superblock import sync_folder
 from dataplane.tiers.tier import BlockName, StoredBlock
 
 JOURNAL = "journal"

@@ -10,6 +10,7 @@ from uuid import uuid4
 import msgspec
 import structlog
 
+from dataplane.base.durable_files import sync_folder
 from dataplane.tiers.disk.own_file import create_own, open_own, read_own
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.tier import TierError
@@ -163,12 +164,3 @@ def _write(directory: Path, superblock: Superblock) -> None:
         os.close(fd)
     os.replace(partial, directory / SUPERBLOCK)
     sync_folder(directory)
-
-
-def sync_folder(directory: Path) -> None:
-    """Make renames in a directory durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -16,19 +16,9 @@ from mooncake.store import MooncakeDistributedStore
 from dataplane.tiers.header import HEADER_BYTES
 from dataplane.tiers.mooncake.parameters import MooncakeParameters
 from dataplane.tiers.registry import TierContext
-from dataplane.tiers.tier import (
-    BlockLoad,
-    BlockName,
-    BlockStore,
-    Loaded,
-    Outcome,
-    StoredBlock,
-    TierError,
-    TierHealth,
-    TierUsage,
-)
+from dataplane.tiers.shared import SharedTier
+from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, TierError, TierHealth
 from dataplane.tiers.values import packed_header, read_header, value_name, value_size, verify
-from dataplane.tiers.written import Written
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,18 +27,17 @@ _FULL = -200
 _UNREACHABLE = -900
 
 
-class MooncakeTier:
+class MooncakeTier(SharedTier):
     """Blocks in Mooncake Store. See `Tier` for the methods."""
 
     def __init__(self, parameters: MooncakeParameters, context: TierContext) -> None:
         """Connect to the master. Raises TierError."""
-        self._cluster = context.cluster
+        super().__init__(context)
         self._address = f"Mooncake master {parameters.master}"
-        self._written = Written(context.budget_bytes)
         self._blocks: dict[BlockName, StoredBlock] = {}
         self._lock = Lock()
-        self._store: Any = MooncakeDistributedStore()
-        result = self._store.setup(
+        self._objects: Any = MooncakeDistributedStore()
+        result = self._objects.setup(
             parameters.hostname,
             parameters.metadata,
             parameters.segment_bytes,
@@ -60,9 +49,6 @@ class MooncakeTier:
         if result:
             raise TierError(f"{self._address}: cannot connect (error {result})")
 
-    def stored_size(self, length: int) -> int:
-        return value_size(length)
-
     def lookup(self, names: Sequence[BlockName], deadline: float) -> list[StoredBlock | None]:
         def look(name: BlockName) -> StoredBlock | None:
             value = self._get(name)
@@ -71,12 +57,11 @@ class MooncakeTier:
         return self._each(names, deadline, look, None)
 
     def store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
-        try:
-            with self._written.writing([store.block.name for store in stores], deadline):
-                return self._each(stores, deadline, self._put, Outcome.LATE)
-        except TimeoutError:
-            self._opened()
-            return [Outcome.LATE] * len(stores)
+        self._opened()
+        return super().store(stores, deadline)
+
+    def _store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
+        return self._each(stores, deadline, self._put, Outcome.LATE)
 
     def _put(self, store: BlockStore) -> Outcome:
         block, size = store.block, value_size(store.block.length)
@@ -101,18 +86,14 @@ class MooncakeTier:
         return Outcome.OK
 
     def load(self, loads: Sequence[BlockLoad], deadline: float) -> list[Loaded]:
+        commits = self._written.commits()
         loaded = self._each(loads, deadline, self._load, Loaded(Outcome.LATE))
-        for load, each in zip(loads, loaded, strict=True):
-            if each.outcome is Outcome.CORRUPT:
-                self._written.corrupt()
-                self.delete([load.name], deadline)
+        self._count_loads([load.name for load in loads], [each.outcome for each in loaded], commits, deadline)
         return loaded
 
     def _load(self, load: BlockLoad) -> Loaded:
-        commits = self._written.commits()
         value = self._get(load.name)
         if value is None:
-            self._written.missing(load.name, commits)
             return Loaded(Outcome.MISSING)
         into = load.into.cast("B")
         if len(value) != value_size(len(into)):
@@ -122,19 +103,18 @@ class MooncakeTier:
         return Loaded(Outcome.CORRUPT) if block is None else Loaded(Outcome.OK, block)
 
     def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
-        try:
-            with self._written.writing(names, deadline):
-                return self._each(names, deadline, self._remove, Outcome.LATE)
-        except TimeoutError:
-            self._opened()
-            return [Outcome.LATE] * len(names)
+        self._opened()
+        return super().delete(names, deadline)
+
+    def _delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
+        return self._each(names, deadline, self._remove, Outcome.LATE)
 
     def _remove(self, name: BlockName) -> Outcome:
         result = self._opened().remove(self._key(name), True)  # also if the block was read recently
         self._check(result)
         if result not in (0, _MISSING):
             return Outcome.FAILED
-        self._written.remove(name)
+        self._written.remove(name)  # at once, because the call for the next block may fail
         with self._lock:
             self._blocks.pop(name, None)
         return Outcome.OK
@@ -145,13 +125,6 @@ class MooncakeTier:
             listed = list(self._blocks.values())
         return iter(listed)
 
-    def resize(self, budget_bytes: int) -> bool:
-        self._written.resize(budget_bytes)
-        return True
-
-    def usage(self) -> TierUsage:
-        return self._written.usage()
-
     def health(self, deadline: float) -> TierHealth:
         try:
             self._check(self._opened().is_exist("larder/health"))
@@ -160,7 +133,7 @@ class MooncakeTier:
         return TierHealth(ok=True)
 
     def close(self) -> None:
-        store, self._store = self._store, None
+        store, self._objects = self._objects, None
         if store is not None:
             store.close()
 
@@ -177,9 +150,9 @@ class MooncakeTier:
         return memoryview(handle).cast("B")
 
     def _opened(self) -> Any:
-        if self._store is None:
+        if self._objects is None:
             raise TierError(f"{self._address}: the tier is closed")
-        return self._store
+        return self._objects
 
     def _check(self, result: int) -> None:
         """Raise TierError if the result of a call means that the master does not answer."""

@@ -5,8 +5,7 @@ straight into the memory of the caller: the library builds an object of Python f
 slower.
 
     parameters   the record's parameters
-    timed_socket reads and writes with a deadline
-    replies      bytes of a connection: lines, short strings, values into memory
+    replies      bytes of a connection, read and written with a deadline: lines, short strings, values into memory
     connection   one connection, on which every step has a deadline
     servers      the servers: which one holds a key, idle connections, backoff
     commands     the commands on one block, and what their replies mean

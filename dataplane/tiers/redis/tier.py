@@ -22,20 +22,9 @@ from dataplane.tiers.redis.connection import BlockConnection, refusal, server
 from dataplane.tiers.redis.parameters import Address, RedisParameters
 from dataplane.tiers.redis.servers import RedisServers
 from dataplane.tiers.registry import TierContext
-from dataplane.tiers.tier import (
-    BlockLoad,
-    BlockName,
-    BlockStore,
-    Loaded,
-    Outcome,
-    StoredBlock,
-    TierError,
-    TierHealth,
-    TierUsage,
-    writer_number,
-)
+from dataplane.tiers.shared import SharedTier
+from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, TierError, TierHealth
 from dataplane.tiers.values import packed_header, parse_value_name, value_prefix, value_size
-from dataplane.tiers.written import Written
 
 C = TypeVar("C", bound=Command)
 Lost = (ConnectionError, ValueError, RecursionError)
@@ -48,21 +37,16 @@ _SCAN_COUNT = 256
 _MIN_SLICE_BYTES = 4 * 1024 * 1024
 
 
-class RedisTier:
+class RedisTier(SharedTier):
     """Blocks in Redis or Valkey. See `Tier` for the methods."""
 
     def __init__(self, parameters: RedisParameters, context: TierContext) -> None:
         """Make no connection yet: the calls do."""
+        super().__init__(context, parameters.ttl_s)
         self._parameters = parameters
-        self._cluster = context.cluster
         self._prefix = value_prefix(context.cluster).encode()
         self._servers = RedisServers(parameters)
-        self._writer = writer_number(context.node)
-        self._written = Written(context.budget_bytes, parameters.ttl_s)
         self._threads = ThreadPoolExecutor(max_workers=4 * parameters.connections, thread_name_prefix="redis-tier")
-
-    def stored_size(self, length: int) -> int:
-        return value_size(length)
 
     def lookup(self, names: Sequence[BlockName], deadline: float) -> list[StoredBlock | None]:
         return self._headers(names, deadline)[0]
@@ -70,13 +54,6 @@ class RedisTier:
     def _headers(self, names: Sequence[BlockName], deadline: float) -> tuple[list[StoredBlock | None], list[Outcome]]:
         commands = self._execute([LookupCommand(name, self._cluster) for name in names], deadline)
         return [command.block for command in commands], [command.outcome for command in commands]
-
-    def store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
-        try:
-            with self._written.writing([store.block.name for store in stores], deadline):
-                return self._store(stores, deadline)
-        except TimeoutError:
-            return [Outcome.LATE] * len(stores)
 
     def _store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
         outcomes = [Outcome.FAILED] * len(stores)
@@ -103,29 +80,13 @@ class RedisTier:
     def load(self, loads: Sequence[BlockLoad], deadline: float) -> list[Loaded]:
         commits = self._written.commits()
         commands = self._execute([LoadCommand(load, self._cluster, self._parameters.ttl_s) for load in loads], deadline)
-        corrupt = []
-        for command in commands:
-            if command.outcome is Outcome.OK:
-                self._written.touch(command.name)
-            elif command.outcome is Outcome.MISSING:
-                self._written.missing(command.name, commits)
-            elif command.outcome is Outcome.CORRUPT:
-                self._written.corrupt()
-                corrupt.append(command.name)
-        if corrupt:
-            self.delete(corrupt, deadline)
+        names = [load.name for load in loads]
+        self._count_loads(names, [command.outcome for command in commands], commits, deadline)
         return [command.loaded for command in commands]
 
-    def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
-        try:
-            with self._written.writing(names, deadline):
-                commands = self._execute([DeleteCommand(name, self._cluster) for name in names], deadline)
-                for command in commands:
-                    if command.outcome is Outcome.OK:
-                        self._written.remove(command.name)
-                return [command.outcome for command in commands]
-        except TimeoutError:
-            return [Outcome.LATE] * len(names)
+    def _delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
+        commands = self._execute([DeleteCommand(name, self._cluster) for name in names], deadline)
+        return [command.outcome for command in commands]
 
     def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
         try:
@@ -142,13 +103,6 @@ class RedisTier:
                 yield from self._written.listed(names, partial(self._headers, names, until), self._writer, until)
                 if not cursor:
                     break
-
-    def resize(self, budget_bytes: int) -> bool:
-        self._written.resize(budget_bytes)
-        return True
-
-    def usage(self) -> TierUsage:
-        return self._written.usage()
 
     def health(self, deadline: float) -> TierHealth:
         try:

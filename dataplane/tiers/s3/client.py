@@ -7,8 +7,16 @@ import threading
 from collections.abc import Callable, Sequence
 
 from dataplane.tiers.references import read_certificates, resolve
-from dataplane.tiers.s3.faults import RequestFault, StoreRequestFailed
-from dataplane.tiers.s3.messages import DeleteObjects, GetObject, ListObjects, OpenBucket, PutObject, StoreRequest
+from dataplane.tiers.s3.messages import (
+    DeleteObjects,
+    GetObject,
+    ListObjects,
+    OpenBucket,
+    PutObject,
+    RequestFault,
+    StoreRequest,
+    StoreRequestFailed,
+)
 from dataplane.tiers.s3.parameters import S3Parameters
 from dataplane.tiers.s3.worker_process import PendingRequest, WorkerProcess
 from dataplane.tiers.tier import Buffer, TierError

@@ -8,7 +8,7 @@ import re
 
 from obstore.exceptions import InvalidPathError, UnknownConfigurationKeyError
 
-from dataplane.tiers.s3.faults import RequestFault
+from dataplane.tiers.s3.messages import RequestFault
 from dataplane.tiers.tier import Outcome
 
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")

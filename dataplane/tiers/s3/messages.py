@@ -5,15 +5,31 @@ processes share (`request_memory`).
 """
 
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from dataplane.tiers.s3.faults import RequestFault
+from dataplane.tiers.tier import Outcome
 
 _SIZE = Struct("<I")
 _MAX_MESSAGE_BYTES = 16 << 20
 RECEIVE_BYTES = 1 << 18
+
+
+class RequestFault(NamedTuple):
+    """The meaning of a failure. `sentence` is set if no block can be served, `denied` if credentials are at fault."""
+
+    outcome: Outcome
+    sentence: str = ""
+    denied: bool = False
+
+
+class StoreRequestFailed(Exception):
+    """A request failed."""
+
+    def __init__(self, fault: RequestFault) -> None:
+        super().__init__(fault.sentence)
+        self.fault = fault
 
 
 class OpenBucket(msgspec.Struct, frozen=True, tag="open"):

@@ -12,21 +12,11 @@ from dataplane.tiers.codecs.decoding import fill
 from dataplane.tiers.header import HEADER_BYTES
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.s3.client import ObjectClient
-from dataplane.tiers.s3.faults import StoreRequestFailed
+from dataplane.tiers.s3.messages import StoreRequestFailed
 from dataplane.tiers.s3.parameters import S3Parameters
 from dataplane.tiers.s3.worker_process import PendingRequest
-from dataplane.tiers.tier import (
-    BlockLoad,
-    BlockName,
-    BlockStore,
-    Loaded,
-    Outcome,
-    StoredBlock,
-    TierError,
-    TierHealth,
-    TierUsage,
-    writer_number,
-)
+from dataplane.tiers.shared import SharedTier
+from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, TierError, TierHealth
 from dataplane.tiers.values import (
     packed_header,
     parse_value_name,
@@ -35,28 +25,22 @@ from dataplane.tiers.values import (
     value_prefix,
     value_size,
 )
-from dataplane.tiers.written import Written
 
 _MAX_DELETES = 1000
 _PAGE_OBJECTS = 1000
 _LIST_TIMEOUT_S = 30.0
 
 
-class S3Tier:
+class S3Tier(SharedTier):
     """Blocks in object storage. See `Tier` for the methods."""
 
     def __init__(self, parameters: S3Parameters, context: TierContext) -> None:
         """Create the tier. The first call connects to the store."""
-        self._cluster = context.cluster
+        super().__init__(context)
         self._prefix = value_prefix(context.cluster)
         self._max_in_flight_bytes = parameters.max_in_flight_bytes
         self._range_bytes = parameters.range_bytes
-        self._writer = writer_number(context.node)
-        self._written = Written(context.budget_bytes)
         self._client = ObjectClient(parameters)
-
-    def stored_size(self, length: int) -> int:
-        return value_size(length)
 
     def lookup(self, names: Sequence[BlockName], deadline: float) -> list[StoredBlock | None]:
         blocks, _ = self._headers(names, deadline)
@@ -75,13 +59,6 @@ class S3Tier:
             return Outcome.OK if found[number] else Outcome.MISSING
 
         return found, self._run([HEADER_BYTES] * len(names), start, finish, deadline)
-
-    def store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
-        try:
-            with self._written.writing([store.block.name for store in stores], deadline):
-                return self._store(stores, deadline)
-        except TimeoutError:
-            return [Outcome.LATE] * len(stores)
 
     def _store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
         outcomes = [Outcome.FAILED] * len(stores)
@@ -137,23 +114,8 @@ class S3Tier:
             return Outcome.OK if blocks[number] else Outcome.CORRUPT
 
         outcomes = self._run(sizes, start, finish, deadline)
-        corrupt = []
-        for load, outcome in zip(loads, outcomes, strict=True):
-            if outcome is Outcome.MISSING:
-                self._written.missing(load.name, commits)
-            elif outcome is Outcome.CORRUPT:
-                self._written.corrupt()
-                corrupt.append(load.name)
-        if corrupt:
-            self.delete(corrupt, deadline)
+        self._count_loads([load.name for load in loads], outcomes, commits, deadline)
         return [Loaded(outcome, block) for outcome, block in zip(outcomes, blocks, strict=True)]
-
-    def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
-        try:
-            with self._written.writing(names, deadline):
-                return self._delete(names, deadline)
-        except TimeoutError:
-            return [Outcome.LATE] * len(names)
 
     def _delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
         groups = [names[first : first + _MAX_DELETES] for first in range(0, len(names), _MAX_DELETES)]
@@ -164,11 +126,7 @@ class S3Tier:
         outcomes: list[Outcome] = []
         results = self._run([HEADER_BYTES] * len(groups), start, lambda number, value: Outcome.OK, deadline)
         for group, outcome in zip(groups, results, strict=True):
-            deleted = outcome in {Outcome.OK, Outcome.MISSING}
-            outcomes += [Outcome.OK if deleted else outcome] * len(group)
-            if deleted:
-                for name in group:
-                    self._written.remove(name)
+            outcomes += [Outcome.OK if outcome is Outcome.MISSING else outcome] * len(group)
         return outcomes
 
     def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
@@ -196,13 +154,6 @@ class S3Tier:
             if block is not None and size != value_size(_stored_bytes(block)):
                 blocks[number], outcomes[number] = None, Outcome.MISSING
         return blocks, outcomes
-
-    def resize(self, budget_bytes: int) -> bool:
-        self._written.resize(budget_bytes)
-        return True
-
-    def usage(self) -> TierUsage:
-        return self._written.usage()
 
     def health(self, deadline: float) -> TierHealth:
         try:

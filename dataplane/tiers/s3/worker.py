@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
 from dataplane.tiers.s3.errors import explain, is_beyond_end
-from dataplane.tiers.s3.faults import RequestFault
 from dataplane.tiers.s3.messages import (
     RECEIVE_BYTES,
     CancelRequest,
@@ -36,6 +35,7 @@ from dataplane.tiers.s3.messages import (
     ListObjects,
     OpenBucket,
     PutObject,
+    RequestFault,
     StoreRequest,
     StoreRequestDone,
     StoreRequestFault,

@@ -15,15 +15,16 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Self
 
 from dataplane.base.child_command import module_command
-from dataplane.tiers.s3.faults import RequestFault, StoreRequestFailed
 from dataplane.tiers.s3.messages import (
     RECEIVE_BYTES,
     CancelRequest,
     FrameError,
     FrameReader,
     OpenBucket,
+    RequestFault,
     StoreRequest,
     StoreRequestDone,
+    StoreRequestFailed,
     StoreRequestFault,
     frame,
     replies,

@@ -47,8 +47,7 @@ def test_every_engine_has_its_turn_within_a_few_ticks_while_others_keep_their_ri
     assert left(quiet) == 0
     assert waited <= 3
     assert min(int(engine.area.header[A_RING_TAIL]) for engine in busy) >= 100, "each had one of eight turns"
-    for _ in range(60):
-        bench.pass_time(0.05)
+    bench.pass_time(0.05, times=60)
     assert [left(engine) for engine in busy] == [0] * 6
 
 
@@ -63,7 +62,7 @@ def test_a_chain_that_is_cut_by_the_end_of_a_turn_counts_whole() -> None:
     bench.pass_time(0.05)
     assert left(engine) == 140, "two turns of one chain each"
     bench.pass_time(0.05)
-    (prefix,) = bench.node.hot_prefixes("hits", None, 9, bench.now)
+    (prefix,) = bench.hot_prefixes("hits", None, 9)
     assert (prefix.depth, prefix.hits) == (70, 4)
 
 
@@ -87,7 +86,7 @@ def test_very_many_short_chains_are_sampled_and_counted(monkeypatch: pytest.Monk
     for number in range(100):
         engine.acquire(make.keys(1, number))
     bench.pass_time(0.05)
-    credited = sum(each.hits for each in bench.node.hot_prefixes("hits", None, 1000, bench.now))
+    credited = sum(each.hits for each in bench.hot_prefixes("hits", None, 1000))
     assert credited == 10
     assert bench.node.uses.uncredited_runs == 90
     assert all(block.hits == 1 for block in bench.node.pool.table.blocks.values()), "each was used all the same"
@@ -104,7 +103,7 @@ def test_a_chain_that_parts_everywhere_credits_few_of_its_blocks() -> None:
         block.children = 2
     engine.acquire(chain)
     bench.pass_time(0.05)
-    depths = sorted(each.depth for each in bench.node.hot_prefixes("hits", None, 1000, bench.now))
+    depths = sorted(each.depth for each in bench.hot_prefixes("hits", None, 1000))
     half = MAX_POINTS // 2
     assert depths == [*range(1, half + 1), *range(201 - half, 201)]
 
@@ -122,6 +121,6 @@ def test_entries_for_an_unattached_space_are_ignored() -> None:
     bench.pass_time(5)
     assert bench.node.engines[foreign.client].ring.invalid == 4
     assert node_stats(bench.node, bench.now).totals.read_bytes == 0
-    assert bench.node.hot_prefixes("hits", None, 9, bench.now) == []
+    assert bench.hot_prefixes("hits", None, 9) == []
     bench.pass_time(6)
     assert bench.pin("p").expired

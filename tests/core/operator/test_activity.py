@@ -13,6 +13,7 @@ from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import Evictions
 from dataplane.protocol.stats.tenants import TenantStats
+from tests.core.tenancy import bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 
@@ -29,12 +30,11 @@ def count(histogram: Histogram | None) -> int:
 
 
 def test_evictions_count_by_reason_and_tenant() -> None:
-    bench = Bench(2 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(2)
     engine.store(make.keys(2, "a"), PAGE, tenant="a")
     bench.pass_time(30.0)
     engine.store(make.keys(1, "b"), PAGE, tenant="b")
-    bench.node.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
     bench.pass_time(0.1)
     reported = stats(bench)
     reasons = {"room", "limit", "index", "watermark", "invalidated", "moved", "corrupt", "hint"}
@@ -65,8 +65,7 @@ def test_reads_and_stores_count_by_engine() -> None:
 
 
 def test_reads_count_by_tenant_with_tokens_and_the_gap_since_the_last_use() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     engine.store(make.keys(3), PAGE, tenant="a")
     bench.pass_time(10.0)
     assert engine.acquire(make.keys(3)) == 3
@@ -82,8 +81,7 @@ def test_reads_count_by_tenant_with_tokens_and_the_gap_since_the_last_use() -> N
 
 
 def test_dropped_events_count_by_name() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     event = BlocksEvicted(1.0, "a", "room", 1, 1)
     for _ in range(MAX_WAITING_EVENTS + 2):
         bench.node.emit(event)
@@ -97,8 +95,7 @@ def test_dropped_events_count_by_name() -> None:
 
 def test_no_counter_falls_when_a_tenant_moves_into_the_list_and_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "MAX_LISTED_TENANTS", 2)
-    bench = Bench(64 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(64)
     names = ("a", "b", "c")
     stored = dict.fromkeys(names, 0)
     before: dict[str, TenantStats] = {}
@@ -126,8 +123,7 @@ def test_no_counter_falls_when_a_tenant_moves_into_the_list_and_out_of_it(monkey
 def test_counts_of_a_forgotten_tenant_are_added_to_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "MAX_LISTED_TENANTS", 1)
     monkeypatch.setattr(quotas, "MAX_IDLE_TENANTS", 2)
-    bench = Bench(2 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(2)
     for number in range(5):
         engine.store(make.keys(2, f"{number}"), PAGE, tenant=f"t{number}")
         bench.pass_time(6.0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.engines.prefixes import TOTAL_SKETCH_SIZE, WINDOW_S, PrefixSketches
-from dataplane.core.operator import scopes
-from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.core.operator import hot_prefixes
+from dataplane.protocol.codes import Code
 from tests.core.operator.test_prefixes import chain_of
 from tests.core.tenancy import PAGE, bench_of, fill
 from tests.dataplane import factories as make
+from tests.dataplane.bench_node import refused
 
 
 def test_a_window_that_is_over_keeps_less_of_each_tenant_and_the_heaviest_of_all() -> None:
@@ -32,16 +33,16 @@ def test_a_window_that_is_over_keeps_less_of_each_tenant_and_the_heaviest_of_all
 
 
 def test_residency_of_very_long_lists_is_estimated_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scopes, "MAX_LOOKED_UP", 64)
+    monkeypatch.setattr(hot_prefixes, "MAX_LOOKED_UP", 64)
     bench, engine = bench_of(512)
     for number in range(4):
         engine.store(make.keys(100, number), PAGE)
         engine.acquire(make.keys(100, number))
         engine.release()
     bench.pass_time(0.1)
-    assert [each.resident for each in bench.node.hot_prefixes("hits", None, 9, bench.now)] == [100] * 4
+    assert [each.resident for each in bench.hot_prefixes("hits", None, 9)] == [100] * 4
     fill(engine, "scan", 512)
-    assert [each.resident for each in bench.node.hot_prefixes("hits", None, 9, bench.now)] == [0] * 4
+    assert [each.resident for each in bench.hot_prefixes("hits", None, 9)] == [0] * 4
 
 
 def test_prefixes_in_several_spaces_are_each_looked_up_in_their_own() -> None:
@@ -52,7 +53,7 @@ def test_prefixes_in_several_spaces_are_each_looked_up_in_their_own() -> None:
         engine.acquire(chain, space)
         engine.release()
     bench.pass_time(0.1)
-    listed = bench.node.hot_prefixes("bytes", None, 9, bench.now)
+    listed = bench.hot_prefixes("bytes", None, 9)
     assert [(each.model, each.depth, each.resident) for each in listed] == [("other-model", 9, 9), (make.MODEL, 5, 5)]
 
 
@@ -62,6 +63,5 @@ def test_a_label_that_names_nothing_is_refused(label: str) -> None:
     engine.store(make.keys(2), PAGE)
     engine.acquire(make.keys(2))
     bench.pass_time(0.1)
-    with pytest.raises(ProtocolError) as raised:
-        bench.node.hot_prefix(label, bench.now)
-    assert raised.value.code is Code.UNKNOWN_PREFIX
+    with refused(Code.UNKNOWN_PREFIX):
+        bench.hot_prefix(label)

@@ -8,12 +8,12 @@ import pytest
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.engines.prefixes import MAX_KEYS, WINDOW_S, PrefixSketches
-from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.codes import Code
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import Reserve
 from tests.core.tenancy import PAGE, bench_of, fill
 from tests.dataplane import factories as make
-from tests.dataplane.bench_node import Bench, BenchEngine
+from tests.dataplane.bench_node import Bench, BenchEngine, refused
 
 
 def serve(engine: BenchEngine, chain: list[bytes], tenant: str = "", space: int = 0) -> None:
@@ -37,12 +37,12 @@ def test_a_shared_system_prompt_is_found_with_its_depth_hits_and_bytes() -> None
     bench, engine = bench_of(4096)
     system = converse(engine, 40, 3)
     bench.pass_time(0.1)
-    top = bench.node.hot_prefixes("hits", "a", 5, bench.now)[0]
+    top = bench.hot_prefixes("hits", "a", 5)[0]
     assert (top.depth, top.tenant, top.model, top.resident) == (12, "a", make.MODEL, 12)
     assert top.hits == 39 * 3, "every request since a second conversation made it a shared one"
     assert top.bytes_served == 12 * PAGE * top.hits
     assert top.error == 0
-    assert bench.node.hot_prefix(top.label, bench.now).keys == make.packed(system)
+    assert bench.hot_prefix(top.label).keys == make.packed(system)
 
 
 def test_every_tenant_has_its_own() -> None:
@@ -50,8 +50,8 @@ def test_every_tenant_has_its_own() -> None:
     for tenant in ("a", "b"):
         converse(engine, 10, 2, tenant)
     bench.pass_time(0.1)
-    assert {each.tenant for each in bench.node.hot_prefixes("hits", "b", 50, bench.now)} == {"b"}
-    assert bench.node.hot_prefixes("bytes", "nobody", 50, bench.now) == []
+    assert {each.tenant for each in bench.hot_prefixes("hits", "b", 50)} == {"b"}
+    assert bench.hot_prefixes("bytes", "nobody", 50) == []
 
 
 def test_ranks_of_one_model_count_a_request_once() -> None:
@@ -62,7 +62,7 @@ def test_ranks_of_one_model_count_a_request_once() -> None:
         for space in range(2):
             serve(engine, chain, space=space)
     bench.pass_time(0.1)
-    listed = bench.node.hot_prefixes("hits", None, 50, bench.now)
+    listed = bench.hot_prefixes("hits", None, 50)
     assert [(each.depth, each.hits) for each in listed] == [(8, 4)]
 
 
@@ -70,16 +70,15 @@ def test_a_prefix_is_listed_for_an_hour_under_one_label() -> None:
     bench, engine = bench_of(4096)
     converse(engine, 10, 1)
     bench.pass_time(0.1)
-    label = bench.node.hot_prefixes("hits", None, 1, bench.now)[0].label
+    label = bench.hot_prefixes("hits", None, 1)[0].label
     for _ in range(11):
         bench.pass_time(WINDOW_S)
         serve(engine, make.keys(2, "other"))
-        assert label in {each.label for each in bench.node.hot_prefixes("hits", None, 50, bench.now)}
+        assert label in {each.label for each in bench.hot_prefixes("hits", None, 50)}
     bench.pass_time(2 * WINDOW_S)
-    assert label not in {each.label for each in bench.node.hot_prefixes("hits", None, 50, bench.now)}
-    with pytest.raises(ProtocolError) as raised:
-        bench.node.hot_prefix(label, bench.now)
-    assert raised.value.code is Code.UNKNOWN_PREFIX
+    assert label not in {each.label for each in bench.hot_prefixes("hits", None, 50)}
+    with refused(Code.UNKNOWN_PREFIX):
+        bench.hot_prefix(label)
 
 
 def test_an_evicted_prefix_is_listed_with_its_resident_blocks() -> None:
@@ -87,9 +86,9 @@ def test_an_evicted_prefix_is_listed_with_its_resident_blocks() -> None:
     converse(engine, 6, 1)
     bench.pass_time(0.1)
     fill(engine, "scan", 512)
-    top = bench.node.hot_prefixes("hits", "a", 1, bench.now)[0]
+    top = bench.hot_prefixes("hits", "a", 1)[0]
     assert (top.depth, top.resident) == (12, 0)
-    assert len(bench.node.hot_prefix(top.label, bench.now).keys) == 12 * 32
+    assert len(bench.hot_prefix(top.label).keys) == 12 * 32
 
 
 def test_the_heaviest_is_found_among_many_that_come_once() -> None:
@@ -144,7 +143,7 @@ def test_blocks_behind_a_named_parent_count_as_a_branch() -> None:
     for number in range(4):
         serve(engine, [*system, *make.keys(2, number)])
     bench.pass_time(0.1)
-    top = bench.node.hot_prefixes("hits", None, 1, bench.now)[0]
+    top = bench.hot_prefixes("hits", None, 1)[0]
     assert (top.depth, top.hits) == (6, 4)
 
 
@@ -153,10 +152,9 @@ def test_a_hot_prefix_keeps_its_model_when_nothing_of_that_is_cached_any_more() 
     converse(engine, 3, 1)
     bench.pass_time(0.1)
     engine.detach_cleanly()
-    bench.node.invalidate(Scope(model=make.MODEL), bench.now)
-    for _ in range(4):
-        bench.pass_time(1.0)
+    bench.node.operator.invalidate(Scope(model=make.MODEL), bench.now)
+    bench.pass_time(1.0, times=4)
     assert not bench.node.pool.spaces.by_number, "the space is forgotten"
-    top = bench.node.hot_prefixes("hits", None, 1, bench.now)[0]
+    top = bench.hot_prefixes("hits", None, 1)[0]
     assert (top.model, top.resident) == (make.MODEL, 0)
-    assert bench.node.hot_prefix(top.label, bench.now).keys
+    assert bench.hot_prefix(top.label).keys

@@ -142,7 +142,7 @@ def test_an_operators_demotion_ends_a_hinted_pin() -> None:
     chain = make.keys(8)
     engine.store(chain, PAGE, pin_s=HOUR)
     engine.store(make.keys(50, "newer"), PAGE)
-    bench.node.demote(Scope(keys=make.packed(chain)), bench.now)
+    bench.node.operator.demote(Scope(keys=make.packed(chain)), bench.now)
     bench.pass_time(1)
     engine.store(make.keys(14, "large"), PAGE)
     assert engine.lookup(chain) == 0
@@ -228,8 +228,7 @@ def test_a_step_handles_a_bounded_number_of_blocks(monkeypatch: pytest.MonkeyPat
     engine.store(make.keys(8), PAGE, ttl_s=10)
     bench.pass_time(12)
     assert held(bench, "") == 5
-    for _ in range(2):
-        bench.pass_time(0.05)
+    bench.pass_time(0.05, times=2)
     assert held(bench, "") == 0
 
 
@@ -239,6 +238,6 @@ def test_memory_of_hints_does_not_grow_with_stored_blocks() -> None:
         engine.store(make.keys(8, number), PAGE, ttl_s=60 + number, pin_s=30 + number)
     table = bench.node.pool.hints
     assert len(table.hinted) == sum(len(each) for each in table._due.values()) == 64
-    bench.node.invalidate(Scope(tenant=""), bench.now)
+    bench.node.operator.invalidate(Scope(tenant=""), bench.now)
     bench.pass_time(1)
     assert (table.hinted, table._due, table.pinned_bytes) == ({}, {}, 0)

@@ -50,7 +50,6 @@ def test_of_pins_of_equal_keys_each_ends_at_its_own_time() -> None:
     bench.pass_time(20)
     assert bench.pin("kept by hits").expired
     assert not bench.node.pool.pins.marked
-    assert bench.faults() == []
 
 
 def test_a_block_knows_pins_of_equal_keys_as_one() -> None:

@@ -259,7 +259,7 @@ class TenancyMachine(RuleBasedStateMachine):
     def invalidate(self, scope: Scope) -> None:
         readable = self._readable()
         stays = {block for block in readable if (SPACES[block.space - 1].model, block.key) in self.permanent}
-        self.bench.node.invalidate(scope, self.bench.now)
+        self.bench.node.operator.invalidate(scope, self.bench.now)
         for number, (salt, at, chain) in self.written.items():
             packed = [scope.keys[first : first + 32] for first in range(0, len(scope.keys), 32)]
             if (
@@ -290,7 +290,7 @@ class TenancyMachine(RuleBasedStateMachine):
     @rule(scope=scopes)
     def demote(self, scope: Scope) -> None:
         before = set(self.bench.node.pool.table.blocks)
-        self.bench.node.demote(scope, self.bench.now)
+        self.bench.node.operator.demote(scope, self.bench.now)
         assert set(self.bench.node.pool.table.blocks) == before
 
     @rule()
@@ -380,17 +380,15 @@ class TenancyMachine(RuleBasedStateMachine):
         self.bench.apply(make.shares(generation=self.generation))
         self.bench.apply(*make.pins([], self.generation))
         self.bench.apply(make.policy(self.generation))
-        for _ in range(40):
-            self.bench.pass_time(1)
+        self.bench.pass_time(1, times=40)
         pool = self.bench.node.pool
         assert pool.reserved_bytes == pool.quarantined_bytes == pool.pins.pinned_bytes == 0
         assert not pool.sweeps.active
         assert not pool.dead
         assert self.bench.faults() == []
         for scope in (Scope(tenant=tenant) for tenant in TENANTS):
-            self.bench.node.invalidate(scope, self.bench.now)
-        for _ in range(10):
-            self.bench.pass_time(0.05)
+            self.bench.node.operator.invalidate(scope, self.bench.now)
+        self.bench.pass_time(0.05, times=10)
         assert pool.used_bytes == 0
         assert all(account.bytes == 0 for account in pool.order.accounts())
         engine = self.bench.attach(SPACES[1])

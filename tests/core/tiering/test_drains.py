@@ -18,8 +18,7 @@ def filled(*others: object, blocks: int = 40) -> tuple[TierBench, list[bytes]]:
     """A node whose disk holds blocks, and other tiers that hold none."""
     run = tier_bench(256, tier(), *others)  # type: ignore[arg-type]
     keys = make.keys(blocks)
-    run.engine.store(keys, PAGE)
-    run.settle()
+    run.store(keys)
     return run, keys
 
 
@@ -30,9 +29,7 @@ def spill(run: TierBench, name: str, value: Spill) -> None:
 
 
 def wait(run: TierBench, seconds: float = 20.0) -> None:
-    for _ in range(int(seconds / 0.5)):
-        run.bench.pass_time(0.5)
-        run.settle()
+    run.pass_time(0.5, times=int(seconds / 0.5))
     assert run.faults() == []
 
 
@@ -84,8 +81,7 @@ def test_the_next_tier_in_the_order_that_takes_blocks_gets_them(others: tuple[ob
 def test_the_last_tier_drains_to_the_first_and_two_that_drain_do_not_wait_for_each_other() -> None:
     run = tier_bench(256, tier(spill="evict"), tier("last", order=9))
     keys = make.keys(10)
-    run.engine.store(keys, PAGE)
-    run.settle()
+    run.store(keys)
     spill(run, "last", "drain")
     wait(run)
     assert (keys_in(run, 0), left(run, "last")) == (set(keys), 0)

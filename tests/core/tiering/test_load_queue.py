@@ -62,8 +62,7 @@ def test_a_tier_that_takes_no_more_loads_delays_no_loads_from_another() -> None:
     space = run._identity(run.engine.spaces[0])
     for number, chain in zip((0, 0, 1), chains, strict=True):
         stored = [StoredBlock(BlockName(space, key), "", 1, PAGE, CHECKSUM) for key in chain]
-        run.stores[number].update({each.name: each for each in stored})
-        run.tiering.restore(run.tiering.tiers[number], stored, run.now)
+        run.restore(stored, number)
     for chain in chains:
         run.ask(chain, 60.0)
     run.begin()

@@ -15,17 +15,14 @@ from tests.dataplane import factories as make
 
 def spilled(run: TierBench, chain: Sequence[bytes], tenant: str = "") -> None:
     """Store a chain, and evict it from memory once tiers hold it."""
-    run.engine.store(chain, PAGE, tenant=tenant)
-    run.settle()
+    run.store(chain, tenant)
     blocks = [block for block in run.bench.node.pool.table.blocks.values() if block.key in set(chain)]
     run.bench.node.room.evict(blocks, "room", run.now)
     assert run.engine.lookup(chain) == 0
 
 
 def pass_steps(run: TierBench, steps: int = 20) -> None:
-    for _ in range(steps):
-        run.bench.pass_time(0.1)
-        run.settle()
+    run.pass_time(0.1, times=steps)
     assert run.faults() == []
 
 
@@ -86,15 +83,13 @@ def test_the_tiers_of_a_restarted_node_fill_its_pins() -> None:
     run.pins(make.pin("p", chain))
     pass_steps(run)
     assert state(run) == (0, 0, "")
-    disk = run.tiering.tiers[0]
     space = run.tiering.identity(run.engine.spaces[0])
     assert space is not None
     blocks = [
         StoredBlock(BlockName(space, key), "", at, PAGE, CHECKSUM, parent)
         for at, (parent, key) in enumerate(zip([b"", *chain], chain, strict=False), 1)
     ]
-    run.stores[0].update({block.name: block for block in blocks})
-    assert run.tiering.restore(disk, blocks, run.now) == []
+    assert run.restore(blocks) == []
     pass_steps(run, 80)
     assert state(run) == (6, 0, "")
 

@@ -20,8 +20,7 @@ SMALL = HEADER + PAGE // 2
 def encoded(blocks: int, budget_bytes: int, stored: Compress, target: Compress) -> TierBench:
     """A tier that holds blocks in one form, and whose record asks for another one."""
     run = tier_bench(64, tier())
-    run.engine.store(make.keys(blocks), PAGE)
-    run.settle()
+    run.store(make.keys(blocks))
     (state,) = run.tiering.tiers
     for entry in list(state.contents.entries.values()):
         state.contents.add(entry.stored, SMALL, run.now, stored)
@@ -31,7 +30,7 @@ def encoded(blocks: int, budget_bytes: int, stored: Compress, target: Compress) 
 
 
 def begin(run: TierBench) -> tuple[list[reencodings.PlannedReencoding], reencodings.Reencoding]:
-    run.bench.node.move(Move("n", Scope(), "disk", compress=True), run.now)
+    run.tiering.moves.start(Move("n", Scope(), "disk", compress=True), run.now)
     for _ in range(20):
         run.bench.pass_time(0.05)
         if plans := run.tiering.moves.next_reencodings(run.tiering.tiers[0], run.now):
@@ -50,7 +49,6 @@ def test_room_is_taken_for_blocks_that_become_larger(target: Compress) -> None:
     charge = stored_size(PAGE) - 1
     move.ended(plans, [CopyEnd(Outcome.OK, charge, target)] * len(plans), run.now)
     assert (move.state.moved_blocks, move.state.refused) == (2, {"budget": 2})
-    assert run.faults() == []
 
 
 def test_a_block_that_was_forgotten_concurrently_is_deleted_again() -> None:
@@ -62,16 +60,14 @@ def test_a_block_that_was_forgotten_concurrently_is_deleted_again() -> None:
     run.begin()
     assert list(run.stores[0]) == [plans[1].stored.name]
     assert move.state.refused == {"gone": 1}
-    assert run.faults() == []
 
 
 def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reencodings, "MAX_STEP_BLOCKS", 10)
     run = tier_bench(64, tier())
     for number in range(40):
-        run.engine.store(make.keys(1, number), PAGE)
-    run.settle()
-    state = run.bench.node.move(Move("n", Scope(), "disk", compress=True), run.now)
+        run.store(make.keys(1, number))
+    state = run.tiering.moves.start(Move("n", Scope(), "disk", compress=True), run.now)
     counts = []
     while state.ended_at is None:
         run.bench.pass_time(0.05)
@@ -92,16 +88,14 @@ def test_a_cancelled_reencoding_leaves_the_remaining_blocks_unchanged(monkeypatc
     run.bench.pass_time(0.05)
     assert (move.state.moved_blocks, move.state.refused) == (2, {"cancelled": 4})
     assert move.state.ended_at is not None
-    assert run.faults() == []
 
 
 def test_a_selection_that_is_cancelled_chooses_no_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reencodings, "MAX_STEP_BLOCKS", 10)
     run = tier_bench(64, tier())
     for number in range(40):
-        run.engine.store(make.keys(1, number), PAGE)
-    run.settle()
-    state = run.bench.node.move(Move("n", Scope(), "disk", compress=True), run.now)
+        run.store(make.keys(1, number))
+    state = run.tiering.moves.start(Move("n", Scope(), "disk", compress=True), run.now)
     while not state.blocks:
         run.bench.pass_time(0.05)
     run.tiering.moves.cancel(state.number)

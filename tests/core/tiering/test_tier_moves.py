@@ -7,7 +7,7 @@ import pytest
 from dataplane.core.tiering import move_chains, transfers
 from dataplane.core.tiering.spills import CopyEnd
 from dataplane.core.tiering.tier_moves import MoveBetweenTiers
-from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.codes import Code
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.events import MoveEnded
@@ -15,6 +15,7 @@ from dataplane.protocol.spaces import Space
 from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
 from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, quota, tier, tier_bench
 from tests.dataplane import factories as make
+from tests.dataplane.bench_node import refused
 
 DISK = tier()
 S3 = tier("s3", spill="off", order=1)
@@ -23,10 +24,9 @@ S3 = tier("s3", spill="off", order=1)
 def move(run: TierBench, scope: Scope | None = None, *, release: bool = False, steps: int = 200) -> MoveState:
     """Move blocks from the disk to S3, and return the result."""
     message = Move("n", scope or Scope(tenant=""), "s3", release, source="disk")
-    state = run.bench.node.move(message, run.now)
+    state = run.tiering.moves.start(message, run.now)
     for _ in range(steps):
-        run.bench.pass_time(0.05)
-        run.settle()
+        run.pass_time(0.05)
         if state.ended_at is not None:
             assert not any(tier.watched for tier in run.tiering.tiers)
             assert run.faults() == []
@@ -34,16 +34,10 @@ def move(run: TierBench, scope: Scope | None = None, *, release: bool = False, s
     raise AssertionError(f"the move does not end: {state}")
 
 
-def evict_all(run: TierBench) -> None:
-    node = run.bench.node
-    node.room.evict(list(node.pool.table.blocks.values()), "room", run.now)
-
-
 def test_blocks_are_copied_without_memory_and_stay_where_they_were() -> None:
     run = tier_bench(256, DISK, S3)
-    run.engine.store(make.keys(200), PAGE)
-    run.settle()
-    evict_all(run)
+    run.store(make.keys(200))
+    run.evict_all()
     state = move(run)
     assert (state.blocks, state.moved_blocks, state.moved_bytes) == (200, 200, 200 * PAGE)
     assert (state.released_blocks, state.refused, state.source) == (0, {}, "disk")
@@ -58,8 +52,7 @@ def test_blocks_are_copied_without_memory_and_stay_where_they_were() -> None:
 def test_released_blocks_leave_their_tier_and_no_other_blocks_do() -> None:
     run = tier_bench(64, DISK, S3)
     run.engine.store(make.keys(4, "mine"), PAGE, tenant="acme")
-    run.engine.store(make.keys(2, "other"), PAGE)
-    run.settle()
+    run.store(make.keys(2, "other"))
     state = move(run, Scope(tenant="acme"), release=True)
     assert (state.moved_blocks, state.released_blocks, state.released_bytes) == (4, 4, 4 * PAGE)
     assert (len(run.stores[0]), len(run.stores[1]), run.held("acme", 1)) == (2, 4, 4)
@@ -69,8 +62,7 @@ def test_released_blocks_leave_their_tier_and_no_other_blocks_do() -> None:
 def test_blocks_of_guaranteed_pins_are_copied_and_stay() -> None:
     run = tier_bench(64, DISK, S3)
     chain = make.keys(4)
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     run.pins(make.pin("keep", chain[:1], strength="guaranteed"))
     state = move(run, release=True)
     assert (state.moved_blocks, state.released_blocks, state.refused) == (4, 3, {"pinned": 1})
@@ -80,8 +72,7 @@ def test_a_prefix_is_moved_with_the_blocks_behind_it() -> None:
     run = tier_bench(64, DISK, S3)
     chain = make.keys(6)
     run.engine.store(chain, PAGE)
-    run.engine.store(make.keys(3, "other"), PAGE)
-    run.settle()
+    run.store(make.keys(3, "other"))
     state = move(run, Scope(keys=make.packed(chain[:2])))
     assert (state.moved_blocks, {name.key for name in run.stores[1]}) == (6, set(chain))
 
@@ -90,8 +81,7 @@ def test_blocks_of_an_unattached_space_are_moved_unless_a_model_is_given() -> No
     run = tier_bench(64, DISK, S3)
     space = bytes.fromhex(Space("later").identity())
     stored = [StoredBlock(BlockName(space, key), "", 1, PAGE, CHECKSUM, b"") for key in make.keys(2)]
-    run.stores[0].update({each.name: each for each in stored})
-    run.tiering.restore(run.tiering.tiers[0], stored, run.now)
+    run.restore(stored)
     assert move(run, Scope(model="later")).blocks == 0
     assert move(run, Scope(space=space.hex())).moved_blocks == 2
 
@@ -99,8 +89,7 @@ def test_blocks_of_an_unattached_space_are_moved_unless_a_model_is_given() -> No
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.LATE, Outcome.FULL])
 def test_copies_that_fail_say_why_and_are_not_released(outcome: Outcome) -> None:
     run = tier_bench(64, DISK, S3)
-    run.engine.store(make.keys(4), PAGE)
-    run.settle()
+    run.store(make.keys(4))
     run.transferred = outcome
     state = move(run, release=True)
     assert (state.moved_blocks, state.released_blocks, state.refused) == (0, 0, {outcome.value: 4})
@@ -109,8 +98,7 @@ def test_copies_that_fail_say_why_and_are_not_released(outcome: Outcome) -> None
 
 def test_blocks_that_the_source_lost_are_forgotten() -> None:
     run = tier_bench(64, DISK, S3)
-    run.engine.store(make.keys(4), PAGE)
-    run.settle()
+    run.store(make.keys(4))
     run.stores[0].clear()
     assert move(run).refused == {"missing": 4}
     assert not run.tiering.tiers[0].contents.entries
@@ -118,23 +106,20 @@ def test_blocks_that_the_source_lost_are_forgotten() -> None:
 
 def test_the_budget_and_the_quotas_of_the_target_apply() -> None:
     run = tier_bench(64, DISK, tier("s3", budget_blocks=3, spill="off", order=1))
-    run.engine.store(make.keys(5), PAGE)
-    run.settle()
+    run.store(make.keys(5))
     state = move(run)
     assert len(run.stores[1]) == 3
     assert state.moved_blocks + sum(state.refused.values()) == 5
     run = tier_bench(64, DISK, S3)
     run.quotas(quota("acme", limit=0, name="s3"))
-    run.engine.store(make.keys(2), PAGE, tenant="acme")
-    run.settle()
+    run.store(make.keys(2), "acme")
     assert move(run, Scope(tenant="acme")).refused == {"limit": 2}
 
 
 def test_an_invalidation_during_a_copy_deletes_it() -> None:
     run = tier_bench(64, DISK, S3)
-    run.engine.store(make.keys(4), PAGE)
-    run.settle()
-    run.bench.node.move(Move("n", Scope(tenant=""), "s3", source="disk"), run.now)
+    run.store(make.keys(4))
+    run.tiering.moves.start(Move("n", Scope(tenant=""), "s3", source="disk"), run.now)
     while not (plans := run.tiering.transfers.next_batch(run.now)):
         run.bench.pass_time(0.05)
     run.invalidate(Scope(tenant=""))
@@ -142,19 +127,16 @@ def test_an_invalidation_during_a_copy_deletes_it() -> None:
     run.tiering.transfers.ended(plans, [CopyEnd(Outcome.OK)] * len(plans), run.now)
     run.settle()
     assert run.stores == {0: {}, 1: {}}
-    assert run.faults() == []
 
 
 def test_a_move_evicts_nothing_that_it_has_just_moved() -> None:
     run = tier_bench(64, DISK, tier("s3", budget_blocks=6, spill="off", order=1))
-    run.engine.store(make.keys(4, "old"), PAGE, tenant="other")
-    run.settle()
+    run.store(make.keys(4, "old"), "other")
     move(run, Scope(tenant="other"), release=True)
-    evict_all(run)
+    run.evict_all()
     run.bench.pass_time(10.0)
-    run.engine.store(make.keys(9), PAGE, tenant="acme")
-    run.settle()
-    evict_all(run)
+    run.store(make.keys(9), "acme")
+    run.evict_all()
     state = move(run, Scope(tenant="acme"), release=True)
     assert (state.moved_blocks, state.released_blocks, state.refused) == (6, 6, {"budget": 3})
     assert run.held("acme", 0) + run.held("acme", 1) == 9
@@ -163,52 +145,46 @@ def test_a_move_evicts_nothing_that_it_has_just_moved() -> None:
 
 def test_a_move_that_ends_early_stops_no_copy_of_another_move() -> None:
     run = tier_bench(64, DISK, S3)
-    run.engine.store(make.keys(4), PAGE)
-    run.settle()
+    run.store(make.keys(4))
     early, late = (
-        run.bench.node.move(Move("n", Scope(tenant=""), "s3", source="disk", deadline_s=seconds), run.now)
+        run.tiering.moves.start(Move("n", Scope(tenant=""), "s3", source="disk", deadline_s=seconds), run.now)
         for seconds in (1.0, 60.0)
     )
-    for _ in range(8):
-        run.bench.pass_time(0.05)
+    run.bench.pass_time(0.05, times=8)
     run.bench.pass_time(1.0)
     assert early.refused == {"late": 4}
     run.settle()
     run.bench.pass_time(0.05)
     assert (late.moved_blocks, late.refused) == (4, {})
     assert not run.tiering.tiers[1].watched
-    assert run.faults() == []
 
 
 def test_a_block_that_is_being_deleted_is_copied_once_that_has_ended() -> None:
     run = tier_bench(64, DISK, S3)
-    run.engine.store(make.keys(4), PAGE)
-    run.settle()
+    run.store(make.keys(4))
     move(run)
     disk = run.tiering.tiers[0]
     for entry in list(disk.contents.entries.values()):
         run.tiering.release(disk, entry)
     names = run.tiering.take_deletions(disk)
     assert len(names) == 4
-    run.bench.node.move(Move("n", Scope(tenant=""), "disk", source="s3"), run.now)
-    run.bench.node.move(Move("n", Scope(tenant=""), "disk"), run.now)
+    run.tiering.moves.start(Move("n", Scope(tenant=""), "disk", source="s3"), run.now)
+    run.tiering.moves.start(Move("n", Scope(tenant=""), "disk"), run.now)
     for _ in range(20):
         run.bench.pass_time(0.05)
         assert run.tiering.transfers.next_batch(run.now) == []
-        assert run.tiering.spills.next(disk, run.now) is None
+        assert run.spill(disk) == []
     run.stores[0].clear()
     run.tiering.deleted(disk, names[:1])
     run.settle()
     assert (len(run.stores[0]), len(disk.contents)) == (4, 4)
-    assert run.faults() == []
 
 
 def test_a_block_of_a_size_that_no_block_has_is_not_copied() -> None:
     run = tier_bench(8, DISK, S3)
     space = bytes.fromhex(Space("later").identity())
     large = StoredBlock(BlockName(space, make.keys(1)[0]), "", 1, 9 * PAGE, CHECKSUM, b"")
-    run.stores[0][large.name] = large
-    run.tiering.restore(run.tiering.tiers[0], [large], run.now)
+    run.restore([large])
     assert move(run).refused == {"size": 1}
 
 
@@ -218,8 +194,7 @@ def test_a_selection_looks_at_a_bounded_number_of_blocks_in_each_step(
 ) -> None:
     run = tier_bench(256, DISK)
     for number in range(200 // chain_blocks):
-        run.engine.store(make.keys(chain_blocks, number), PAGE)
-    run.settle()
+        run.store(make.keys(chain_blocks, number))
     monkeypatch.setattr(move_chains, "MAX_STEP_BLOCKS", 50)
     selection = move_chains.ChainSelection(run.bench.node.pool, run.tiering, Scope(tenant=""))
     most, more = 0, True
@@ -232,17 +207,15 @@ def test_a_selection_looks_at_a_bounded_number_of_blocks_in_each_step(
 
 def test_a_tier_out_of_service_refuses() -> None:
     run = tier_bench(64, DISK, S3)
-    run.engine.store(make.keys(4), PAGE)
-    run.settle()
+    run.store(make.keys(4))
     run.tiering.tiers[1].serves = False
     assert move(run).refused == {"away": 4}
 
 
 def test_a_source_that_is_removed_ends_the_move() -> None:
     run = tier_bench(64, DISK, S3)
-    run.engine.store(make.keys(4), PAGE)
-    run.settle()
-    state = run.bench.node.move(Move("n", Scope(tenant=""), "s3", source="disk"), run.now)
+    run.store(make.keys(4))
+    state = run.tiering.moves.start(Move("n", Scope(tenant=""), "s3", source="disk"), run.now)
     while run.tiering.moves._active[0].state.blocks == 0 or not run.tiering.transfers._waiting:
         run.bench.pass_time(0.05)
     source = run.tiering.tiers[0]
@@ -255,9 +228,8 @@ def test_a_source_that_is_removed_ends_the_move() -> None:
 @pytest.mark.parametrize(("to", "source"), [("s3", "tape"), ("s3", "s3"), ("memory", "disk")])
 def test_a_source_that_cannot_be_is_refused(to: str, source: str) -> None:
     run = tier_bench(8, DISK, S3)
-    with pytest.raises(ProtocolError) as raised:
-        run.bench.node.move(Move("n", Scope(tenant=""), to, source=source), run.now)
-    assert (raised.value.code, raised.value.field) == (Code.UNKNOWN_TIER, "source")
+    with refused(Code.UNKNOWN_TIER, "source"):
+        run.tiering.moves.start(Move("n", Scope(tenant=""), to, source=source), run.now)
 
 
 TAPE = tier("tape", spill="off", order=2)
@@ -266,7 +238,7 @@ TAPE = tier("tape", spill="off", order=2)
 def begun(run: TierBench, to: str, source: str = "disk", tenant: str = "", *, release: bool = False) -> MoveState:
     """Begin a move between tiers, up to the point at which its blocks wait for copies."""
     message = Move("n", Scope(tenant=tenant), to, release, source=source)
-    state = run.bench.node.move(message, run.now)
+    state = run.tiering.moves.start(message, run.now)
     for _ in range(20):
         run.bench.pass_time(0.05)
         waiting = run.tiering.transfers._waiting
@@ -278,14 +250,12 @@ def begun(run: TierBench, to: str, source: str = "disk", tenant: str = "", *, re
 def two_tenants() -> TierBench:
     run = tier_bench(256, DISK, S3, TAPE)
     for tenant in ("acme", "other"):
-        run.engine.store(make.keys(4, tenant), PAGE, tenant=tenant)
-    run.settle()
+        run.store(make.keys(4, tenant), tenant)
     return run
 
 
 def pass_ticks(run: TierBench, count: int = 20) -> None:
-    for _ in range(count):
-        run.bench.pass_time(0.05)
+    run.bench.pass_time(0.05, times=count)
 
 
 @pytest.mark.parametrize("stores", [False, True])
@@ -310,7 +280,6 @@ def test_a_call_that_hangs_fails_its_move_and_no_other(stores: bool) -> None:
         run.tiering.transfers.ended(plans, [CopyEnd(Outcome.OK)] * 4, run.now)
     assert (s3.spilling_bytes, run.held("acme", 1)) == (0, 4 if stores else 0)
     assert not any(tier.watched for tier in run.tiering.tiers)
-    assert run.faults() == []
 
 
 def test_a_target_that_takes_no_more_delays_no_other_move() -> None:
@@ -331,8 +300,7 @@ def test_a_target_that_takes_no_more_delays_no_other_move() -> None:
 
 def test_a_move_that_is_cancelled_finishes_the_copies_under_way_and_begins_no_others() -> None:
     run = tier_bench(512, DISK, S3)
-    run.engine.store(make.keys(150), PAGE)
-    run.settle()
+    run.store(make.keys(150))
     state = begun(run, "s3", release=True)
     plans = run.tiering.transfers.next_batch(run.now)
     assert run.tiering.moves.cancel(state.number) is state
@@ -350,4 +318,3 @@ def test_a_move_that_is_cancelled_finishes_the_copies_under_way_and_begins_no_ot
     before = state.ended_at
     assert run.tiering.moves.cancel(state.number).ended_at == before
     assert not any(tier.watched for tier in run.tiering.tiers)
-    assert run.faults() == []

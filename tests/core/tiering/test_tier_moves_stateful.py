@@ -87,7 +87,7 @@ class TierMovesMachine(RuleBasedStateMachine):
         run, tiering = self.run, self.tiering
         tiering.sweep()
         for each in list(tiering.tiers):
-            while (plan := tiering.spills.next(each, run.now)) is not None:
+            for plan in run.spill(each):
                 run.spills.append((each, plan))
                 self.calls.append(self.spill(each, plan, Outcome.OK))
             if each.number not in run.deleting and (names := tiering.take_deletions(each)):
@@ -109,7 +109,7 @@ class TierMovesMachine(RuleBasedStateMachine):
 
         def report() -> None:
             self.run.spills.remove((tier, plan))
-            self.tiering.spills.ended(tier, plan, outcome, self.run.now)
+            self.tiering.spills.batch_ended(tier, [plan], [CopyEnd(outcome)], self.run.now)
 
         return Call(act, report)
 
@@ -231,7 +231,7 @@ class TierMovesMachine(RuleBasedStateMachine):
 
     def ask_for(self, message: Move) -> None:
         try:
-            self.states.append(self.node.move(message, self.run.now))
+            self.states.append(self.tiering.moves.start(message, self.run.now))
         except ProtocolError as error:
             if error.code not in (Code.UNKNOWN_TIER, Code.TOO_MANY):
                 raise
@@ -279,7 +279,7 @@ class TierMovesMachine(RuleBasedStateMachine):
 
     @rule(tenant=tenants)
     def invalidate(self, tenant: str) -> None:
-        self.node.invalidate(Scope(tenant=tenant), self.run.now)
+        self.node.operator.invalidate(Scope(tenant=tenant), self.run.now)
         self.safe = {name: owner for name, owner in self.safe.items() if owner != tenant}
 
     @rule(tenant=tenants, limit=st.one_of(st.none(), st.integers(0, 6)))

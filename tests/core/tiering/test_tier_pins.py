@@ -24,8 +24,7 @@ def there(run: TierBench, chain: Sequence[bytes], number: int = 0) -> int:
 
 def fill(run: TierBench, tenant: str, blocks: int, name: object = "fill") -> None:
     for number in range(blocks):
-        run.engine.store(make.keys(1, (name, tenant, number)), PAGE, tenant=tenant)
-        run.settle()
+        run.store(make.keys(1, (name, tenant, number)), tenant)
 
 
 def of_pin(run: TierBench, name: str = "p", tier_name: str = "disk") -> PinInTier | None:
@@ -37,39 +36,33 @@ def test_guaranteed_blocks_are_not_evicted_within_the_budget_and_last_beyond_it(
     run = tier_bench(64, tier(budget_blocks=20))  # of which pins may hold 4
     chain = make.keys(6, "chain")
     run.pins(make.pin("p", chain, strength=strength))
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     assert of_pin(run) == PinInTier(6, 6 * SIZE, 4)
     fill(run, "", 14)
     fill(run, "", 10, "more")
     assert there(run, chain) == 6
     soft = make.keys(14, "soft")
     run.pins(make.pin("p", chain, strength=strength), make.pin("s", [*chain, *soft], strength="soft"), generation=2)
-    run.engine.store(soft, PAGE)
-    run.settle()
+    run.store(soft)
     assert len(run.stores[0]) == 20
     fill(run, "", 12, "last")
     assert there(run, chain[:4]) == 4, "they are never evicted"
-    assert run.faults() == []
 
 
 def test_soft_pins_are_evicted_after_all_others() -> None:
     run = tier_bench(64, tier(budget_blocks=10))
     chain = make.keys(6, "chain")
     run.pins(make.pin("p", chain, strength="soft"))
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     fill(run, "rival", 20)
     assert there(run, chain) == 6
     assert of_pin(run) == PinInTier(6, 6 * SIZE, 0)
-    assert run.faults() == []
 
 
 def test_a_pin_finds_blocks_that_tiers_hold_already_and_lets_them_go() -> None:
     run = tier_bench(16, tier(budget_blocks=40))
     chain = make.keys(6, "chain")
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     fill(run, "", 16)
     assert run.engine.lookup(chain) == 0
     run.pins(make.pin("p", chain))
@@ -80,21 +73,18 @@ def test_a_pin_finds_blocks_that_tiers_hold_already_and_lets_them_go() -> None:
     assert run.tiering.tiers[0].contents.pins.pinned_bytes == 0
     fill(run, "", 60, "last")
     assert there(run, chain) == 0
-    assert run.faults() == []
 
 
 def test_a_pin_that_expires_or_changes_its_strength_is_counted_again() -> None:
     run = tier_bench(64, tier(budget_blocks=40))
     chain = make.keys(6, "chain")
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     run.pins(make.pin("p", chain, expires_at=run.now + 10), make.pin("q", chain, strength="soft"))
     assert (of_pin(run, "p"), of_pin(run, "q")) == (PinInTier(6, 6 * SIZE, 6),) * 2
     run.bench.pass_time(11.0)
     run.bench.pass_time(1.0)
     assert of_pin(run, "p") is None
     assert of_pin(run, "q") == PinInTier(6, 6 * SIZE, 0)
-    assert run.faults() == []
 
 
 def test_a_pin_holds_no_blocks_of_other_tenants_or_models() -> None:
@@ -102,21 +92,18 @@ def test_a_pin_holds_no_blocks_of_other_tenants_or_models() -> None:
     run = tier_bench(64, tier(budget_blocks=40), spaces=spaces)
     chain = make.keys(4, "chain")
     run.engine.store(chain, PAGE, tenant="rival")
-    run.engine.store(chain, PAGE, tenant="acme", space=1)
-    run.settle()
+    run.store(chain, "acme", space=1)
     run.pins(make.pin("p", chain, tenant="acme"))
     assert of_pin(run) is None
     run.pins(make.pin("p", chain, tenant="acme", model="other"), generation=2)
     assert of_pin(run) == PinInTier(4, 4 * SIZE, 4)
-    assert run.faults() == []
 
 
 def test_many_keys_are_looked_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pinned_chains, "MAX_STEP_KEYS", 8)
     run = tier_bench(64, tier(budget_blocks=200))
     chain = make.keys(30, "chain")
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     run.pins(make.pin("p", chain))
     assert of_pin(run) == PinInTier(8, 8 * SIZE, 8)
     counted = []
@@ -124,7 +111,6 @@ def test_many_keys_are_looked_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
         run.bench.pass_time(0.1)
         counted.append(run.bench.pin("p").tiers["disk"].blocks)
     assert counted == [16, 24, 30]
-    assert run.faults() == []
 
 
 def test_blocks_of_pins_are_copied_first_into_any_tier() -> None:
@@ -133,21 +119,18 @@ def test_blocks_of_pins_are_copied_first_into_any_tier() -> None:
     run.pins(make.pin("p", chain))
     run.engine.store(make.keys(4, "other"), PAGE)
     run.engine.store(chain, PAGE)
-    plan = run.tiering.spills.next(run.tiering.tiers[0], run.now)
-    assert plan is not None
+    (plan,) = run.spill(run.tiering.tiers[0], 1)
     assert plan.stored.name.key == chain[0]
     run.spills.append((run.tiering.tiers[0], plan))
     run.settle()
     assert [there(run, chain, number) for number in range(3)] == [4, 4, 0]
     assert [len(run.stores[number]) for number in range(3)] == [8, 4, 0]
     late = make.keys(4, "late")
-    run.engine.store(late, PAGE)
-    run.settle()
+    run.store(late)
     assert there(run, late, 1) == 0
     run.pins(make.pin("p", chain), make.pin("q", late, strength="permanent"), generation=2)
     run.settle()
     assert there(run, late, 1) == 4
-    assert run.faults() == []
 
 
 def test_blocks_of_pins_are_copied_when_a_tier_is_back() -> None:
@@ -159,10 +142,8 @@ def test_blocks_of_pins_are_copied_when_a_tier_is_back() -> None:
     run.engine.store(chain, PAGE)
     run.bench.pass_time(1.0)
     state.serves = True
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     assert there(run, chain) == 4
-    assert run.faults() == []
 
 
 def test_the_pin_budget_of_a_tenant_applies_in_the_tier() -> None:
@@ -170,8 +151,7 @@ def test_the_pin_budget_of_a_tenant_applies_in_the_tier() -> None:
     chain = make.keys(12, "chain")
     run.quotas(quota("acme", limit=10))
     run.pins(make.pin("p", chain, tenant="acme"))
-    run.engine.store(chain, PAGE, tenant="acme")
-    run.settle()
+    run.store(chain, "acme")
     assert run.held("acme") == 10
     assert of_pin(run) == PinInTier(10, 10 * SIZE, 9), "90 % of the limit"
     run.quotas(quota("acme", limit=20, pin_budget_bytes=3 * SIZE), generation=2)
@@ -179,21 +159,18 @@ def test_the_pin_budget_of_a_tenant_applies_in_the_tier() -> None:
     assert of_pin(run) == PinInTier(10, 10 * SIZE, 3)
     run.quotas(quota("acme", limit=4), generation=3)
     run.bench.pass_time(1.0)
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     assert of_pin(run) == PinInTier(4, 4 * SIZE, 3)
     run.quotas(generation=4)
     run.bench.pass_time(1.0)
     assert of_pin(run) == PinInTier(4, 4 * SIZE, 4)
-    assert run.faults() == []
 
 
 def test_budget_that_becomes_free_goes_to_blocks_that_wait_for_it() -> None:
     run = tier_bench(64, tier(budget_blocks=20))
     first, second = make.keys(4, "first"), make.keys(4, "second")
     run.engine.store(first, PAGE)
-    run.engine.store(second, PAGE, tenant="acme")
-    run.settle()
+    run.store(second, "acme")
     run.pins(make.pin("p", first), make.pin("q", second, tenant="acme"))
     assert sum((of_pin(run, name) or PinInTier()).guaranteed for name in "pq") == 4
     run.invalidate(Scope(tenant=""))
@@ -201,7 +178,6 @@ def test_budget_that_becomes_free_goes_to_blocks_that_wait_for_it() -> None:
     assert of_pin(run, "p") is None
     assert of_pin(run, "q") == PinInTier(4, 4 * SIZE, 4)
     run.settle()
-    assert run.faults() == []
 
 
 def test_invalidation_and_clear_reach_blocks_of_guaranteed_pins() -> None:
@@ -209,48 +185,40 @@ def test_invalidation_and_clear_reach_blocks_of_guaranteed_pins() -> None:
     chain, other = make.keys(4, "chain"), make.keys(4, "other")
     run.pins(make.pin("p", chain, tenant="acme"), make.pin("q", other))
     run.engine.store(chain, PAGE, tenant="acme")
-    run.engine.store(other, PAGE)
-    run.settle()
+    run.store(other)
     run.invalidate(Scope(tenant="acme"))
     run.settle()
     assert (there(run, chain), there(run, other)) == (0, 4)
-    run.bench.node.clear(run.now, permanent=False)
+    run.bench.node.operator.clear(run.now, permanent=False)
     run.settle()
     assert len(run.stores[0]) == 0
     assert run.tiering.tiers[0].contents.pins.pinned_bytes == 0
-    assert run.faults() == []
 
 
 def test_a_permanent_pin_keeps_its_blocks_in_tiers_through_a_clear_and_not_through_an_invalidation() -> None:
     run = tier_bench(64, tier(budget_blocks=40))
     chain = make.keys(4, "chain")
     run.pins(make.pin("p", chain, strength="permanent"))
-    run.engine.store(chain, PAGE)
-    run.settle()
-    run.bench.node.clear(run.now, permanent=False)
+    run.store(chain)
+    run.bench.node.operator.clear(run.now, permanent=False)
     run.settle()
     assert (there(run, chain), run.engine.lookup(chain)) == (4, 4)
     run.invalidate(Scope(tenant=""))
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     assert (there(run, chain), run.engine.lookup(chain)) == (0, 4)
-    assert run.faults() == []
 
 
 def test_pins_apply_to_blocks_of_a_space_that_is_attached_later() -> None:
     before = tier_bench(64, tier())
     chain = make.keys(4, "chain")
-    before.engine.store(chain, PAGE)
-    before.settle()
+    before.store(chain)
     run = tier_bench(64, tier(), spaces=(make.space("other", block_bytes=PAGE),))
-    run.stores[0] = dict(before.stores[0])
-    run.tiering.restore(run.tiering.tiers[0], run.stores[0].values(), run.now)
+    run.restore(before.stores[0].values())
     run.pins(make.pin("p", chain))
     assert of_pin(run) is None
     run.bench.attach(make.space(block_bytes=PAGE))
     run.bench.pass_time(0.1)
     assert of_pin(run) == PinInTier(4, 4 * SIZE, 4)
-    assert run.faults() == []
 
 
 def test_pins_apply_to_spaces_of_earlier_engines_as_soon_as_their_models_are_known() -> None:
@@ -258,15 +226,13 @@ def test_pins_apply_to_spaces_of_earlier_engines_as_soon_as_their_models_are_kno
     known: dict[bytes, Space] = {}
     before.tiering.pinned_chains.on_space = known.__setitem__
     chain = make.keys(4, "chain")
-    before.engine.store(chain, PAGE)
-    before.settle()
+    before.store(chain)
     before.bench.pass_time(0.1)
     assert known == {before._identity(before.engine.spaces[0]): make.space(block_bytes=PAGE)}
     run = tier_bench(64, tier(budget_blocks=40), spaces=(make.space("other", block_bytes=PAGE),))
     run.tiering.pinned_chains.know({identity: space.model for identity, space in known.items()})
-    run.stores[0] = dict(before.stores[0])
     run.pins(make.pin("p", chain))
-    run.tiering.restore(run.tiering.tiers[0], run.stores[0].values(), run.now)
+    run.restore(before.stores[0].values())
     assert of_pin(run) == PinInTier(4, 4 * SIZE, 4)
     run.bench.pass_time(pin_loads.ROUND_S + 0.1)
     report = run.bench.pin("p")
@@ -274,9 +240,7 @@ def test_pins_apply_to_spaces_of_earlier_engines_as_soon_as_their_models_are_kno
     fill(run, "other", 60)
     assert there(run, chain) == 4, "the pin protects them although no engine of its model has attached"
     run.bench.attach(make.space(block_bytes=PAGE))
-    run.bench.pass_time(pin_loads.ROUND_S + 0.1)
-    run.settle()
+    run.pass_time(pin_loads.ROUND_S + 0.1)
     run.bench.pass_time(pin_loads.ROUND_S + 0.1)
     report = run.bench.pin("p")
     assert (report.only_in_tiers, report.not_loaded, report.resident) == (0, "", 4)
-    assert run.faults() == []

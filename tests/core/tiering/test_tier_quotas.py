@@ -19,8 +19,7 @@ SIZE = stored_size(PAGE)
 def fill(run: TierBench, tenant: str, blocks: int, name: object = "fill") -> None:
     """Store blocks and copy them to the tier, one by one."""
     for number in range(blocks):
-        run.engine.store(make.keys(1, (name, tenant, number)), PAGE, tenant=tenant)
-        run.settle()
+        run.store(make.keys(1, (name, tenant, number)), tenant)
         run.bench.now += 0.001
 
 
@@ -33,7 +32,6 @@ def test_a_tenant_at_its_limit_gives_up_its_own_oldest_blocks() -> None:
     left = {name.key for name, stored in run.stores[0].items() if stored.tenant == "acme"}
     assert left == {make.keys(1, ("fill", "acme", number))[0] for number in (3, 4, 5, 6)}
     assert run.tiering.tiers[0].counters.refused == {}
-    assert run.faults() == []
 
 
 def test_blocks_that_are_being_copied_count_toward_the_limit() -> None:
@@ -45,7 +43,6 @@ def test_blocks_that_are_being_copied_count_toward_the_limit() -> None:
     assert run.tiering.tiers[0].counters.refused == {"limit": 4}
     run.settle()
     assert run.held("acme") == 4
-    assert run.faults() == []
 
 
 def test_a_tenant_that_rejects_is_refused_at_its_limit() -> None:
@@ -56,7 +53,6 @@ def test_a_tenant_that_rejects_is_refused_at_its_limit() -> None:
     assert run.tiering.tiers[0].counters.refused == {"limit": 3}
     assert run.tiering.tiers[0].contents.evicted_blocks == 0
     assert run.engine.lookup(make.keys(1, ("fill", "acme", 6))) == 1, "memory is not affected"
-    assert run.faults() == []
 
 
 def test_a_block_larger_than_the_limit_is_refused() -> None:
@@ -64,7 +60,6 @@ def test_a_block_larger_than_the_limit_is_refused() -> None:
     run.quotas(QuotaSpec("acme", tiers={"disk": TierQuota(limit_bytes=SIZE - 1)}))
     fill(run, "acme", 2)
     assert run.tiering.tiers[0].counters.refused == {"limit": 2}
-    assert run.faults() == []
 
 
 def test_blocks_used_in_memory_are_given_up_only_if_the_tenant_has_no_others() -> None:
@@ -85,7 +80,6 @@ def test_blocks_used_in_memory_are_given_up_only_if_the_tenant_has_no_others() -
     fill(run, "acme", 1, "last")
     assert run.held("acme") == 2
     assert run.tiering.tiers[0].counters.refused == {}
-    assert run.faults() == []
 
 
 def test_a_floor_holds_against_others_and_not_against_the_tenant() -> None:
@@ -97,7 +91,6 @@ def test_a_floor_holds_against_others_and_not_against_the_tenant() -> None:
     fill(run, "acme", 9, "more")
     assert run.held("acme") > 4
     assert run.held("acme") + run.held("rival") == 10
-    assert run.faults() == []
 
 
 def test_floors_beyond_the_budget_are_scaled_down() -> None:
@@ -124,8 +117,7 @@ def test_a_lowered_limit_takes_effect_in_parts_and_an_observed_one_not_at_all() 
     fill(run, "acme", 1, "more")
     assert run.held("acme") == 21
     run.quotas(quota("acme", limit=5), generation=2)
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     assert run.held("acme") == 5
     left = {name.key for name in run.stores[0]}
     newest = {make.keys(1, ("fill", "acme", number))[0] for number in range(16, 20)}
@@ -133,7 +125,6 @@ def test_a_lowered_limit_takes_effect_in_parts_and_an_observed_one_not_at_all() 
     run.quotas(generation=3)
     fill(run, "acme", 5, "again")
     assert run.held("acme") == 10
-    assert run.faults() == []
 
 
 def test_a_quota_of_another_tier_has_no_effect() -> None:
@@ -141,7 +132,6 @@ def test_a_quota_of_another_tier_has_no_effect() -> None:
     run.quotas(quota("acme", limit=2, name="b"))
     fill(run, "acme", 5)
     assert (run.held("acme", 0), run.held("acme", 1)) == (5, 2)
-    assert run.faults() == []
 
 
 def test_quotas_apply_to_blocks_stored_earlier_in_the_tier() -> None:
@@ -149,15 +139,11 @@ def test_quotas_apply_to_blocks_stored_earlier_in_the_tier() -> None:
     fill(before, "acme", 8)
     run = tier_bench(64, tier())
     run.quotas(quota("acme", limit=3))
-    run.stores[0] = dict(before.stores[0])
-    state = run.tiering.tiers[0]
-    assert run.tiering.restore(state, run.stores[0].values(), run.now) == []
+    assert run.restore(before.stores[0].values()) == []
     run.tiering.share_out()
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     assert run.held("acme") == 3
     assert {name.key for name in run.stores[0]} == {make.keys(1, ("fill", "acme", number))[0] for number in (5, 6, 7)}
-    assert run.faults() == []
 
 
 def test_blocks_beyond_a_limit_that_arrive_late_are_given_up() -> None:
@@ -180,7 +166,6 @@ def test_a_copy_that_fails_gives_its_room_back_to_the_tenant() -> None:
     run.end_spills(Outcome.FAILED)
     fill(run, "acme", 4)
     assert run.held("acme") == 4
-    assert run.faults() == []
 
 
 def test_an_invalidation_reaches_blocks_within_a_floor() -> None:
@@ -190,7 +175,6 @@ def test_an_invalidation_reaches_blocks_within_a_floor() -> None:
     run.invalidate(Scope(tenant="acme"))
     run.settle()
     assert (run.held("acme"), len(run.stores[0])) == (0, 0)
-    assert run.faults() == []
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ def serve(run: TierBench) -> bool:
 def test_stored_blocks_are_copied_and_loaded_again_after_eviction() -> None:
     run = tier_bench(8, tier())
     first, second = make.keys(8, "first"), make.keys(8, "second")
-    run.engine.store(first, PAGE)
-    run.settle()
+    run.store(first)
     assert listed(run, first) == 8
     run.engine.store(second, PAGE)
     assert run.engine.lookup(first) == 0
@@ -38,7 +37,6 @@ def test_stored_blocks_are_copied_and_loaded_again_after_eviction() -> None:
     run.settle()
     assert run.engine.lookup(first) == 8
     assert run.tiering.tiers[0].counters.loaded_blocks == 8
-    assert run.faults() == []
 
 
 def test_a_block_is_leased_while_it_is_copied_and_no_longer() -> None:
@@ -48,7 +46,6 @@ def test_a_block_is_leased_while_it_is_copied_and_no_longer() -> None:
     assert run.engine.store(make.keys(1, "second"), PAGE).written == 0, "all blocks are being copied"
     run.end_spills()
     assert run.engine.store(make.keys(1, "second"), PAGE).written == 1
-    assert run.faults() == []
 
 
 def test_a_tier_that_hangs_keeps_no_more_than_its_bytes_in_flight() -> None:
@@ -68,50 +65,41 @@ def test_a_copy_that_fails_is_counted_and_not_listed(outcome: Outcome) -> None:
     run.end_spills(outcome)
     assert listed(run, chain) == 0
     assert run.tiering.tiers[0].counters.refused == {outcome.value: 4}
-    assert run.faults() == []
 
 
 def test_a_tier_that_was_full_makes_room_before_it_is_full_again() -> None:
     run = tier_bench(64, tier())
-    run.engine.store(make.keys(4, "old"), PAGE)
-    run.settle()
+    run.store(make.keys(4, "old"))
     run.engine.store(make.keys(1, "full"), PAGE)
     run.begin()
     run.end_spills(Outcome.FULL)
     (full,) = run.tiering.tiers
     assert (len(full.contents), full.contents.room_bytes) == (3, 4 * 2 * PAGE)
-    run.engine.store(make.keys(3, "new"), PAGE)
-    run.settle()
+    run.store(make.keys(3, "new"))
     assert (len(full.contents), full.counters.refused) == (4, {"full": 1})
     for _ in range(200):
         run.tiering.tick(run.now)
-    run.engine.store(make.keys(8, "newer"), PAGE)
-    run.settle()
+    run.store(make.keys(8, "newer"))
     assert len(full.contents) == 12, "more room is tried after a while"
-    assert run.faults() == []
 
 
 def test_a_tier_that_is_full_before_its_budget_gives_up_blocks() -> None:
     run = tier_bench(64, tier())
     old, new = make.keys(4, "old"), make.keys(2, "new")
-    run.engine.store(old, PAGE)
-    run.settle()
+    run.store(old)
     run.engine.store(new, PAGE)
     run.begin()
     run.end_spills(Outcome.FULL)
     run.settle()
     assert len(run.stores[0]) == 2
     assert run.tiering.tiers[0].contents.evicted_blocks == 2
-    assert run.faults() == []
 
 
 def test_many_requests_for_one_chain_cause_one_load() -> None:
     run = tier_bench(16, tier())
     chain = make.keys(8, "chain")
-    run.engine.store(chain, PAGE)
-    run.settle()
-    run.engine.store(make.keys(16, "other"), PAGE)
-    run.settle()
+    run.store(chain)
+    run.store(make.keys(16, "other"))
     for _ in range(5):
         run.ask(chain)
     run.begin()
@@ -122,14 +110,12 @@ def test_many_requests_for_one_chain_cause_one_load() -> None:
     run.settle()
     assert run.engine.lookup(chain) == 8
     assert run.tiering.tiers[0].counters.loaded_blocks == 8
-    assert run.faults() == []
 
 
 def test_an_engine_withdraws_its_own_request_and_no_other() -> None:
     run = tier_bench(64, tier())
     chain = make.keys(8)
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     run.bench.node.room.evict(list(run.bench.node.pool.table.blocks.values()), "room", run.now)
     other = run.bench.attach(make.space(block_bytes=PAGE))
     loads, keys = run.tiering.loads, make.packed(chain)
@@ -148,10 +134,8 @@ def test_an_engine_withdraws_its_own_request_and_no_other() -> None:
 def test_a_load_past_its_deadline_or_of_a_gone_engine_does_not_begin() -> None:
     run = tier_bench(8, tier())
     chain = make.keys(8, "chain")
-    run.engine.store(chain, PAGE)
-    run.settle()
-    run.engine.store(make.keys(8, "other"), PAGE)
-    run.settle()
+    run.store(chain)
+    run.store(make.keys(8, "other"))
     run.ask(chain, wait_s=1.0)
     run.bench.pass_time(2.0)
     run.begin()
@@ -161,17 +145,14 @@ def test_a_load_past_its_deadline_or_of_a_gone_engine_does_not_begin() -> None:
     run.begin()
     assert run.loads == []
     assert run.tiering.loads.given_up == 2
-    assert run.faults() == []
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CORRUPT, Outcome.MISSING])
 def test_a_block_that_is_corrupt_or_missing_is_forgotten_and_the_others_are_published(outcome: Outcome) -> None:
     run = tier_bench(8, tier())
     chain = make.keys(8, "chain")
-    run.engine.store(chain, PAGE)
-    run.settle()
-    run.engine.store(make.keys(8, "other"), PAGE)
-    run.settle()
+    run.store(chain)
+    run.store(make.keys(8, "other"))
     run.ask(chain)
     run.begin()
     run.end_loads(Outcome.OK, 3)
@@ -181,15 +162,13 @@ def test_a_block_that_is_corrupt_or_missing_is_forgotten_and_the_others_are_publ
     assert listed(run, chain) == 3
     assert run.tiering.tiers[0].counters.lost == {outcome.value: 1}
     run.stores[0].pop(next(name for name in run.stores[0] if name.key == chain[3]))  # the tier removed it
-    assert run.faults() == []
 
 
 def test_a_tier_evicts_least_recently_used_blocks_and_never_exceeds_its_budget() -> None:
     run = tier_bench(64, tier(budget_blocks=8))
     chains = [make.keys(4, number) for number in range(4)]
     for chain in chains:
-        run.engine.store(chain, PAGE)
-        run.settle()
+        run.store(chain)
         assert run.faults() == []
     assert [listed(run, chain) for chain in chains] == [0, 0, 4, 4]
     assert len(run.stores[0]) == 8
@@ -198,45 +177,36 @@ def test_a_tier_evicts_least_recently_used_blocks_and_never_exceeds_its_budget()
 def test_a_block_that_does_not_fit_the_budget_is_refused() -> None:
     run = tier_bench(64, tier(budget_blocks=1, spill="commit"))
     run.tiering.tiers[0].contents.budget_bytes = PAGE
-    run.engine.store(make.keys(2, "chain"), PAGE)
-    run.settle()
+    run.store(make.keys(2, "chain"))
     assert run.tiering.tiers[0].counters.refused == {"budget": 2}
-    assert run.faults() == []
 
 
 def test_blocks_used_a_second_time_are_copied_on_request() -> None:
     run = tier_bench(64, tier(spill="second_touch"))
     chain = make.keys(4, "chain")
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     assert listed(run, chain) == 0
     assert run.engine.acquire(chain) == 4
     run.engine.release()
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     assert listed(run, chain) == 4
-    assert run.faults() == []
 
 
 def test_blocks_that_are_soon_evicted_are_copied_on_request() -> None:
     run = tier_bench(512, tier(spill="evict"))
     run.engine.store(make.keys(64, "first"), PAGE)
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     assert len(run.stores[0]) == 0, "the pool has room"
     run.engine.store(make.keys(440, "second"), PAGE)
-    run.bench.pass_time(1.0)
-    run.settle()
+    run.pass_time(1.0)
     assert listed(run, make.keys(64, "first")) == 64
-    assert run.faults() == []
 
 
 def test_an_invalidation_reaches_tiers_blocks_under_way_and_blocks_behind_a_prefix() -> None:
     run = tier_bench(64, tier())
     a, b = make.keys(6, "a"), make.keys(6, "b")
     run.engine.store(a, PAGE, tenant="acme")
-    run.engine.store(b, PAGE, tenant="rival")
-    run.settle()
+    run.store(b, "rival")
     late = make.keys(2, "late")
     run.engine.store(late, PAGE, tenant="acme")
     run.begin()
@@ -246,24 +216,21 @@ def test_an_invalidation_reaches_tiers_blocks_under_way_and_blocks_behind_a_pref
     run.end_spills()
     run.settle()
     assert (listed(run, late), listed(run, b)) == (0, 6)
-    for _ in range(3):  # one sweep in each
-        run.bench.pass_time(1.0)
+    run.bench.pass_time(1.0, times=3)
     run.ask(late)
     run.ask(a)
     run.settle()
     assert (run.engine.lookup(a), run.engine.lookup(late), run.engine.lookup(b)) == (0, 0, 6)
     assert len(run.stores[0]) == 6
-    run.bench.node.clear(run.now, permanent=True)
+    run.bench.node.operator.clear(run.now, permanent=True)
     run.settle()
     assert len(run.stores[0]) == 0
-    assert run.faults() == []
 
 
 def test_an_invalidated_block_is_deleted_although_its_next_copy_fails() -> None:
     run = tier_bench(64, tier())
     chain = make.keys(2, "chain")
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     run.invalidate(Scope(tenant=""))
     run.engine.store(chain, PAGE)
     run.begin()
@@ -271,23 +238,19 @@ def test_an_invalidated_block_is_deleted_although_its_next_copy_fails() -> None:
     run.end_spills(Outcome.FAILED)
     run.begin()
     assert len(run.stores[0]) == 0
-    assert run.faults() == []
 
 
 def test_a_load_under_way_that_is_invalidated_is_not_published() -> None:
     run = tier_bench(8, tier())
     chain = make.keys(4, "chain")
-    run.engine.store(chain, PAGE, tenant="acme")
-    run.settle()
-    run.engine.store(make.keys(8, "other"), PAGE)
-    run.settle()
+    run.store(chain, "acme")
+    run.store(make.keys(8, "other"))
     run.ask(chain)
     run.begin()
     run.invalidate(Scope(tenant="acme"))
     run.end_loads()
     run.settle()
     assert run.engine.lookup(chain) == 0
-    assert run.faults() == []
 
 
 def test_earlier_blocks_of_a_tier_are_found_newest_first() -> None:
@@ -298,26 +261,20 @@ def test_earlier_blocks_of_a_tier_are_found_newest_first() -> None:
     before.engine.store(new, PAGE, tenant="acme")
     before.settle()
     run = tier_bench(64, tier(budget_blocks=6))
-    run.stores[0] = dict(before.stores[0])
-    state = run.tiering.tiers[0]
-    beyond = run.tiering.restore(state, run.stores[0].values(), run.now)
+    beyond = run.restore(before.stores[0].values())
     assert len(beyond) == 2
     assert {name.key for name in beyond} <= set(old)
-    for name in beyond:
-        del run.stores[0][name]
     assert listed(run, new) == 4
     run.ask(new)
     run.settle()
     assert run.engine.lookup(new) == 4
-    assert state.contents.tenants["acme"].blocks == 6
-    assert run.faults() == []
+    assert run.tiering.tiers[0].contents.tenants["acme"].blocks == 6
 
 
 def test_a_block_is_loaded_from_the_first_tier_in_service() -> None:
     run = tier_bench(8, tier("far", order=2), tier("near", order=1))
     chain = make.keys(4, "chain")
-    run.engine.store(chain, PAGE)
-    run.settle()
+    run.store(chain)
     for serving, expected in (("near", "near"), ("far", "far")):
         run.engine.store(make.keys(8, serving), PAGE)
         for each in run.tiering.tiers:
@@ -328,7 +285,6 @@ def test_a_block_is_loaded_from_the_first_tier_in_service() -> None:
         assert {load.tier.spec.name for load in run.loads} == {expected}
         run.settle()
         assert run.engine.lookup(chain) == 4
-    assert run.faults() == []
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dataplane.core.tenants.eviction_queues import Rank
@@ -11,7 +11,7 @@ from dataplane.core.tiering.contents import TierEntry
 from dataplane.core.tiering.loads import PlannedLoad
 from dataplane.core.tiering.reencodings import PlannedReencoding
 from dataplane.core.tiering.spills import CopyEnd, PlannedCopy, PlannedSpill
-from dataplane.core.tiering.tier_state import TierState
+from dataplane.core.tiering.tier_state import TierState, within_budget
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.core.tiering.transfers import PlannedTransfer
 from dataplane.protocol.control.records import PinSpec, QuotaSpec, TierQuota
@@ -67,7 +67,7 @@ class TierBench:
 
     def invalidate(self, scope: Scope) -> None:
         """Invalidate a scope, and carry it out in all tiers."""
-        self.bench.node.invalidate(scope, self.now)
+        self.bench.node.operator.invalidate(scope, self.now)
         self.sweep()
 
     def sweep(self) -> None:
@@ -78,8 +78,7 @@ class TierBench:
         """Begin all copies, loads and deletions that may begin, and carry out invalidations."""
         self.sweep()
         for tier in self.tiering.tiers:
-            while (plan := self.tiering.spills.next(tier, self.now)) is not None:
-                self.spills.append((tier, plan))
+            self.spills += [(tier, plan) for plan in self.spill(tier)]
             while names := self.tiering.take_deletions(tier):
                 for name in names:
                     self.stores[tier.number].pop(name, None)
@@ -88,6 +87,10 @@ class TierBench:
             self._transfer(transfers)
         while batch := self.tiering.loads.next_batch(self.now):
             self.loads += batch
+
+    def spill(self, tier: TierState, most: int = 1 << 20) -> list[PlannedSpill]:
+        """Begin copies to a tier."""
+        return self.tiering.spills.next_batch(tier, self.now, most)
 
     def _transfer(self, plans: Sequence[PlannedTransfer]) -> None:
         """Copy blocks from one tier to another, with the outcome `transferred`."""
@@ -105,7 +108,7 @@ class TierBench:
         for tier, plan in ending:
             if outcome is Outcome.OK:
                 self.stores[tier.number][plan.stored.name] = plan.stored
-            self.tiering.spills.ended(tier, plan, outcome, self.now)
+            self.tiering.spills.batch_ended(tier, [plan], [CopyEnd(outcome)], self.now)
 
     def end_loads(self, outcome: Outcome = Outcome.OK, count: int | None = None) -> None:
         ending, self.loads = self.loads[:count], self.loads[len(self.loads[:count]) :]
@@ -124,13 +127,43 @@ class TierBench:
             self.end_loads()
         raise AssertionError("it never settles")
 
+    def pass_time(self, seconds: float, times: int = 1) -> None:
+        """Pass time, and do everything after each step."""
+        for _ in range(times):
+            self.bench.pass_time(seconds)
+            self.settle()
+
+    def store(self, chain: Sequence[bytes], tenant: str = "", space: int = 0) -> None:
+        """Store a chain, and copy it to the tiers."""
+        self.engine.store(chain, PAGE, tenant=tenant, space=space)
+        self.settle()
+
+    def restore(self, blocks: Iterable[StoredBlock], number: int = 0) -> list[BlockName]:
+        """Add blocks to a tier as if it was opened with them. Return the names of those beyond its budget, which it
+        deletes."""
+        tier = next(each for each in self.tiering.tiers if each.number == number)
+        retained, beyond = within_budget(blocks, tier.stored_size, tier.spec.budget_bytes)
+        self.stores.setdefault(number, {}).update((stored.name, stored) for stored in retained)
+        for _ in self.tiering.restoring(tier, retained, self.now):
+            pass
+        return beyond
+
+    def evict_all(self) -> None:
+        """Evict all blocks from memory."""
+        node = self.bench.node
+        node.room.evict(list(node.pool.table.blocks.values()), "room", self.now)
+        assert not node.pool.table.blocks
+
     def ask(self, chain: Sequence[bytes], wait_s: float = 5.0, space: int = 0) -> None:
         keys = make.packed(chain)
         self.tiering.loads.request(self.engine.client, self.engine.spaces[space], keys, self.now + wait_s)
 
     def faults(self) -> list[str]:
-        """Contradictions between what the node believes and what the stores hold."""
-        found = self.bench.faults()
+        """Contradictions of the node, and between what it believes and what the stores hold."""
+        return self.bench.faults()
+
+    def tier_faults(self) -> list[str]:
+        found: list[str] = []
         for tier in self.tiering.tiers:
             contents = tier.contents
             held = sum(entry.charge for entry in contents.entries.values())
@@ -148,7 +181,7 @@ class TierBench:
             waiting = {*tier.deletions.names(), *self.deleting.get(tier.number, ())}
             spilling = {stored.name for each, stored, _ in self._under_way() if each is tier}
             forgotten = self.stores[tier.number].keys() - contents.entries.keys() - waiting - spilling
-            if forgotten:
+            if forgotten and not tier.shared:  # the blocks of other nodes stay
                 found.append(f"{tier.spec.name}: {len(forgotten)} blocks are there for ever")
             by_tenant: dict[str, int] = {}
             for entry in contents.entries.values():
@@ -259,7 +292,9 @@ def with_tiers(bench: Bench, *tiers: TierSpec, spaces: Sequence[Space] = ()) -> 
     tiering = Tiering(bench.node, mover.client, directory, states)
     bench.node.use_tiers(tiering)
     engine = bench.attach(*(spaces or (make.space(block_bytes=PAGE),)))
-    return TierBench(bench, engine, tiering, {state.number: {} for state in states})
+    run = TierBench(bench, engine, tiering, {state.number: {} for state in states})
+    bench.checks.append(run.tier_faults)
+    return run
 
 
 def tier(name: str = "disk", budget_blocks: int = 1000, **fields: object) -> TierSpec:

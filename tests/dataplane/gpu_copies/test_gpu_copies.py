@@ -397,7 +397,7 @@ def test_a_gpu_copy_of_an_invalidated_block_stays_as_long_as_its_lease() -> None
     bench.apply(*make.pins([make.pin("g", chain, tier="gpu")]))
     device.run()
     device.load(engine, chain)
-    bench.node.clear(bench.now, permanent=True)
+    bench.node.operator.clear(bench.now, permanent=True)
     device.run()
     assert engine.lookup(chain) == 0
     engine.store(chain, BIG)

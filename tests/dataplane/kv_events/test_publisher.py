@@ -143,11 +143,11 @@ def test_a_router_tracks_the_cached_blocks_through_evictions_and_invalidations(
     for turn in range(40):
         engine.store(make.keys(7, turn), PAGE, tenant=f"t{turn % 3}")
         if turn % 10 == 9:
-            bench.node.invalidate(Scope(tenant="t1"), bench.now)
+            bench.node.operator.invalidate(Scope(tenant="t1"), bench.now)
         bench.pass_time(0.05)
         cached = known(published.events(), cached)
         assert cached == ready(bench)
-    bench.node.clear(bench.now, permanent=True)
+    bench.node.operator.clear(bench.now, permanent=True)
     bench.pass_time(0.05)
     assert known(published.events(), cached) == ready(bench) == set()
 
@@ -157,7 +157,7 @@ def test_a_block_that_is_stored_again_at_once_is_known_in_the_end(
 ):
     chain = make.keys(3)
     engine.store(chain, PAGE)
-    bench.node.invalidate(Scope(tenant=""), bench.now)
+    bench.node.operator.invalidate(Scope(tenant=""), bench.now)
     bench.pass_time(0.05)
     engine.store(chain, PAGE)
     assert known(published.events()) == set(hashes(chain))
@@ -211,7 +211,7 @@ def test_chunks_are_published_as_blocks_of_the_engines_size(bench: Bench, engine
     assert len(stored.hashes) == 32
     assert stored.block_size == 16
     assert (stored.hashes[15], stored.hashes[31]) == tuple(hashes(chain))
-    bench.node.clear(bench.now, permanent=True)
+    bench.node.operator.clear(bench.now, permanent=True)
     bench.pass_time(0.05)
     assert known(published.events(), set(stored.hashes)) == set()
 
@@ -272,7 +272,7 @@ class TestStarts:
             blocks[number] = blocks.pop(number)
             blocks[number].before = None
         if sweeping:
-            bench.node.invalidate(Scope(tenant="nobody"), bench.now)
+            bench.node.operator.invalidate(Scope(tenant="nobody"), bench.now)
         published = Published(bench, tmp_path)
         events = published.events()
         assert events[0] == Decoded("AllBlocksCleared")
@@ -305,7 +305,7 @@ class TestStarts:
         published.publisher._changes = bench.node.pool.changes = small
         for turn in range(2, 6):
             engine.store(make.keys(9, turn), PAGE)
-        bench.node.invalidate(Scope(tenant=""), bench.now)
+        bench.node.operator.invalidate(Scope(tenant=""), bench.now)
         bench.pass_time(0.05)
         engine.store(make.keys(3, 6), PAGE)
         events = published.events()

@@ -19,6 +19,7 @@ from dataplane.protocol.layout import (
     index_bytes,
     pack_keys,
 )
+from tests.core.tenancy import bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 
@@ -31,8 +32,7 @@ def forged(first: int, second: int, tag: int, rest: int) -> bytes:
 
 
 def test_thousands_of_keys_are_found_and_after_their_eviction_are_not() -> None:
-    bench = Bench(4096 * PAGE, max_blocks=4096)
-    engine = bench.attach()
+    _, engine = bench_of(4096, max_blocks=4096)
     chains = [make.keys(64, number) for number in range(64)]
     for chain in chains:
         assert engine.store(chain, PAGE).written == 64
@@ -43,7 +43,6 @@ def test_thousands_of_keys_are_found_and_after_their_eviction_are_not() -> None:
         assert engine.store(chain, PAGE).written == 64
     assert [engine.lookup(chain) for chain in chains] == [0] * 32 + [64] * 32
     assert all(engine.lookup(chain) == 64 for chain in fresh)
-    assert bench.faults() == []
 
 
 def test_a_key_of_one_space_is_not_found_in_another() -> None:
@@ -58,8 +57,7 @@ def test_a_key_of_one_space_is_not_found_in_another() -> None:
 
 
 def test_keys_with_the_same_buckets_and_tag_are_distinguished_by_the_whole_key() -> None:
-    bench = Bench(64 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(64)
     colliding = [forged(8, 9, 77, rest) for rest in range(6)]
     for key in colliding:
         engine.store([key], PAGE)
@@ -70,8 +68,7 @@ def test_keys_with_the_same_buckets_and_tag_are_distinguished_by_the_whole_key()
 
 def test_a_tag_collision_beside_an_absent_key_hides_nothing() -> None:
     """As many tag matches as keys: one key has two, the other none."""
-    bench = Bench(64 * PAGE)
-    engine = bench.attach()
+    _, engine = bench_of(64)
     colliding = [forged(8, 9, 77, rest) for rest in range(2)]
     for key in colliding:
         engine.store([key], PAGE)
@@ -81,8 +78,7 @@ def test_a_tag_collision_beside_an_absent_key_hides_nothing() -> None:
 
 
 def test_a_block_is_never_stored_twice_because_of_tag_collisions() -> None:
-    bench = Bench(64 * PAGE)
-    engine = bench.attach()
+    _, engine = bench_of(64)
     colliding = [forged(8, 9, 77, rest) for rest in range(2)]
     for key in colliding:
         engine.store([key], PAGE)
@@ -92,8 +88,7 @@ def test_a_block_is_never_stored_twice_because_of_tag_collisions() -> None:
 
 
 def test_when_both_buckets_are_full_an_unleased_entry_of_them_goes() -> None:
-    bench = Bench(64 * PAGE)
-    engine = bench.attach()
+    _, engine = bench_of(64)
     crowd = [forged(8, 9, number, number) for number in range(2 * BUCKET_ENTRIES)]
     for each in crowd:
         engine.store([each], PAGE)
@@ -102,12 +97,10 @@ def test_when_both_buckets_are_full_an_unleased_entry_of_them_goes() -> None:
     found = engine.has(crowd)
     assert found[0], "the leased one stays"
     assert found.count(False) == 1
-    assert bench.faults() == []
 
 
 def test_a_store_is_refused_when_both_buckets_are_full_of_leased_blocks() -> None:
-    bench = Bench(64 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(64)
     crowd = [forged(8, 9, number, number) for number in range(2 * BUCKET_ENTRIES)]
     for each in crowd:
         engine.store([each], PAGE)
@@ -122,26 +115,22 @@ def test_a_store_is_refused_when_both_buckets_are_full_of_leased_blocks() -> Non
 
 def test_random_inserts_and_removals_keep_the_index_right() -> None:
     rng = random.Random(3)
-    bench = Bench(256 * PAGE, max_blocks=256)
-    engine = bench.attach()
+    bench, engine = bench_of(256, max_blocks=256)
     names = [make.key(number) for number in range(600)]
     for _ in range(2000):
         engine.store([rng.choice(names)], PAGE)
     found = sum(engine.has(names))
     assert found == bench.pool.blocks == 256
-    assert bench.faults() == []
 
 
 def test_no_descriptor_left_is_a_refusal_that_ends_with_the_leases() -> None:
-    bench = Bench(1024 * PAGE, max_blocks=64)
-    engine = bench.attach()
+    _, engine = bench_of(1024, max_blocks=64)
     chain = make.keys(64)
     engine.store(chain, PAGE)
     engine.acquire(chain)
     assert engine.store(make.keys(1, "more"), PAGE).refused == {Code.NO_DESCRIPTOR}
     engine.release()
     assert engine.store(make.keys(1, "more"), PAGE).written == 1
-    assert bench.faults() == []
 
 
 def test_an_index_is_at_most_half_full() -> None:

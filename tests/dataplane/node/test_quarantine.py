@@ -7,6 +7,7 @@ import pytest
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.events import EngineDetached, EngineReleased, LeaseBroken, ReservationExpired
+from tests.core.tenancy import bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 
@@ -33,35 +34,29 @@ def test_an_expired_reservation_is_quarantined_and_its_keys_are_free_at_once() -
     assert (event.blocks, event.bytes) == (4, 4 * PAGE)
     assert other.store(CHAIN, PAGE).written == 4, "another engine may store the same keys elsewhere"
     assert other.store(make.keys(5, "more"), PAGE).written == 4, "the quarantined bytes are not given away"
-    assert bench.faults() == []
 
 
 def test_a_late_commit_publishes_nothing_and_gives_the_bytes_back() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     granted = engine.reserve(CHAIN, PAGE)
     bench.pass_time(31)
     assert code_of_refusal(engine.commit, granted.reservation) is Code.RESERVATION_EXPIRED
     assert engine.lookup(CHAIN) == 0
     assert bench.pool.used_bytes == 0
     assert code_of_refusal(engine.commit, granted.reservation) is Code.UNKNOWN_RESERVATION
-    assert bench.faults() == []
 
 
 def test_a_late_abort_gives_the_bytes_back() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     granted = engine.reserve(CHAIN, PAGE)
     bench.pass_time(31)
     engine.abort(granted.reservation)
     assert bench.pool.used_bytes == 0
     assert code_of_refusal(engine.abort, granted.reservation) is Code.UNKNOWN_RESERVATION
-    assert bench.faults() == []
 
 
 def test_a_closed_connection_ends_the_right_to_commit_but_frees_nothing() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     engine.reserve(CHAIN, PAGE)
     engine.detach()
     assert bench.pool.quarantined_bytes == 4 * PAGE
@@ -73,12 +68,10 @@ def test_a_closed_connection_ends_the_right_to_commit_but_frees_nothing() -> Non
     assert bench.pool.used_bytes == 0
     (gone,) = bench.events(EngineReleased)
     assert (gone.released_blocks, gone.released_bytes) == (4, 4 * PAGE)
-    assert bench.faults() == []
 
 
 def test_a_killed_process_gives_everything_back_at_once() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     engine.store(make.keys(2, "kept"), PAGE)
     engine.acquire(make.keys(2, "kept"))
     engine.reserve(CHAIN, PAGE)
@@ -90,7 +83,6 @@ def test_a_killed_process_gives_everything_back_at_once() -> None:
     assert (broken.reason, broken.blocks) == ("process_gone", 2)
     assert other.lookup(make.keys(2, "kept")) == 2, "READY blocks stay"
     assert other.store(make.keys(8, "new"), PAGE).written == 8, "and its leases are no more"
-    assert bench.faults() == []
 
 
 def test_a_disconnected_process_that_lives_keeps_its_leases() -> None:
@@ -116,7 +108,6 @@ def test_bytes_of_a_group_come_back_only_when_every_process_that_was_there_is_go
     engines[order[-1]].die()
     assert bench.pool.used_bytes == 0
     assert bench.node.engines == {}
-    assert bench.faults() == []
 
 
 @pytest.mark.parametrize("closes_first", [False, True])
@@ -131,7 +122,6 @@ def test_two_processes_of_a_group_may_end_in_any_order(order: tuple[int, int], c
         engines[number].die()
     assert bench.node.engines == {}
     assert len(bench.events(EngineReleased)) == 2
-    assert bench.faults() == []
 
 
 def test_a_later_process_of_the_same_group_name_delays_nothing() -> None:
@@ -143,7 +133,6 @@ def test_a_later_process_of_the_same_group_name_delays_nothing() -> None:
     engine.die()
     assert bench.pool.used_bytes == 0
     assert again.store(CHAIN, PAGE).written == 4
-    assert bench.faults() == []
 
 
 def test_another_group_delays_nothing() -> None:
@@ -163,12 +152,10 @@ def test_a_worker_that_detaches_releases_the_group_that_waits_for_it() -> None:
     worker.detach_cleanly()
     assert bench.pool.used_bytes == 0
     assert bench.node.engines == {}
-    assert bench.faults() == []
 
 
 def test_a_detach_gives_open_and_expired_reservations_back_at_once() -> None:
-    bench = Bench(16 * PAGE, ttl_s=10)
-    engine = bench.attach()
+    bench, engine = bench_of(16, ttl_s=10)
     engine.reserve(CHAIN, PAGE)
     bench.pass_time(11)
     engine.reserve(make.keys(4, "more"), PAGE)
@@ -177,7 +164,6 @@ def test_a_detach_gives_open_and_expired_reservations_back_at_once() -> None:
     assert bench.pool.used_bytes == 0
     assert bench.memory.areas == {}
     bench.node.process_gone(engine.client, bench.now)
-    assert bench.faults() == []
 
 
 def test_foreign_and_unknown_reservations_are_refused_and_left_alone() -> None:
@@ -191,31 +177,26 @@ def test_foreign_and_unknown_reservations_are_refused_and_left_alone() -> None:
 
 
 def test_a_commit_of_some_positions_aborts_the_rest() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     granted = engine.reserve(CHAIN, PAGE)
     assert engine.commit(granted.reservation, [0, 2]) == 2
     assert engine.has(CHAIN) == [True, False, True, False]
     assert bench.pool.used_bytes == 2 * PAGE
     assert node_stats(bench.node, bench.now).totals.aborted_blocks == 2
-    assert bench.faults() == []
 
 
 @pytest.mark.parametrize(("positions", "checksums"), [([0, 0], b""), ([7], b""), ([0], b"x" * 15), ([0, 1], b"x" * 16)])
 def test_a_wrong_commit_changes_nothing_and_may_be_corrected(positions: list[int], checksums: bytes) -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    _, engine = bench_of(8)
     granted = engine.reserve(CHAIN, PAGE)
     code = code_of_refusal(engine.commit, granted.reservation, positions, checksums)
     assert code in (Code.BAD_SLOTS, Code.BAD_CHECKSUMS)
     assert engine.lookup(CHAIN) == 0
     assert engine.commit(granted.reservation, None, b"\x01" * 64) == 4
-    assert bench.faults() == []
 
 
 def test_an_engine_holds_a_bounded_number_of_reservations() -> None:
-    bench = Bench(512 * PAGE)
-    engine = bench.attach()
+    _, engine = bench_of(512)
     reservations = [engine.reserve([make.key(number)], PAGE).reservation for number in range(256)]
     assert engine.reserve([make.key("one more")], PAGE).outcomes.tolist() == [Code.TOO_MANY_RESERVATIONS]
     engine.abort(reservations[0])

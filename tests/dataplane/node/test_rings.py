@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dataplane.core.stats import node_stats
 from dataplane.protocol.layout import A_RING_DROPPED, A_RING_HEAD, RING_KIND_SHIFT, RING_TOUCH
+from tests.core.tenancy import bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import RING_ENTRIES, Bench
 
@@ -21,8 +22,7 @@ WORDS = st.one_of(
 
 
 def test_a_touch_of_another_incarnation_counts_for_nothing() -> None:
-    bench = Bench(2 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(2)
     engine.store(make.keys(1, "old"), PAGE)
     (block,) = bench.node.pool.table.blocks.values()
     entry = (RING_TOUCH << RING_KIND_SHIFT | block.number, block.control)
@@ -38,13 +38,11 @@ def test_a_touch_of_another_incarnation_counts_for_nothing() -> None:
     "jumps", [[2**64 - 1], [2**64 - 10, 2**64 - 5], [2**63 - 3, 2**63 + 3], [5000, 0, 7], [RING_ENTRIES + 1]]
 )
 def test_a_head_that_points_anywhere_is_survived(jumps: list[int]) -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     for head in jumps:
         engine.area.header[A_RING_HEAD] = np.uint64(head)
         bench.pass_time(0.1)
     assert engine.store(make.keys(4), PAGE).written == 4
-    assert bench.faults() == []
 
 
 @settings(max_examples=40, deadline=None)
@@ -54,8 +52,7 @@ def test_a_head_that_points_anywhere_is_survived(jumps: list[int]) -> None:
     dropped=st.integers(0, 2**64 - 1),
 )
 def test_no_content_of_a_ring_breaks_the_node(entries: list[tuple[int, int]], head: int, dropped: int) -> None:
-    bench = Bench(16 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(16)
     engine.store(make.keys(16), PAGE)
     for first, second in entries:
         engine.note(first, second)
@@ -67,12 +64,10 @@ def test_no_content_of_a_ring_breaks_the_node(entries: list[tuple[int, int]], he
     bench.pass_time(0.1)
     assert engine.store(make.keys(8, "new"), PAGE).written == 8
     node_stats(bench.node, bench.now)
-    assert bench.faults() == []
 
 
 def test_entries_that_did_not_fit_in_a_ring_are_counted() -> None:
-    bench = Bench(8 * PAGE)
-    engine = bench.attach()
+    bench, engine = bench_of(8)
     engine.area.header[A_RING_DROPPED] = 17
     bench.pass_time(0.1)
     assert node_stats(bench.node, bench.now).totals.ring_dropped == 17
@@ -86,4 +81,3 @@ def test_a_wild_lease_counter_only_keeps_blocks() -> None:
     assert not other.store(make.keys(1, "new"), PAGE).written
     engine.die()
     assert other.store(make.keys(1, "new"), PAGE).written == 1
-    assert bench.faults() == []

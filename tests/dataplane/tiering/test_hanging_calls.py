@@ -15,7 +15,7 @@ from dataplane.tiering import mover
 from dataplane.tiering.worker import HANG_S
 from tests.dataplane import factories as make
 from tests.dataplane.tiering.faulty_tier import FaultyTier
-from tests.dataplane.tiering.test_mover import MoverBench
+from tests.dataplane.tiering.mover_bench import MoverBench
 
 
 class MovesBench(MoverBench):
@@ -37,7 +37,7 @@ class MovesBench(MoverBench):
 
     def move(self, tenant: str, to: str, source: str = "t") -> MoveState:
         message = Move("n", Scope(tenant=tenant), to, release=True, source=source)
-        return self.node.move(message, time.time())
+        return self.node.operator.moves().start(message, time.time())
 
     def give_up(self) -> None:
         """Let the time of the transfer that hangs pass."""
@@ -77,7 +77,6 @@ def test_a_target_that_hangs_fails_its_move_and_the_copy_counts_if_it_ends_later
     hanging.go_on.set()
     run.until(lambda: not target.state.spilling_bytes)
     assert len(target.state.contents) == len(hanging.stored) == 8
-    assert run.node.check() == []
 
 
 def test_a_source_that_hangs_frees_the_room_in_the_target_at_once(run: MovesBench) -> None:
@@ -96,7 +95,6 @@ def test_a_source_that_hangs_frees_the_room_in_the_target_at_once(run: MovesBenc
     run.tier.go_on.set()
     run.until(lambda: not run.run.worker.hangs_s())
     assert len(run.tiers["hangs"].stored) == 8, "what was loaded too late is not stored"
-    assert run.node.check() == []
 
 
 def test_a_tier_is_not_in_service_while_a_call_hangs(run: MovesBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dataplane.core.blocks.leases import LeaseTable
-from dataplane.core.node import Node, NodeOptions
-from dataplane.core.tiering.tombstones import Tombstone
-from dataplane.io.loop import Loop
-from dataplane.memory.memory import NodeMemory
+from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import TierSpec
@@ -27,27 +23,16 @@ from dataplane.tiering.tombstones import MAX_LISTS, TombstoneFile
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.tier import BlockName, StoredBlock, Tier, TierError, writer_number
 from tests.dataplane.tiering.faulty_tier import FaultyTier
+from tests.dataplane.tiering.mover_bench import LoopBench
 from tests.threads import join
 
 
-class ServiceBench:
+class ServiceBench(LoopBench):
     """A node without engines, whose tiers are opened by `openers`, by type."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.memory = NodeMemory(4096)
-        self.memory.index.format(7, 1)
-        options = NodeOptions(
-            name="bench",
-            epoch="0000000000000007",
-            capacity_bytes=4 << 20,
-            segment_bytes=2 << 20,
-            reservation_ttl_s=30.0,
-            pin_budget_ratio=0.2,
-            max_clients=64,
-        )
-        self.node = Node(options, self.memory.index, self.memory, LeaseTable(lambda: None), time.time())
-        self.loop = Loop()
+        super().__init__(4 << 20)
         self.openers: dict[str, Callable[[TierContext], Tier]] = {}
         self.service = TierService(self.loop, self.node, self.memory, time.time, folder, "test", [], listed_blocks=4096)
 
@@ -60,18 +45,10 @@ class ServiceBench:
     def stats(self, name: str = "t") -> TierStats:
         return next(each for each in self.service.stats() if each.name == name)
 
-    def until(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
-        while not holds():
-            assert time.monotonic() < deadline
-            self.loop._turn()
-            self.node.tick(time.time())
-
     def close(self) -> None:
         self.service.close(time.time())
         join(*(thread for thread in threading.enumerate() if thread.name.startswith("larder-tier-")))
-        self.loop.close()
-        self.memory.close()
+        super().close()
 
 
 @pytest.fixture
@@ -178,7 +155,7 @@ def test_blocks_invalidated_while_a_tier_opens_are_not_served(bench: ServiceBenc
     tier.blocks = blocks  # type: ignore[method-assign]
     bench.openers["good"] = lambda context: tier
     bench.apply(spec())
-    bench.node.invalidate(Scope(tenant="acme"), time.time())
+    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
     go_on.set()
     bench.until(lambda: bench.stats().serves)
     assert bench.stats().blocks == 1
@@ -193,7 +170,7 @@ def test_a_tier_that_comes_back_gets_the_invalidations_that_it_missed(bench: Ser
     bench.apply()
     bench.until(lambda: tier.closed)
     bench.until(lambda: not bench.service.stats())
-    bench.node.invalidate(Scope(tenant="acme"), time.time())
+    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
     bench.apply(spec())
     bench.until(lambda: bench.stats().serves)
     assert bench.stats().blocks == 1
@@ -293,7 +270,7 @@ def test_an_invalidation_is_recorded_off_the_loop_before_it_is_acknowledged(
         sync(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    bench.node.invalidate(Scope(tenant="acme"), time.time())
+    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
     acknowledged: list[bool] = []
     bench.node.when_recorded(lambda: acknowledged.append(True))
     bench.until(lambda: writers)

@@ -58,6 +58,7 @@ class KillBench(Bench):
     ) -> None:
         self.now = 1_000_000.0 if image is None else image.now
         self.fences = 0
+        self.checks = []
         self.options = NodeOptions(
             name="bench",
             epoch="0000000000000007",

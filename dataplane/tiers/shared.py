@@ -1,0 +1,71 @@
+"""What tiers of a store that several nodes write to have in common: the account of the blocks of this node."""
+
+from collections.abc import Sequence
+
+from dataplane.tiers.registry import TierContext
+from dataplane.tiers.tier import BlockName, BlockStore, Outcome, TierUsage, writer_number
+from dataplane.tiers.values import value_size
+from dataplane.tiers.written import Written
+
+
+class SharedTier:
+    """Base of such tiers. See `Tier` for the methods."""
+
+    def __init__(self, context: TierContext, ttl_s: float = 0) -> None:
+        """Without use, blocks expire after `ttl_s`; 0 means that they do not."""
+        self._cluster = context.cluster
+        self._writer = writer_number(context.node)
+        self._written = Written(context.budget_bytes, ttl_s)
+
+    def stored_size(self, length: int) -> int:
+        return value_size(length)
+
+    def store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
+        try:
+            with self._written.writing([store.block.name for store in stores], deadline):
+                return self._store(stores, deadline)
+        except TimeoutError:
+            return [Outcome.LATE] * len(stores)
+
+    def _store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
+        """Store blocks that no other thread stores or deletes meanwhile."""
+        raise NotImplementedError
+
+    def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
+        try:
+            with self._written.writing(names, deadline):
+                outcomes = self._delete(names, deadline)
+                for name, outcome in zip(names, outcomes, strict=True):
+                    if outcome is Outcome.OK:
+                        self._written.remove(name)
+                return outcomes
+        except TimeoutError:
+            return [Outcome.LATE] * len(names)
+
+    def _delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
+        """Delete blocks that no other thread stores or deletes meanwhile."""
+        raise NotImplementedError
+
+    def _count_loads(
+        self, names: Sequence[BlockName], outcomes: Sequence[Outcome], commits: int, deadline: float
+    ) -> None:
+        """Update the account after loads, and delete corrupt blocks. `commits` is `Written.commits` before the
+        loads."""
+        corrupt = []
+        for name, outcome in zip(names, outcomes, strict=True):
+            if outcome is Outcome.OK:
+                self._written.touch(name)
+            elif outcome is Outcome.MISSING:
+                self._written.missing(name, commits)
+            elif outcome is Outcome.CORRUPT:
+                self._written.corrupt()
+                corrupt.append(name)
+        if corrupt:
+            self.delete(corrupt, deadline)
+
+    def resize(self, budget_bytes: int) -> bool:
+        self._written.resize(budget_bytes)
+        return True
+
+    def usage(self) -> TierUsage:
+        return self._written.usage()
