@@ -3,3 +3,6 @@
 `holder` is that process, and `connection` the data plane's connection, which starts one when there is none. `requests`
 are what operators ask it, through the command line.
 """
+
+SOCKETS = LISTENER, CONNECTION = "listener", "connection"
+"""Kinds of descriptors that are sockets; all others are memory."""

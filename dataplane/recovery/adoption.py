@@ -24,10 +24,11 @@ from dataplane.core.journal.id_journal import (
 from dataplane.core.journal.recovery_table import B_MEMORY, RecoveryTable, TableWriter, recovery_table_bytes
 from dataplane.core.node import Node
 from dataplane.core.restore import Contradiction, Restored, SurvivingMemory, restore, segments_here
-from dataplane.io.peers import has_exited, open_process
+from dataplane.holding import SOCKETS
+from dataplane.io.peers import open_process
+from dataplane.ipc.processes import has_exited
 from dataplane.memory.inherited import NAMED, CannotAdopt, InheritedMemory
 from dataplane.memory.memory import NodeMemory
-from dataplane.protocol.engine import SOCKETS
 from dataplane.protocol.events import MemoryAdopted
 from dataplane.protocol.layout import COLD_STORED_AT, H_ADOPTED_NS, H_CLOSED, H_EPOCH, H_MEMORY, H_PID, LayoutError
 from dataplane.settings import DataPlaneSettings

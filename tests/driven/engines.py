@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dataplane.client import Code, Space, attach
-from dataplane.client.driven import Copy, chunk_layout, exported
+from dataplane.client.driven import Copy
+from dataplane.client.engine_memory import chunk_layout, exported
 from dataplane.devices.runtime import DeviceEvent, DeviceStream
 from tests.gpu.layouts import CHUNK, TOKENS, Layout, layout
 from tests.gpu.machines import Bytes, Machine, Other, start_process
