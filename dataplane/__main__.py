@@ -13,7 +13,7 @@ import msgspec
 
 from dataplane import __version__
 from dataplane.base.settings import SettingsError, without_secrets
-from dataplane.protocol.engine import LISTENER
+from dataplane.holding import LISTENER
 from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HANDED_OVER_EXIT_CODE, SETTINGS_EXIT_CODE
 from dataplane.recovery.supervision import SupervisorConnection, SupervisorGone
 from dataplane.settings import DataPlaneSettings, load

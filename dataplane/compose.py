@@ -27,6 +27,7 @@ from dataplane.core.stats import node_stats
 from dataplane.devices.find import FindRuntime, find
 from dataplane.gateways.build import lmcache_gateway
 from dataplane.gateways.lmcache.zmtp.sockets import AdoptedSocket
+from dataplane.holding import SOCKETS
 from dataplane.holding.connection import RETRY_S, HolderConnection
 from dataplane.io.loop import Loop
 from dataplane.io.peers import may_pin
@@ -41,7 +42,6 @@ from dataplane.observe.log import log_event
 from dataplane.protocol import barrier
 from dataplane.protocol.control.nodes import Expel, Expelled
 from dataplane.protocol.control.snapshots import Snapshot
-from dataplane.protocol.engine import SOCKETS
 from dataplane.protocol.events import CacheStartedCold, GatewayNameLost, GatewayNameRestored, NodeStarted, NodeStopped
 from dataplane.protocol.join import Joined
 from dataplane.protocol.spaces import LMCACHE

@@ -12,7 +12,8 @@ from benchmarks.gpu.plane import Plane, plane_on
 from benchmarks.harness.result import Result, at_least
 from benchmarks.harness.setting import Setting
 from dataplane.client import Space, attach
-from dataplane.client.driven import Copy, chunk_layout, exported
+from dataplane.client.driven import Copy
+from dataplane.client.engine_memory import chunk_layout, exported
 from dataplane.devices.runtime import Device, DeviceRuntime
 
 WAIT_S = 60.0

@@ -16,9 +16,10 @@ plane refuses the engine. Threads may share a client. A client does not survive 
 The package imports only numpy and the protocol; only `Lease.tensor` imports torch.
 """
 
-from dataplane.client.client import Client, attach
+from dataplane.client.attaching import attach
+from dataplane.client.client import Client
+from dataplane.client.events import AttachRefused, ClientEvent
 from dataplane.client.leases import Lease
-from dataplane.client.link import AttachRefused, ClientEvent
 from dataplane.client.reservations import CommitResult, Reservation
 from dataplane.protocol.codes import Code, ReserveOutcome
 from dataplane.protocol.spaces import Space

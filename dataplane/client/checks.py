@@ -111,6 +111,32 @@ def reported(answer: wire.EngineReply) -> None:
         raise fault(f"reported: {reply.dropped} blocks")
 
 
+def store_begun(keys: int) -> Check:
+    """Return a check that `StoreBegun` has one outcome for each key, and a copy if there is anything to copy."""
+
+    def check(answer: wire.EngineReply) -> None:
+        reply = _of(wire.StoreBegun, answer)
+        if reply is not None and (
+            len(reply.outcomes) != keys or reply.copy < 0 or (not reply.copy and ReserveOutcome.WRITE in reply.outcomes)
+        ):
+            raise fault(f"store begun: {len(reply.outcomes)} outcomes for {keys} keys")
+
+    return check
+
+
+def load_begun(keys: int) -> Check:
+    """Return a check that the hits in `LoadBegun` are possible, and that there is a copy if there are any."""
+
+    def check(answer: wire.EngineReply) -> None:
+        reply = _of(wire.LoadBegun, answer)
+        if reply is not None and (
+            not 0 <= reply.hits <= keys or reply.copy < 0 or bool(reply.hits) != bool(reply.copy)
+        ):
+            raise fault(f"load begun: {reply.hits} hits of {keys} keys")
+
+    return check
+
+
 def grants(granted: list[wire.SegmentGrant], fds: int) -> None:
     """Check that each granted segment has a file descriptor and a valid number."""
     if len(granted) != fds:

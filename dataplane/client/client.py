@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from math import inf
-from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
@@ -20,120 +17,36 @@ import numpy.typing as npt
 from dataplane.base.tracing import NO_SPAN, Span
 from dataplane.client import checks
 from dataplane.client.attachment import Attachment
-from dataplane.client.driven import CacheTensor, Copy, DrivenCopies, HostPool
+from dataplane.client.driven import Copy, DrivenCopies
+from dataplane.client.engine_memory import CacheTensor, HostPool
+from dataplane.client.events import ClientEvent
 from dataplane.client.gpu_copies import GpuCopies
-from dataplane.client.integrity import VERIFY, IntegrityChecks, Verify
-from dataplane.client.leases import Corrupt, Lease
-from dataplane.client.link import ClientEvent, EngineLink
+from dataplane.client.integrity import IntegrityChecks, Verify
+from dataplane.client.leases import Lease
+from dataplane.client.link import EngineLink
 from dataplane.client.memory import SharedMapping
-from dataplane.client.reservations import CommitResult, Reservation
+from dataplane.client.reservations import Reservation
 from dataplane.client.tiers import ClientTiers, TierHits, check_wait
 from dataplane.devices.runtime import Device, DeviceEvent, DeviceRuntime
-from dataplane.protocol import barrier
 from dataplane.protocol import engine as wire
-from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome, code_of
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, KEY_BYTES, tenant_fingerprint
-from dataplane.protocol.layout import ACQUIRE, COMMIT, HOT_WORDS, I64, LOOKUP, RESERVE, U64, pack_keys
+from dataplane.protocol.layout import ACQUIRE, HOT_WORDS, I64, LOOKUP, RESERVE, U64, pack_keys
 from dataplane.protocol.salts import check_salt
-from dataplane.protocol.spaces import MAX_BLOCK_BYTES, Space, check_space
+from dataplane.protocol.spaces import MAX_BLOCK_BYTES
 
 Keys = Sequence[bytes] | bytes | U64
 
-_log = logging.getLogger("larder.client")
 _fingerprint = lru_cache(maxsize=4096)(tenant_fingerprint)
 _check_salt = lru_cache(maxsize=4096)(check_salt)
 _WRITE = int(ReserveOutcome.WRITE)
-MAX_SPIN_S = 0.01
-
-
-def attach(
-    path: str | os.PathLike[str],
-    spaces: Sequence[Space | wire.SpaceRequest],
-    *,
-    group: str = "",
-    engine: str = "",
-    timeout_s: float = 1.0,
-    spin_s: float = 0.0,
-    on_event: Callable[[ClientEvent], None] | None = None,
-    checksums: bool = True,
-    verify: Verify = "off",
-    traces: bool | None = None,
-    keep_trying: bool = False,
-) -> Client:
-    """Return a client of the data plane that listens on the engine socket `path`.
-
-    `spaces` are the KV spaces of this process. The process writes to each of them, except those wrapped in
-    `SpaceRequest(space, writes=False)`. `group` names the engine group (default: this process alone). `timeout_s`
-    bounds every wait. For the first `spin_s` seconds of a wait (0.0003 is enough) the client polls for the answer
-    instead of sleeping; this speeds up reserve and commit if the thread has a core to itself, and slows down all
-    processes otherwise. `on_event` receives an event for each lost or regained connection and each refusal (default:
-    the log "larder.client").
-
-    With `checksums`, a commit carries the checksum of every block that it publishes. `verify` selects the blocks whose
-    checksums an acquire verifies before it returns the lease: none ("off"), one of 64 at random ("sample"), or all
-    ("always"). Blocks that survived a crash of the data plane are always verified once. A corrupt block counts as a
-    miss.
-
-    With `traces`, calls are OpenTelemetry spans, and so is the data plane's work for them; by default, if this process
-    has set a tracer provider by now. It needs the package opentelemetry-api.
-
-    Raises ValueError for wrong arguments, AttachRefused when the data plane refuses the engine, and
-    `barrier.UnsupportedMachine` on machines other than x86-64. A missing data plane raises nothing: every look-up
-    misses until a data plane starts. With `keep_trying`, neither does a refusal: `on_event` receives it, and the client
-    attaches as soon as it may, for example when a drain of the node has ended.
-    """
-    barrier.check_machine()
-    if not spaces:
-        raise ValueError("expected at least one space")
-    if timeout_s <= 0:
-        raise ValueError(f"timeout_s must be positive, got {timeout_s}")
-    if not 0 <= spin_s <= MAX_SPIN_S:
-        raise ValueError(f"expected spin_s from 0 to {MAX_SPIN_S}, got {spin_s}")
-    if verify not in VERIFY:
-        raise ValueError(f"verify must be one of {', '.join(VERIFY)}, got {verify!r}")
-    requests = [each if isinstance(each, wire.SpaceRequest) else wire.SpaceRequest(each) for each in spaces]
-    for at, request in enumerate(requests):
-        try:
-            check_space(request.space, f"spaces[{at}]")
-        except ProtocolError as error:
-            raise ValueError(f"{error.field}: {error.message}") from None
-    group = group or f"pid-{os.getpid()}"
-    size = len(encode(wire.Attach(0, wire.VERSION, group, requests, engine)))
-    if size > wire.MAX_DATAGRAM_BYTES - 16:
-        raise ValueError(f"expected an attach of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer spaces")
-    link = EngineLink(str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s)
-    client = _client_type(traces)(link, len(requests), checksums=checksums, verify=verify)
-    link.attach(keep_trying=keep_trying)
-    client.map_tiers(timeout_s)
-    return client
-
-
-def _client_type(traces: bool | None) -> type[Client]:
-    """Return the class of a new client. Raise ValueError if it should trace and cannot."""
-    api = sys.modules.get("opentelemetry.trace")
-    if traces is None:
-        traces = api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
-    if not traces:
-        return Client
-    try:
-        from dataplane.client.traced import TracedClient
-    except ImportError as error:
-        raise ValueError(f"traces: expected the package opentelemetry-api to be installed: {error}") from None
-    return TracedClient
-
-
-def _log_event(event: ClientEvent) -> None:
-    level = logging.INFO if event.name == "attached" else logging.WARNING
-    _log.log(level, "larder.%s %s", event.name, event.detail)
 
 
 class Client:
-    """Access of one engine process to the cache. Created by `attach`."""
+    """Access of one engine process to the cache. Created by `dataplane.client.attach`."""
 
-    def __init__(self, link: EngineLink, spaces: int, *, checksums: bool, verify: Verify) -> None:
+    def __init__(self, link: EngineLink, *, checksums: bool, verify: Verify) -> None:
         self._link = link
-        self._spaces = spaces
         self._checksums = checksums
         self._integrity = IntegrityChecks(verify)
         self._lock = threading.RLock()
@@ -250,11 +163,7 @@ class Client:
             if attachment is None:
                 return lease
             for number in attachment.spaces:
-                descriptors, rows = (
-                    attachment.hold(words, number)
-                    if attachment.membarrier
-                    else self._ask_hold(attachment, words, number)
-                )
+                descriptors, rows = self._lease_blocks(attachment, words, number)
                 lease.add(attachment, descriptors, rows, {})
                 words = words[: len(descriptors)]
         return lease
@@ -291,21 +200,17 @@ class Client:
         for found in lease.examine(self._integrity.whole):
             if not self._integrity.take_report(found.descriptor, found.control):
                 continue
-            self._link.emit(
-                ClientEvent(
-                    "corrupt",
-                    f"a block of {found.nbytes} bytes does not match its checksum",
-                    {"descriptor": found.descriptor, "control": found.control},
-                )
-            )
+            fields = {"descriptor": found.descriptor, "control": found.control}
+            what = f"a block of {found.nbytes} bytes does not match its checksum"
+            self._link.emit(ClientEvent("corrupt", what, fields))
             with self._lock:
                 if self._link.attachment is found.attachment:
-                    self._link.ask(partial(_report_request, found), checks.reported)
+                    descriptor, control = found.descriptor.to_bytes(4, "little"), found.control.to_bytes(8, "little")
+                    request = partial(wire.Report, descriptors=descriptor, controls=control)
+                    self._link.ask(request, checks.reported)
 
     def _hold(self, attachment: Attachment, lease: Lease, words: U64, space: int) -> int:
-        descriptors, rows = (
-            attachment.hold(words, space) if attachment.membarrier else self._ask_hold(attachment, words, space)
-        )
+        descriptors, rows = self._lease_blocks(attachment, words, space)
         segments = attachment.segments_of(rows)
         if segments is None:
             self._map(attachment, attachment.unmapped(rows))
@@ -320,8 +225,10 @@ class Client:
         attachment.note_touches(descriptors, rows)
         return len(descriptors)
 
-    def _ask_hold(self, attachment: Attachment, words: U64, space: int) -> tuple[I64, U64]:
-        """Lease blocks by message, for kernels without membarrier."""
+    def _lease_blocks(self, attachment: Attachment, words: U64, space: int) -> tuple[I64, U64]:
+        """Lease the leading hits of a chain: by message on kernels without membarrier. Return descriptors and rows."""
+        if attachment.membarrier:
+            return attachment.hold(words, space)
         words = words[: wire.MAX_KEYS_PER_REQUEST]
         attachment.begin_asking()
         answer = self._link.ask(
@@ -338,7 +245,7 @@ class Client:
         """Map segments that are not mapped yet. Segments that cannot be obtained stay unmapped."""
         while wanted and self._link.attached and self._link.attachment is attachment:
             part, wanted = wanted[: wire.MAX_FDS_PER_DATAGRAM], wanted[wire.MAX_FDS_PER_DATAGRAM :]
-            self._link.ask(partial(_map_request, part), checks.answers(wire.SegmentsMapped))
+            self._link.ask(partial(wire.Map, segments=part), checks.answers(wire.SegmentsMapped))
             if not attachment.segments.keys() >= set(part):
                 return
 
@@ -371,37 +278,30 @@ class Client:
         if not 1 <= nbytes <= MAX_BLOCK_BYTES:
             raise ValueError(f"expected nbytes from 1 to {MAX_BLOCK_BYTES}, got {nbytes}")
         self._check_position(space)
-        try:
-            _check_salt(tenant)
-        except ProtocolError as error:
-            raise ValueError(f"tenant: {error.message}") from None
+        _check_tenant(tenant)
         reservation = self._new_reservation(len(words), nbytes)
         self._reservations.add(reservation)
         with self._lock:
             attachment = self._attached()
             if attachment is None:
                 return reservation
-            hinted = (ttl_s or pin_s) and self._link.terms.hint_max_s
-
-            def request(number: int) -> wire.Reserve:
-                common = (number, attachment.spaces[space], tenant, words.tobytes(), nbytes)
-                if hinted:
-                    return wire.HintedReserve(*common, ttl_s=float(ttl_s), pin_s=float(pin_s))
-                return wire.Reserve(*common)
-
+            make: Callable[..., wire.Reserve] = wire.Reserve
+            if (ttl_s or pin_s) and self._link.terms.hint_max_s:
+                make = partial(wire.HintedReserve, ttl_s=float(ttl_s), pin_s=float(pin_s))
+            request = partial(make, space=attachment.spaces[space], tenant=tenant, keys=words.tobytes(), nbytes=nbytes)
             answer = self._link.ask(request, checks.reserved(len(words)))
             if isinstance(answer, wire.Reserved):
                 self._grant(reservation, attachment, answer)
             elif isinstance(answer, wire.Refused):
                 reservation.refuse(code_of(answer.code))
-                self._emit_refused("reserve", answer)
+                self._link.emit_refused("reserve_refused", answer)
             elif isinstance(answer, Code):
                 reservation.refuse(answer)
             attachment.count(RESERVE, started)
         return reservation
 
     def _new_reservation(self, keys: int, nbytes: int) -> Reservation:
-        return Reservation(keys, nbytes, self._commit, self._abort, checksums=self._checksums)
+        return Reservation(keys, nbytes, self._link, self._lock, checksums=self._checksums)
 
     def _grant(self, reservation: Reservation, attachment: Attachment, answer: wire.Reserved) -> None:
         numbers = memoryview(answer.segments).cast("I")
@@ -416,31 +316,6 @@ class Client:
             reservation.grant(attachment, answer)
         except ProtocolError as error:
             self._link.protocol_failed(error.message)
-
-    def _commit(
-        self, attachment: Attachment, reservation: int, slots: bytes, checksums: bytes, outcomes: bytes, started: int
-    ) -> CommitResult:
-        with self._lock:
-            if self._link.attachment is not attachment:  # data plane is gone; the next one numbers differently
-                return CommitResult(0, Code.UNAVAILABLE, outcomes)
-            answer = self._link.ask(lambda number: wire.Commit(number, reservation, slots, checksums), checks.committed)
-            attachment.count(COMMIT, started)
-            if isinstance(answer, wire.BlocksCommitted):
-                return CommitResult(answer.blocks, None, outcomes)
-            if isinstance(answer, wire.Refused):
-                self._emit_refused("commit", answer)
-                return CommitResult(0, code_of(answer.code), outcomes)
-            if answer is Code.UNAVAILABLE:
-                self._link.send_abort(reservation)
-            code = answer if isinstance(answer, Code) else Code.MALFORMED
-            return CommitResult(0, code, outcomes)
-
-    def _abort(self, attachment: Attachment, reservation: int) -> None:
-        with self._lock:
-            if self._link.attachment is attachment:
-                answer = self._link.ask(lambda number: wire.Abort(number, reservation), checks.answers(wire.Aborted))
-                if answer is Code.UNAVAILABLE:  # refused locally: the data plane must still know
-                    self._link.send_abort(reservation)
 
     # ---- copies that the data plane performs
 
@@ -501,10 +376,7 @@ class Client:
         self._check_position(space)
         if len(parent) not in (0, KEY_BYTES):
             raise ValueError(f"expected a parent of {KEY_BYTES} bytes, got {len(parent)}")
-        try:
-            _check_salt(tenant)
-        except ProtocolError as error:
-            raise ValueError(f"tenant: {error.message}") from None
+        _check_tenant(tenant)
         return self._driven.store(words, blocks, event, tenant, space, parent, checksums=self._checksums)
 
     def load_into(
@@ -539,9 +411,6 @@ class Client:
                 known = self._gpu_copies[device.uuid] = GpuCopies(self._link, self._lock, runtime, device)
             return known
 
-    def _emit_refused(self, what: str, answer: wire.Refused) -> None:
-        self._link.emit(ClientEvent(f"{what}_refused", answer.message, {"code": answer.code, "field": answer.field}))
-
     # ---- keeping the connection
 
     def map_tiers(self, timeout_s: float) -> None:
@@ -564,8 +433,8 @@ class Client:
     # ---- closing
 
     def _check_position(self, space: int) -> None:
-        if not 0 <= space < self._spaces:
-            raise ValueError(f"expected the position of one of {self._spaces} spaces, got {space}")
+        if not 0 <= space < len(self._link.spaces):
+            raise ValueError(f"expected the position of one of {len(self._link.spaces)} spaces, got {space}")
 
     def _attached(self) -> Attachment | None:
         if self._closed:
@@ -608,12 +477,11 @@ class Client:
         self.close()
 
 
-def _map_request(segments: list[int], number: int) -> wire.Map:
-    return wire.Map(number, segments)
-
-
-def _report_request(found: Corrupt, number: int) -> wire.Report:
-    return wire.Report(number, found.descriptor.to_bytes(4, "little"), found.control.to_bytes(8, "little"))
+def _check_tenant(tenant: str) -> None:
+    try:
+        _check_salt(tenant)
+    except ProtocolError as error:
+        raise ValueError(f"tenant: {error.message}") from None
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

@@ -26,99 +26,27 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from dataplane.client import checks
-from dataplane.client.link import ClientEvent, EngineLink
+from dataplane.client.engine_memory import CacheTensor, HostPool
+from dataplane.client.link import EngineLink
 from dataplane.client.peer import Process
-from dataplane.devices.chunks import Tensor, TensorsRefused, layout_of, tensor_group
+from dataplane.devices.chunks import TensorsRefused, tensor_group
 from dataplane.devices.paged import block_axis
-from dataplane.devices.runtime import DeviceEvent, DeviceRuntime, Handle
+from dataplane.devices.runtime import DeviceEvent
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
-from dataplane.protocol.codes import Code, ReserveOutcome, code_of
-from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
+from dataplane.protocol.codes import Code, code_of
 from dataplane.protocol.layout import U64
-
-if TYPE_CHECKING:
-    import torch
 
 REGISTER_S = 30.0
 """Seconds that a registration may take: the first cache makes the data plane load the device's runtime."""
 LOOK_S = 0.005
 MAX_BLOCK_NUMBER = (1 << 32) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class CacheTensor:
-    """One exported tensor of the engine's cache.
-
-    One axis counts blocks: the first axis, or the second axis of five if the first one separates keys and values.
-    """
-
-    handle: Handle
-    """Handle of the memory from the tensor's first element on."""
-    dtype: str
-    """Type name as in torch."""
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    """Strides in elements."""
-
-    @property
-    def _tensor(self) -> Tensor:
-        return Tensor(self.dtype, self.shape, self.stride)
-
-
-def exported(
-    runtime: DeviceRuntime, address: int, dtype: str, shape: Sequence[int], stride: Sequence[int]
-) -> CacheTensor:
-    """Export a tensor whose first element is at `address` in the engine's device memory. Strides are in elements.
-
-    Raises DeviceError for memory that cannot be exported (expandable segments; the message says what to set), and
-    ValueError for an invalid tensor.
-    """
-    tensor = Tensor(dtype, tuple(shape), tuple(stride))
-    try:
-        tensor_group([tensor], 1, 1)
-    except TensorsRefused as error:
-        raise ValueError(error.message) from None
-    return CacheTensor(runtime.export(address, tensor.nbytes), dtype, tuple(shape), tuple(stride))
-
-
-def exported_tensors(runtime: DeviceRuntime, tensors: Sequence[torch.Tensor]) -> list[CacheTensor]:
-    """Export torch tensors on a device. Raise DeviceError or ValueError as `exported` does."""
-    return [
-        exported(runtime, each.data_ptr(), str(each.dtype).removeprefix("torch."), each.shape, each.stride())
-        for each in tensors
-    ]
-
-
-def chunk_layout(
-    tensors: Sequence[CacheTensor], *, tokens_per_block: int, chunk_tokens: int = DEFAULT_CHUNK_TOKENS
-) -> tuple[str, int]:
-    """Return `Space.layout` and `Space.block_bytes` for these tensors. Raise ValueError."""
-    described_tensors = [tensor._tensor for tensor in tensors]
-    try:
-        group = tensor_group(described_tensors, tokens_per_block, chunk_tokens)
-    except TensorsRefused as error:
-        raise ValueError(f"{error.field}: {error.message}") from None
-    return layout_of(described_tensors, group), group.chunk_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class HostPool:
-    """Pages of the engine's host memory, in memfds whose bytes are all allocated."""
-
-    fds: Sequence[int]
-    """File descriptors of the memfds. They are duplicated, so the caller may close its own."""
-    pieces: Sequence[wire.HostPiece]
-    """Pieces of a page, in the order of a block's bytes."""
-    pages: int
-    """Number of pages, which are the blocks of `store_from` and `load_into`, one for each key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +152,7 @@ class DrivenCopies:
         self, tensors: Sequence[CacheTensor], space: int, tokens_per_block: int, chunk_tokens: int
     ) -> Code | None:
         """Implement `Client.register_cache`."""
-        described_tensors = [tensor._tensor for tensor in tensors]
+        described_tensors = [tensor.tensor for tensor in tensors]
         try:
             group = tensor_group(described_tensors, tokens_per_block, chunk_tokens)
         except TensorsRefused as error:
@@ -313,7 +241,7 @@ class DrivenCopies:
             return answer
         self.receive(answer)
         if isinstance(answer, wire.Refused):
-            self._report("register_refused", answer)
+            self._link.emit_refused("register_refused", answer)
             return code_of(answer.code)
         if not known.number:
             self._link.protocol_failed("registered a cache of other blocks")
@@ -330,9 +258,6 @@ class DrivenCopies:
         for request, copy in list(self._under_way.items()):
             if copy.attachment < attachment:
                 self._end(request, 0, Code.UNAVAILABLE, "the connection was lost")
-
-    def _report(self, what: str, answer: wire.Refused) -> None:
-        self._link.emit(ClientEvent(what, answer.message, {"code": answer.code, "field": answer.field}))
 
     # ---- copies
 
@@ -353,7 +278,7 @@ class DrivenCopies:
             space,
             len(keys),
             lambda at, cache: wire.StoreFrom(at, cache, tenant, keys.tobytes(), packed, handle, parent, checksums),
-            _store_begun(len(keys)),
+            checks.store_begun(len(keys)),
         )
 
     def load(
@@ -372,7 +297,7 @@ class DrivenCopies:
             space,
             len(keys),
             lambda at, cache: wire.LoadInto(at, cache, keys.tobytes(), packed, handle, skip_blocks),
-            _load_begun(len(keys)),
+            checks.load_begun(len(keys)),
         )
 
     def _packed(
@@ -436,7 +361,7 @@ class DrivenCopies:
             else:
                 self.receive(answer)
                 if isinstance(answer, wire.Refused):
-                    self._report("copy_refused", answer)
+                    self._link.emit_refused("copy_refused", answer)
         return copy
 
     def receive(self, answer: wire.EngineReply) -> bool:
@@ -494,7 +419,7 @@ class DrivenCopies:
             self._link.receive()
             requests = [request for request, each in self._under_way.items() if each is copy]
             if requests and self._link.attached and copy.attachment == self._link.attachments:
-                self._link.disconnect("a store did not end in time")
+                self._link.drop("a store did not end in time")
             for request in requests:
                 self._end(request, 0, Code.TIMEOUT, "the store did not end in time")
 
@@ -516,27 +441,3 @@ class DrivenCopies:
         """End all copies: the data plane has confirmed that nothing runs for this process."""
         for request in list(self._under_way):
             self._end(request, 0, Code.UNAVAILABLE, "the client was closed")
-
-
-def _store_begun(keys: int) -> checks.Check:
-    def check(answer: wire.EngineReply) -> None:
-        checks.answers(wire.StoreBegun)(answer)
-        if isinstance(answer, wire.StoreBegun) and (
-            len(answer.outcomes) != keys
-            or answer.copy < 0
-            or (not answer.copy and ReserveOutcome.WRITE in answer.outcomes)
-        ):
-            raise checks.fault(f"store begun: {len(answer.outcomes)} outcomes for {keys} keys")
-
-    return check
-
-
-def _load_begun(keys: int) -> checks.Check:
-    def check(answer: wire.EngineReply) -> None:
-        checks.answers(wire.LoadBegun)(answer)
-        if isinstance(answer, wire.LoadBegun) and (
-            not 0 <= answer.hits <= keys or answer.copy < 0 or bool(answer.hits) != bool(answer.copy)
-        ):
-            raise checks.fault(f"load begun: {answer.hits} hits of {keys} keys")
-
-    return check

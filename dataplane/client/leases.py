@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dataplane.client.attachment import Attachment
 from dataplane.client.copies import Buffer, address_of, addresses, copy
-from dataplane.client.memory import BlockWindow, SharedMapping
+from dataplane.client.memory import SharedMapping, window
 from dataplane.protocol.layout import HOT_CONTROL, HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, I64, U64
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Lease:
         hold = self._hold[space]
         row = self._rows[space][i]
         segment = self._segments[space][int(row[HOT_SPACE_SEGMENT]) >> 32]
-        return BlockWindow(hold, segment, int(row[HOT_OFFSET]), int(row[HOT_NBYTES]), writable=False).array()
+        return window(hold, segment, int(row[HOT_OFFSET]), int(row[HOT_NBYTES]), writable=False)
 
     def memory(self, i: int, space: int = 0) -> SharedMapping:
         """Return the mapping that contains block `i`, for registration with a device."""

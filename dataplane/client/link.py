@@ -8,36 +8,19 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from itertools import count
 
 from dataplane.client import checks
 from dataplane.client.attachment import Attachment
+from dataplane.client.events import AttachRefused, ClientEvent
 from dataplane.client.link_state import LinkState, LinkStep, RetrySchedule, advance
 from dataplane.client.memory import SharedMapping
 from dataplane.client.peer import Process
 from dataplane.protocol import barrier
+from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError, code_of
-from dataplane.protocol.engine import (
-    MAX_FDS_PER_DATAGRAM,
-    MAX_KEYS_PER_REQUEST,
-    TRACEABLE,
-    VERSION,
-    Abort,
-    Attach,
-    Attached,
-    Commit,
-    CopyEnded,
-    EngineReply,
-    EngineRequest,
-    Leased,
-    Refused,
-    Reserved,
-    SegmentsMapped,
-    SpaceRequest,
-    Traced,
-)
 from dataplane.protocol.layout import LayoutError
 
 RECEIVE_BYTES = 256 * 1024
@@ -46,36 +29,13 @@ MAX_LATE_ANSWERS = 1024
 """Unexpected answers that one call reads: more than the socket of a data plane that was merely slow can hold."""
 MAX_LATE_S = 0.005
 
-AnswerCallback = Callable[[EngineReply, list[int]], None]
+AnswerCallback = Callable[[wire.EngineReply, list[int]], None]
 """Handles an answer and the file descriptors that came with it. The caller closes the descriptors. Raises ProtocolError
 if the answer does not match the request."""
 
-NO_TERMS = Attached(0, 0, "", 0, [], False, 0.0)
+NO_TERMS = wire.Attached(0, 0, "", 0, [], False, 0.0)
 """The terms before the first answer: the data plane accepts nothing that is optional."""
-_decoder = decoder(EngineReply)
-
-
-class AttachRefused(Exception):
-    """Raised when a data plane is running but refuses this engine. Carries its `code` and message."""
-
-    def __init__(self, code: Code, message: str, field: str) -> None:
-        super().__init__(f"{code.name.lower()}: {message}" + (f" ({field})" if field else ""))
-        self.code = code
-        self.field = field
-
-
-@dataclass(frozen=True, slots=True)
-class ClientEvent:
-    """Event that an engine may want to log.
-
-    Names: `attached`, `lost`, `refused`, `timeout`, `reserve_refused`, `commit_refused`, `corrupt` (a block does not
-    match its checksum and was not returned), and `fault` (the data plane violated the protocol and its answer was
-    discarded).
-    """
-
-    name: str
-    detail: str = ""
-    fields: dict[str, Any] = field(default_factory=dict)
+_decoder = decoder(wire.EngineReply)
 
 
 class EngineLink:
@@ -86,7 +46,7 @@ class EngineLink:
         path: str,
         group: str,
         engine: str,
-        spaces: list[SpaceRequest],
+        spaces: list[wire.SpaceRequest],
         timeout_s: float,
         emit: Callable[[ClientEvent], None],
         spin_s: float = 0.0,
@@ -100,7 +60,7 @@ class EngineLink:
         self.planes = 0
         """Number of data planes that gave this process memory or took it over. A data plane that resumes this client,
         with the same memory and as the same process, is not counted again."""
-        self.on_copy: Callable[[EngineReply], bool] = lambda answer: False
+        self.on_copy: Callable[[wire.EngineReply], bool] = lambda answer: False
         """Callback for answers that no call waits for. Returns whether the answer belongs to a driven copy."""
         self.plane: Process | None = None
         """Data plane process at the other end of the current or the last connection."""
@@ -112,7 +72,7 @@ class EngineLink:
         self._spin_s = spin_s
         self.emit = emit
         self._socket: socket.socket | None = None
-        self._next_id = 0
+        self._ids = count(1)
         self._unanswered: set[int] = set()
         """Requests that timed out. New requests are refused at once until their answers arrive."""
         self._posted: dict[int, AnswerCallback] = {}
@@ -154,7 +114,7 @@ class EngineLink:
         if self._state is LinkState.ATTACHED:
             if now >= self._check_at:
                 self._check_at = now + CHECK_INTERVAL_S
-                self._take_late_answers()
+                self.receive()
         elif self._state is LinkState.ATTACHING:
             self._finish(now, first=False)
         elif self._state is LinkState.DETACHED and self._retries.due(now):
@@ -166,7 +126,9 @@ class EngineLink:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
             connection.setblocking(False)
             connection.connect(self._path)
-            request = Attach(self._take_id(), VERSION, self._group, self.spaces, self._engine, self._membarrier)
+            request = wire.Attach(
+                next(self._ids), wire.VERSION, self._group, self.spaces, self._engine, self._membarrier
+            )
             if self.attachment is not None and self._memory:
                 request.resume, request.resume_memory = self.attachment.client, self._memory
                 request.writing = sorted(self._writing)
@@ -176,7 +138,10 @@ class EngineLink:
             if connection is not None:
                 connection.close()
             self._retries.failed(time.monotonic())
-            self._report_unreachable(error)
+            not_running = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)  # or its backlog is full
+            if error.errno not in not_running and str(error) != self._refusal:
+                self._refusal = str(error)
+                self.emit(ClientEvent("refused", f"cannot attach: {error}"))
             return
         self._step(LinkStep.CONNECT)
         self._socket = connection
@@ -187,42 +152,36 @@ class EngineLink:
         before, self._state = self._state, advance(self._state, step)
         return before
 
-    def _report_unreachable(self, error: OSError) -> None:
-        not_running = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)  # or its backlog is full
-        if error.errno not in not_running and str(error) != self._refusal:
-            self._refusal = str(error)
-            self.emit(ClientEvent("refused", f"cannot attach: {error}"))
-
     def _finish(self, deadline: float, *, first: bool) -> None:
         try:
             answer, fds = self._receive(deadline)
         except TimeoutError:
             if time.monotonic() - deadline > self._timeout_s:
-                self._drop("no answer to attach")
+                self.drop("no answer to attach")
             return
         except ProtocolError as error:
             self.protocol_failed(error.message)
             return
         except OSError as error:
-            self._drop(str(error))
+            self.drop(str(error))
             return
-        if isinstance(answer, Attached):
+        if isinstance(answer, wire.Attached):
             self._enter(answer, fds)
             return
         _close(fds)
-        if not isinstance(answer, Refused):
+        if not isinstance(answer, wire.Refused):
             self.protocol_failed(f"answered {type(answer).__name__.lower()} to an attach")
             return
-        self._drop("attach refused")
+        self.drop("attach refused")
         if answer.code == Code.EXPELLED:
             self.attachment = None  # its leases no longer count, so its memory must not be read
         if answer.message != self._refusal:
             self._refusal = answer.message
-            self.emit(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
+            self.emit_refused("refused", answer)
         if first:
             raise AttachRefused(code_of(answer.code), answer.message, answer.field)
 
-    def _enter(self, answer: Attached, fds: list[int]) -> None:
+    def _enter(self, answer: wire.Attached, fds: list[int]) -> None:
         try:
             checks.attached(answer, len(self.spaces))
             if answer.resumed:
@@ -246,7 +205,7 @@ class EngineLink:
         self.planes += 1
         self._attached(answer)
 
-    def _resume(self, answer: Attached, fds: list[int]) -> None:
+    def _resume(self, answer: wire.Attached, fds: list[int]) -> None:
         """Continue with the existing memory: counters and views stay unchanged. Raise ProtocolError."""
         attachment = self.attachment
         if attachment is None or fds or answer.memory != self._memory:
@@ -257,7 +216,7 @@ class EngineLink:
         attachment.resume(answer.epoch, membarrier=answer.membarrier)
         self._attached(answer)
 
-    def _attached(self, answer: Attached) -> None:
+    def _attached(self, answer: wire.Attached) -> None:
         self._step(LinkStep.ATTACH)
         self._refusal = ""
         self.attachments += 1
@@ -267,7 +226,8 @@ class EngineLink:
         self._posted.clear()
         self.emit(ClientEvent("attached", answer.node, {"client": answer.client, "epoch": answer.epoch}))
 
-    def _drop(self, reason: str) -> None:
+    def drop(self, reason: str) -> None:
+        """End the connection, so that the data plane publishes no store that it still copies. Attach again later."""
         if self._socket is not None:
             with suppress(OSError):  # a forked child may have the socket too
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -293,17 +253,21 @@ class EngineLink:
             self.attachment.end_asking()
             self.attachment = None
         self.emit(ClientEvent("fault", fault))
-        self._drop(fault)
+        self.drop(fault)
 
-    def disconnect(self, reason: str) -> None:
-        """End the connection, so that the data plane publishes no store that it still copies. Attach again later."""
-        self._drop(reason)
+    def emit_refused(self, name: str, answer: wire.Refused) -> None:
+        """Report a refusal of the data plane."""
+        self.emit(ClientEvent(name, answer.message, {"code": answer.code, "field": answer.field}))
 
     # ---- requests
 
     def ask(
-        self, make: Callable[[int], EngineRequest], check: checks.Check, timeout_s: float = 0.0, fds: Sequence[int] = ()
-    ) -> EngineReply | Code:
+        self,
+        make: Callable[[int], wire.EngineRequest],
+        check: checks.Check,
+        timeout_s: float = 0.0,
+        fds: Sequence[int] = (),
+    ) -> wire.EngineReply | Code:
         """Send a request, with file descriptors, and wait for its answer; return a Code if there is none.
 
         Waits at most the time-out, or `timeout_s` if that is longer. `check` raises ProtocolError if the answer does
@@ -312,16 +276,16 @@ class EngineLink:
         if not self.attached or self._socket is None:
             return Code.UNAVAILABLE
         if self._unanswered:
-            self._take_late_answers()
+            self.receive()
             if self._unanswered or not self.attached:
                 return Code.UNAVAILABLE
-        number = self._take_id()
+        number = next(self._ids)
         waited_s = max(self._timeout_s, timeout_s)
         deadline = time.monotonic() + waited_s
         try:
             self._socket.settimeout(self._timeout_s)
             request = make(number)
-            if isinstance(request, (Commit, Abort)):  # the process no longer writes to this reservation
+            if isinstance(request, (wire.Commit, wire.Abort)):  # the process no longer writes to this reservation
                 self._writing.discard(request.reservation)
             request = self._traced(request)
             if fds:
@@ -330,7 +294,7 @@ class EngineLink:
                 self._socket.send(encode(request))
             answer = self._answer(number, deadline)
             check(answer)
-            if isinstance(answer, Reserved) and answer.reservation:
+            if isinstance(answer, wire.Reserved) and answer.reservation:
                 self._writing.add(answer.reservation)
         except TimeoutError:
             self._unanswered.add(number)
@@ -340,22 +304,22 @@ class EngineLink:
             self.protocol_failed(error.message)
             return Code.UNAVAILABLE
         except OSError as error:
-            self._drop(str(error))
+            self.drop(str(error))
             return Code.UNAVAILABLE
         self._retries.answered()
         return answer
 
-    def _traced(self, request: EngineRequest) -> EngineRequest:
+    def _traced(self, request: wire.EngineRequest) -> wire.EngineRequest:
         """Return the request with the current span, if that is sampled, the request can carry it, and the data plane
         makes spans, too."""
         if self.traceparent is None or not self.terms.traces:
             return request
         current = self.traceparent()
-        if isinstance(request, TRACEABLE) and current.endswith("1"):
-            return Traced(request.id, current, request)
+        if isinstance(request, wire.TraceableRequest) and current.endswith("1"):
+            return wire.Traced(request.id, current, request)
         return request
 
-    def post(self, make: Callable[[int], EngineRequest], callback: AnswerCallback) -> int:
+    def post(self, make: Callable[[int], wire.EngineRequest], callback: AnswerCallback) -> int:
         """Send a request without waiting. Return its number, or 0 if it could not be sent now.
 
         `callback` handles the answer when any later call reads it from the socket. It is never called if the
@@ -363,7 +327,7 @@ class EngineLink:
         """
         if not self.attached or self._socket is None or self._unanswered:
             return 0
-        number = self._take_id()
+        number = next(self._ids)
         request = self._traced(make(number))
         try:
             self._socket.settimeout(0.0)
@@ -371,7 +335,7 @@ class EngineLink:
         except BlockingIOError:
             return 0
         except OSError as error:
-            self._drop(str(error))
+            self.drop(str(error))
             return 0
         self._posted[number] = callback
         return number
@@ -383,10 +347,10 @@ class EngineLink:
             if number not in self._posted or not self._take_one(deadline):
                 return
 
-    def _take_answer(self, answer: EngineReply, fds: list[int]) -> bool:
+    def _take_answer(self, answer: wire.EngineReply, fds: list[int]) -> bool:
         """Handle an answer to a posted request; return whether it was one. Raise ProtocolError."""
         number = answer.id
-        if not number and isinstance(answer, Refused):
+        if not number and isinstance(answer, wire.Refused):
             # A data plane that does not know a request type cannot read the request's number. It is of an older
             # release. Only posted requests can be unknown to it: every release knows all other requests.
             number = min(self._posted, default=0)
@@ -399,7 +363,7 @@ class EngineLink:
             _close(fds)
         return True
 
-    def _answer(self, number: int, deadline: float) -> EngineReply:
+    def _answer(self, number: int, deadline: float) -> wire.EngineReply:
         for _ in range(MAX_LATE_ANSWERS):
             answer, fds = self._receive(deadline)
             if not self._take_answer(answer, fds):
@@ -411,7 +375,7 @@ class EngineLink:
                 raise TimeoutError
         raise checks.fault(f"{MAX_LATE_ANSWERS} answers to nothing")
 
-    def _receive(self, deadline: float) -> tuple[EngineReply, list[int]]:
+    def _receive(self, deadline: float) -> tuple[wire.EngineReply, list[int]]:
         """Return the next answer. Raise TimeoutError, OSError (also when the connection ended) or ProtocolError."""
         assert self._socket is not None
         now = time.monotonic()
@@ -431,7 +395,7 @@ class EngineLink:
             _close(fds)
             raise ConnectionResetError("the data plane closed the connection")
         try:
-            answer: EngineReply = decode(_decoder, data)
+            answer: wire.EngineReply = decode(_decoder, data)
         except ProtocolError:
             _close(fds)
             raise
@@ -439,46 +403,48 @@ class EngineLink:
 
     def _receive_datagram(self) -> tuple[bytes, list[int]]:
         assert self._socket is not None
+        receive = partial(
+            socket.recv_fds, self._socket, RECEIVE_BYTES, wire.MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
+        )
         try:
-            data, fds, _, _ = socket.recv_fds(
-                self._socket, RECEIVE_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
-            )
+            data, fds, _, _ = receive()
         except ConnectionResetError:  # reported once, before the last datagrams of the data plane
-            data, fds, _, _ = socket.recv_fds(
-                self._socket, RECEIVE_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
-            )
+            data, fds, _, _ = receive()
         return data, fds
 
-    def _keep(self, answer: EngineReply, fds: list[int]) -> None:
+    def _keep(self, answer: wire.EngineReply, fds: list[int]) -> None:
         """Map memory that came with an answer, and drop segments that it lists as retired. Raise ProtocolError."""
         try:
-            if isinstance(answer, (Reserved, SegmentsMapped)) and self.attachment is not None:
+            if isinstance(answer, (wire.Reserved, wire.SegmentsMapped)) and self.attachment is not None:
                 checks.grants(answer.grants, len(fds))
                 self.attachment.add_segments(answer.grants, fds)
                 self.attachment.retire_segments(answer.retired)
         finally:
             _close(fds)
 
-    def _late(self, answer: EngineReply) -> None:
+    def _late(self, answer: wire.EngineReply) -> None:
         """Handle an answer whose request has timed out: give back what it reserved or leased."""
-        if isinstance(answer, CopyEnded):
+        if isinstance(answer, wire.CopyEnded):
             self.on_copy(answer)
             return
         self._unanswered.discard(answer.id)
         if self.on_copy(answer):
             return
-        if isinstance(answer, Reserved) and answer.reservation:
+        if isinstance(answer, wire.Reserved) and answer.reservation:
             self.send_abort(answer.reservation)
         if self.attachment is None:
             return
-        if isinstance(answer, Leased):
-            checks.leased(MAX_KEYS_PER_REQUEST, self.attachment.index.max_blocks)(answer)
+        if isinstance(answer, wire.Leased):
+            checks.leased(wire.MAX_KEYS_PER_REQUEST, self.attachment.index.max_blocks)(answer)
             self.attachment.release(checks.descriptors_of(answer))
         if not self.waiting:
             self.attachment.end_asking()
 
-    def _take_late_answers(self) -> None:
-        """Read what is in the socket, without waiting. Detects a closed connection. The next call reads the rest."""
+    def receive(self) -> None:
+        """Take answers that are in the socket, without waiting. Detects a closed connection. The next call reads what
+        is left after MAX_LATE_S."""
+        if not self.attached:
+            return
         until = time.monotonic() + MAX_LATE_S
         for _ in range(MAX_LATE_ANSWERS):
             if time.monotonic() > until or not self._take_one(0.0):
@@ -498,13 +464,8 @@ class EngineLink:
         except ProtocolError as error:
             self.protocol_failed(error.message)
         except OSError as error:
-            self._drop(str(error))
+            self.drop(str(error))
         return self._socket is not None
-
-    def receive(self) -> None:
-        """Take answers that are in the socket, without waiting."""
-        if self.attached:
-            self._take_late_answers()
 
     def fileno(self) -> int | None:
         """Return the file descriptor to poll for answers, or None without a connection."""
@@ -516,14 +477,10 @@ class EngineLink:
         self._writing.discard(reservation)
         if self._socket is None:
             return
-        number = self._take_id()
+        number = next(self._ids)
         with suppress(OSError):
             self._socket.settimeout(0.0)
-            self._socket.send(encode(Abort(number, reservation)))
-
-    def _take_id(self) -> int:
-        self._next_id += 1
-        return self._next_id
+            self._socket.send(encode(wire.Abort(number, reservation)))
 
     def close(self) -> None:
         """End the connection permanently."""

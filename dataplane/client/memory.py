@@ -1,42 +1,30 @@
 """Shared memory in this process's address space, mapped so that its owner can do no harm.
 
 Touching a page of a file that was truncated kills the process. Therefore only memory that is sealed against shrinking
-is mapped, and no more than its size. No file descriptor is kept. A mapping is removed when the last object that refers
-to it is collected, never earlier. It is never removed in a forked child: the memory is not mapped there, and the
-child's own memory may be at the same address.
+is mapped, and no more than its size. No file descriptor is kept.
 """
 
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-import numpy as np
-import numpy.typing as npt
-
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.mappings import MADV_POPULATE_READ, advise, map_shared, unmap
+from dataplane.protocol.mappings import MADV_POPULATE_READ, Bytes, Mapping, advise, view
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 PIECE_BYTES = 2 << 20
 
-_forks = 0
-"""Number of forks between this process and the first process that loaded this module."""
 
-
-class SharedMapping:
+class SharedMapping(Mapping):
     """One mapping, created by `SharedMapping.map`."""
 
-    __slots__ = ("__weakref__", "_made_in", "_unmapped", "address", "nbytes", "writable")
+    __slots__ = ("_unmapped",)
 
-    def __init__(self, address: int, nbytes: int, *, writable: bool) -> None:
-        self.address = address
-        self.nbytes = nbytes
-        self.writable = writable
-        self._made_in = _forks
+    def __init__(self, fd: int, nbytes: int, *, writable: bool) -> None:
+        super().__init__(fd, nbytes, writable=writable)
         self._unmapped = set(range(-(-nbytes // PIECE_BYTES)))
         """Pieces whose pages may not be in this process's page tables yet."""
 
@@ -53,12 +41,9 @@ class SharedMapping:
         if size < 1 or (nbytes is not None and nbytes != size):
             raise ProtocolError(Code.MALFORMED, f"expected memory of {nbytes} bytes, got {size}")
         try:
-            memory = cls(map_shared(fd, size, writable=writable), size, writable=writable)
-            # Forked children are not part of the protocol.
-            advise(memory.address, size, mmap.MADV_DONTFORK)
+            return cls(fd, size, writable=writable)
         except OSError as error:
             raise ProtocolError(Code.OUT_OF_MEMORY, str(error.strerror)) from None
-        return memory
 
     def prepare(self, offsets: Sequence[int], nbytes: int) -> None:
         """Populate the page tables for blocks at `offsets`, in whole pieces: a fault per page costs five times as much.
@@ -79,39 +64,13 @@ class SharedMapping:
 
     def view(self) -> memoryview:
         """Return all of the memory. Any object derived from the view keeps the mapping alive."""
-        return BlockWindow(None, self, 0, self.nbytes, writable=self.writable).array().data
-
-    def __del__(self, munmap: Callable[[int, int], int] = unmap) -> None:
-        if self._made_in == _forks:
-            munmap(self.address, self.nbytes)
+        return self.array().data
 
 
-class BlockWindow:
-    """Bytes of a block as numpy sees them. Keeps its owner (the hold of a lease) alive with every view."""
-
-    __slots__ = ("__array_interface__", "_memory", "_owner")
-
-    def __init__(self, owner: object, memory: SharedMapping, offset: int, nbytes: int, *, writable: bool) -> None:
-        # Messages of the data plane are checked on arrival. This last check prevents a fatal signal.
-        if not (0 <= offset <= memory.nbytes - nbytes and nbytes >= 0 and memory.writable >= writable):
-            raise ValueError(f"{nbytes} bytes at {offset} are not within the {memory.nbytes} bytes of a segment")
-        self._owner = owner
-        self._memory = memory
-        self.__array_interface__ = {
-            "data": (memory.address + offset, not writable),
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-    def array(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes. Any object derived from the array keeps the owner alive."""
-        return np.asarray(self)
-
-
-def _after_fork_in_child() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+def window(owner: object, memory: SharedMapping, offset: int, nbytes: int, *, writable: bool) -> Bytes:
+    """Return the bytes of a block. Any object derived from the array keeps the memory and its owner (the hold of a
+    lease) alive. Raise ValueError for bytes outside of the memory."""
+    # Messages of the data plane are checked on arrival. This last check prevents a fatal signal.
+    if not (0 <= offset <= memory.nbytes - nbytes and nbytes >= 0 and memory.writable >= writable):
+        raise ValueError(f"{nbytes} bytes at {offset} are not within the {memory.nbytes} bytes of a segment")
+    return view((owner, memory), memory.address + offset, nbytes, writable=writable)

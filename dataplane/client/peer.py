@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from struct import calcsize, unpack
 
-_SO_PEERPIDFD = 77
-_CREDENTIALS = "iII"
+from dataplane.ipc.processes import has_exited, peer_of
 
 
 class Process:
@@ -26,22 +23,13 @@ class Process:
     def behind(cls, connection: socket.socket) -> Process | None:
         """Return the process at the other end of a connection, or None if the kernel does not identify it."""
         with suppress(OSError):
-            pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
-            os.set_inheritable(pidfd, False)
-            return cls(pidfd)
-        with suppress(OSError):
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, calcsize(_CREDENTIALS))
-            pid, _, _ = unpack(_CREDENTIALS, raw)
-            if pid > 0:
-                return cls(os.pidfd_open(pid))
+            return cls(peer_of(connection).pidfd)
         return None
 
     @property
     def gone(self) -> bool:
         """Whether the process has ended, and thus no longer touches any memory."""
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(0))
+        return has_exited(self._pidfd)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         close(self._pidfd)

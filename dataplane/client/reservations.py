@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -13,11 +14,12 @@ import numpy.typing as npt
 from dataplane.client import checks
 from dataplane.client.attachment import Attachment
 from dataplane.client.copies import Buffer, address_of, addresses, copy, copy_pieces_summed, copy_summed
-from dataplane.client.memory import BlockWindow, SharedMapping
+from dataplane.client.link import EngineLink
+from dataplane.client.memory import SharedMapping, window
+from dataplane.protocol import engine as wire
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ReserveOutcome, code_of
-from dataplane.protocol.engine import CHECKSUM_BYTES, Reserved
-from dataplane.protocol.layout import I64
+from dataplane.protocol.layout import COMMIT, I64
 
 _WRITE = int(ReserveOutcome.WRITE)
 _NOT_REFUSED = frozenset(int(outcome) for outcome in ReserveOutcome)
@@ -74,15 +76,8 @@ class Reservation:
     readers never see any of it.
     """
 
-    def __init__(
-        self,
-        keys: int,
-        nbytes: int,
-        commit: Callable[[Attachment, int, bytes, bytes, bytes, int], CommitResult],
-        abort: Callable[[Attachment, int], None],
-        *,
-        checksums: bool,
-    ) -> None:
+    def __init__(self, keys: int, nbytes: int, link: EngineLink, lock: threading.RLock, *, checksums: bool) -> None:
+        """`lock` is the client's, which serialises the calls of `link`."""
         self.nbytes = nbytes
         self.number = 0
         self._ended = False
@@ -91,15 +86,15 @@ class Reservation:
         self._mapped: dict[int, SharedMapping] = {}
         self._segments: list[int] = []
         self._offsets: list[int] = []
-        self._commit = commit
-        self._abort = abort
+        self._link = link
+        self._lock = lock
         self._checksums = checksums
         self._sums: dict[int, bytes] = {}
         """Checksums of the bytes that `copy_from` wrote, by position."""
         self._viewed: set[int] = set()
         """Positions whose memory the caller may write directly. Their checksums are computed at commit."""
 
-    def grant(self, attachment: Attachment, answer: Reserved) -> None:
+    def grant(self, attachment: Attachment, answer: wire.Reserved) -> None:
         """Apply the data plane's answer, whose segments are mapped. Raise ProtocolError if a place is invalid."""
         segments = memoryview(answer.segments).cast("I").tolist()
         offsets = memoryview(answer.offsets).cast("Q").tolist()
@@ -153,7 +148,7 @@ class Reservation:
 
     def _window(self, i: int) -> npt.NDArray[np.uint8]:
         segment = self._mapped[self._segments[i]]
-        return BlockWindow(None, segment, self._offsets[i], self.nbytes, writable=True).array()
+        return window(None, segment, self._offsets[i], self.nbytes, writable=True)
 
     def memory(self, i: int) -> SharedMapping:
         """Return the mapping that contains block `i`, for registration with a device."""
@@ -228,7 +223,24 @@ class Reservation:
         if ended is None:
             return CommitResult(0, outcomes=self._codes)
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
-        return self._commit(*ended, slots, b"".join(checksums or ()), self._codes, started)
+        return self._publish(*ended, slots, b"".join(checksums or ()), started)
+
+    def _publish(
+        self, attachment: Attachment, number: int, slots: bytes, checksums: bytes, started: int
+    ) -> CommitResult:
+        with self._lock:
+            if self._link.attachment is not attachment:  # data plane is gone; the next one numbers differently
+                return CommitResult(0, Code.UNAVAILABLE, self._codes)
+            answer = self._link.ask(lambda at: wire.Commit(at, number, slots, checksums), checks.committed)
+            attachment.count(COMMIT, started)
+            if isinstance(answer, wire.BlocksCommitted):
+                return CommitResult(answer.blocks, None, self._codes)
+            if isinstance(answer, wire.Refused):
+                self._link.emit_refused("commit_refused", answer)
+                return CommitResult(0, code_of(answer.code), self._codes)
+            if answer is Code.UNAVAILABLE:
+                self._link.send_abort(number)
+            return CommitResult(0, answer if isinstance(answer, Code) else Code.MALFORMED, self._codes)
 
     def _sum(self, positions: Sequence[int]) -> list[bytes]:
         return [
@@ -241,14 +253,20 @@ class Reservation:
         published = writable if positions is None else list(positions)
         if sorted(set(published) & set(writable)) != sorted(published):
             raise ValueError(f"expected positions that are writable, each once, got {published[:16]}")
-        if checksums is not None and [len(each) for each in checksums] != [CHECKSUM_BYTES] * len(published):
-            raise ValueError(f"expected {len(published)} checksums of {CHECKSUM_BYTES} bytes")
+        if checksums is not None and [len(each) for each in checksums] != [wire.CHECKSUM_BYTES] * len(published):
+            raise ValueError(f"expected {len(published)} checksums of {wire.CHECKSUM_BYTES} bytes")
 
     def abort(self) -> None:
         """Give up the reservation. Does nothing when it has ended."""
         ended = self._end()
-        if ended is not None:
-            self._abort(*ended)
+        if ended is None:
+            return
+        attachment, number = ended
+        with self._lock:
+            if self._link.attachment is attachment:
+                answer = self._link.ask(lambda at: wire.Abort(at, number), checks.answers(wire.Aborted))
+                if answer is Code.UNAVAILABLE:  # refused locally: the data plane must still know
+                    self._link.send_abort(number)
 
     def _end(self) -> tuple[Attachment, int] | None:
         """End the reservation. Return its attachment and number the first time, None afterwards."""

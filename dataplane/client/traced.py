@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from opentelemetry import trace
 
 from dataplane.base.spans import SpanMaker
@@ -22,7 +20,6 @@ from dataplane.client.copies import Buffer
 from dataplane.client.driven import Copy
 from dataplane.client.leases import Lease
 from dataplane.client.reservations import CommitResult, Reservation
-from dataplane.devices.runtime import DeviceEvent
 
 _maker = SpanMaker(trace.get_tracer("larder.client"))
 
@@ -37,26 +34,24 @@ class TracedClient(Client):
     def request(self, traceparent: str = "", name: str = "larder.request") -> AbstractContextManager[Span]:
         return _maker.span(name, traceparent, (), "internal", {})
 
-    def lookup(self, keys: Keys, *, tenant: str = "", counted: bool = True) -> int:
+    def lookup(self, *arguments: Any, **options: Any) -> int:
         with _span("larder.lookup") as span:
-            hits = super().lookup(keys, tenant=tenant, counted=counted)
+            hits = super().lookup(*arguments, **options)
             span.set({"larder.hits": hits})
             return hits
 
-    def acquire(self, keys: Keys, *, space: int | None = None, tenant: str = "") -> Lease:
+    def acquire(self, *arguments: Any, **options: Any) -> Lease:
         with _span("larder.acquire") as span:
-            lease = super().acquire(keys, space=space, tenant=tenant)
+            lease = super().acquire(*arguments, **options)
             span.set({"larder.hits": len(lease)})
             return lease
 
     def _new_lease(self) -> Lease:
         return TracedLease()
 
-    def reserve(
-        self, keys: Keys, nbytes: int, *, tenant: str = "", space: int = 0, ttl_s: float = 0.0, pin_s: float = 0.0
-    ) -> Reservation:
+    def reserve(self, keys: Keys, nbytes: int, **options: Any) -> Reservation:
         with _span("larder.reserve", {"larder.block_bytes": nbytes}) as span:
-            reservation = super().reserve(keys, nbytes, tenant=tenant, space=space, ttl_s=ttl_s, pin_s=pin_s)
+            reservation = super().reserve(keys, nbytes, **options)
             span.set({"larder.writable": len(reservation.writable)})
             refused = reservation.refused
             if refused:
@@ -65,32 +60,15 @@ class TracedClient(Client):
             return reservation
 
     def _new_reservation(self, keys: int, nbytes: int) -> Reservation:
-        return TracedReservation(keys, nbytes, self._commit, self._abort, checksums=self._checksums)
+        return TracedReservation(keys, nbytes, self._link, self._lock, checksums=self._checksums)
 
-    def store_from(
-        self,
-        keys: Keys,
-        blocks: Sequence[int] | npt.NDArray[np.integer],
-        *,
-        event: DeviceEvent | bytes | None = None,
-        tenant: str = "",
-        space: int = 0,
-        parent: bytes = b"",
-    ) -> Copy:
+    def store_from(self, *arguments: Any, **options: Any) -> Copy:
         with _span("larder.store_from"):
-            return super().store_from(keys, blocks, event=event, tenant=tenant, space=space, parent=parent)
+            return super().store_from(*arguments, **options)
 
-    def load_into(
-        self,
-        keys: Keys,
-        blocks: Sequence[int] | npt.NDArray[np.integer],
-        *,
-        event: DeviceEvent | bytes | None = None,
-        space: int = 0,
-        skip_blocks: int = 0,
-    ) -> Copy:
+    def load_into(self, *arguments: Any, **options: Any) -> Copy:
         with _span("larder.load_into"):
-            return super().load_into(keys, blocks, event=event, space=space, skip_blocks=skip_blocks)
+            return super().load_into(*arguments, **options)
 
 
 class TracedLease(Lease):

@@ -13,11 +13,15 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 from dataplane.ipc.arguments import instance
+
+Stats = TypeVar("Stats")
 
 PREFIX = "larder-"
 _LINK = "/memfd:"
@@ -49,7 +53,7 @@ class OpenMemory:
     """A descriptor of a process that holds memory of this library."""
 
     kind: str
-    """`queue`, …"""
+    """`queue`, `store`, or `message`."""
     name: str
     identity: str
     pid: int
@@ -57,7 +61,8 @@ class OpenMemory:
 
 
 def create(kind: str, identity: str, name: str, nbytes: int) -> int:
-    """Return the descriptor of new zeroed memory whose size is sealed. Pages are allocated when they are written.
+    """Return the descriptor of new zeroed memory of mode 0600 whose size is sealed, because a file that shrinks kills
+    the processes that touch its pages. Pages are allocated when they are written.
 
     Raises ValueError for a name that is not of up to 128 letters, digits, `.`, `_` and `-`, TypeError for one that is
     no str, and OSError.
@@ -111,7 +116,9 @@ def find(kind: str | None = None, identity: str | None = None, *, most: int | No
             if os.stat(folder).st_uid != own:
                 continue
             numbers = os.listdir(folder)
-        except OSError:  # the process is gone, or may not be inspected
+        except OSError as error:  # the process is gone, or may not be inspected
+            if error.errno in EXHAUSTED:
+                raise
             continue
         looked += len(numbers)
         if most is not None and looked > most:
@@ -121,17 +128,55 @@ def find(kind: str | None = None, identity: str | None = None, *, most: int | No
                 target = os.readlink(f"{folder}/{number}")
             except OSError:
                 continue
-            if not target.startswith(_LINK + PREFIX):
-                continue
-            parts = target.removeprefix(_LINK + PREFIX).removesuffix(_DELETED).split(":")
-            if (
-                len(parts) == 3
-                and _NAME.fullmatch(parts[1])
-                and _IDENTITY.fullmatch(parts[2])
-                and kind in (None, parts[0])
-                and identity in (None, parts[2])
-            ):
-                yield OpenMemory(parts[0], parts[1], parts[2], int(entry), int(number))
+            parts = _parts(target)
+            if parts is not None and kind in (None, parts[0]) and identity in (None, parts[2]):
+                yield OpenMemory(*parts, int(entry), int(number))
+
+
+def _parts(target: str) -> tuple[str, str, str] | None:
+    """Return kind, name and identity of the memory that a link of `/proc/<pid>/fd` names; None for another file."""
+    if not target.startswith(_LINK + PREFIX):
+        return None
+    parts = target.removeprefix(_LINK + PREFIX).removesuffix(_DELETED).split(":")
+    if len(parts) != 3 or not _NAME.fullmatch(parts[1]) or not _IDENTITY.fullmatch(parts[2]):
+        return None
+    return parts[0], parts[1], parts[2]
+
+
+def open_identity(kind: str, identity: str, pid: int, fd: int) -> int:
+    """Return a descriptor of this process for the memory of a kind with an identity: through process `pid`, which holds
+    it as `fd`, or else through any other one. Raises MemoryGone if no running process holds it, and OSError if this
+    process has no free descriptor."""
+    others = ((each.pid, each.fd) for each in find(kind, identity))
+    for holder in chain([(pid, fd)], others):
+        with suppress(MemoryGone):
+            own = open_through(*holder)
+            parts = _parts(os.readlink(f"/proc/self/fd/{own}"))
+            if parts is not None and (parts[0], parts[2]) == (kind, identity):
+                return own
+            os.close(own)
+    raise MemoryGone(f"no running process holds the {kind} {identity}")
+
+
+def read_all(kind: str, read: Callable[[int, str, str], Stats], wrong: type[Exception]) -> Iterator[Stats]:
+    """Yield what `read` returns, given a descriptor, the name and the identity, for each memory of a kind that a
+    process of this user has open. Memory for which it raises `wrong` or OSError is left out."""
+    seen: set[str] = set()
+    for found in find(kind):
+        if found.identity in seen:
+            continue
+        try:
+            fd = open_through(found.pid, found.fd)
+        except (MemoryGone, OSError):  # the process has ended, or the memory is of another kind
+            continue
+        try:
+            stats = read(fd, found.name, found.identity)
+        except (wrong, OSError):  # of another release, or being created
+            continue
+        finally:
+            os.close(fd)
+        seen.add(found.identity)
+        yield stats
 
 
 def map_whole(fd: int, nbytes: int, *, private: bool = False) -> mmap.mmap:

@@ -1,11 +1,17 @@
-"""Proof that a process has exited, by its pid, its start time and a pidfd. A reused pid is not mistaken for it."""
+"""Proof that a process has exited, by its pid, its start time and a pidfd. A reused pid is not mistaken for it. The
+process may be named by its pid, or be the one at the other end of an AF_UNIX socket."""
 
 from __future__ import annotations
 
 import errno
 import os
 import select
+import socket
+from dataclasses import dataclass
+from struct import calcsize, unpack
 
+_SO_PEERPIDFD = 77
+_CREDENTIALS = "iII"
 NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
 """Errors of pidfd_open(2) for a number that is the pid of no process: nobody has it, or a thread does (EINVAL, or
 ENOENT of newer kernels). Others say nothing about the process."""
@@ -19,6 +25,37 @@ def start_time(pid: int) -> int:
             return int(file.read().rpartition(b")")[2].split()[19])
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def has_exited(pidfd: int, wait_s: float = 0.0) -> bool:
+    """Return whether the process has exited, after waiting up to `wait_s` seconds."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A connected process. `pidfd` becomes readable when the process has exited; the holder of the `Peer` closes it."""
+
+    pid: int
+    uid: int
+    pidfd: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Return the credentials of the process that called connect. Raises OSError if its identity cannot be proven."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, calcsize(_CREDENTIALS))
+    pid, uid, _ = unpack(_CREDENTIALS, raw)
+    try:
+        pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:
+        if pid <= 0:  # another pid namespace, and the kernel cannot return its pidfd
+            raise
+        pidfd = os.pidfd_open(pid)
+    else:
+        os.set_inheritable(pidfd, False)
+    return Peer(pid, uid, pidfd)
 
 
 class PidWatch:
@@ -40,9 +77,7 @@ class PidWatch:
             self._look()
         if self._pidfd < 0:
             return not self._gone
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return not poll.poll(0)
+        return not has_exited(self._pidfd)
 
     def _look(self) -> None:
         try:

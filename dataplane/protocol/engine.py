@@ -9,8 +9,6 @@ import msgspec
 
 from dataplane.protocol.spaces import Space
 
-SOCKETS = LISTENER, CONNECTION = "listener", "connection"
-"""Kinds of descriptors of a holder (`dataplane.holding.holder`) that are sockets."""
 VERSION = 2
 MAX_DATAGRAM_BYTES = 192 * 1024
 """Below the default send buffer of an AF_UNIX socket, so that no datagram fails because of its size."""
@@ -279,7 +277,10 @@ class Prefetch(msgspec.Struct, tag="prefetch", array_like=True, forbid_unknown_f
     this engine for the same keys."""
 
 
-TRACEABLE = (Reserve, Commit, Abort, LeaseRequest, Report, Map, StoreFrom, LoadInto, Prefetch)
+CopyRequest = RegisterCache | RegisterHostPool | UnregisterCache | StoreFrom | LoadInto
+TraceableRequest = (
+    Reserve | HintedReserve | Commit | Abort | LeaseRequest | Report | Map | StoreFrom | LoadInto | Prefetch
+)
 """Requests that `Traced` may carry."""
 
 
@@ -291,30 +292,10 @@ class Traced(msgspec.Struct, tag="traced", array_like=True, forbid_unknown_field
     """The id of the request."""
     traceparent: str
     """W3C Trace Context."""
-    request: Reserve | HintedReserve | Commit | Abort | LeaseRequest | Report | Map | StoreFrom | LoadInto | Prefetch
+    request: TraceableRequest
 
 
-EngineRequest = (
-    Attach
-    | Reserve
-    | HintedReserve
-    | Commit
-    | Abort
-    | LeaseRequest
-    | Report
-    | Map
-    | Detach
-    | Ping
-    | RegisterCache
-    | RegisterHostPool
-    | UnregisterCache
-    | StoreFrom
-    | LoadInto
-    | MapGpuCopies
-    | MapTiers
-    | Prefetch
-    | Traced
-)
+EngineRequest = Attach | Detach | Ping | MapGpuCopies | MapTiers | Traced | TraceableRequest | CopyRequest
 
 # ---- data plane to engine
 
@@ -498,6 +479,7 @@ class Refused(msgspec.Struct, tag="refused", array_like=True):
     field: str = ""
 
 
+CopyReply = CacheRegistered | CacheUnregistered | StoreBegun | LoadBegun | CopyEnded
 EngineReply = (
     Attached
     | Reserved
@@ -509,12 +491,8 @@ EngineReply = (
     | Detached
     | Serving
     | Refused
-    | CacheRegistered
-    | CacheUnregistered
-    | StoreBegun
-    | LoadBegun
-    | CopyEnded
     | GpuCopiesMapped
     | TiersMapped
     | Prefetching
+    | CopyReply
 )

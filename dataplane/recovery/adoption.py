@@ -26,13 +26,14 @@ from dataplane.core.journal.id_journal import (
 from dataplane.core.journal.recovery_table import B_CAPACITY, B_MEMORY, RecoveryTable, TableWriter, recovery_table_bytes
 from dataplane.core.node import Node, NodeOptions
 from dataplane.core.restore import Contradiction, Restored, SurvivingMemory, restore, segments_here
-from dataplane.io.peers import has_exited, open_process, started_at
+from dataplane.holding import SOCKETS
+from dataplane.io.peers import open_process, started_at
+from dataplane.ipc.processes import has_exited
 from dataplane.memory.inherited import NAMED, CannotAdopt, InheritedMemory
 from dataplane.memory.memory import NodeMemory
 from dataplane.memory.pages import HUGE_BYTES, PAGE_BYTES
 from dataplane.memory.prefault import Prefault
 from dataplane.memory.shared_file import SharedFile
-from dataplane.protocol.engine import SOCKETS
 from dataplane.protocol.events import MemoryAdopted
 from dataplane.protocol.layout import COLD_STORED_AT, H_ADOPTED_NS, H_CLOSED, H_EPOCH, H_MEMORY, H_PID, LayoutError
 from dataplane.recovery import named_segment

@@ -22,7 +22,8 @@ from dataplane.core.engines.engines import Engine
 from dataplane.core.inprocess import DrivenCore
 from dataplane.core.node import Node
 from dataplane.io.loop import Loop
-from dataplane.io.peers import Peer, has_exited, open_process, peer_of
+from dataplane.io.peers import open_process
+from dataplane.ipc.processes import Peer, has_exited, peer_of
 from dataplane.memory.memory import NodeMemory
 from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.codec import encode

@@ -20,50 +20,13 @@ from dataplane.copies.driven.copies import DrivenCopyService
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.node import Node
 from dataplane.devices.errors import ELSEWHERE
-from dataplane.io.peers import IN_FLIGHT, Peer, started_at
+from dataplane.io.peers import IN_FLIGHT, started_at
+from dataplane.ipc.processes import Peer
 from dataplane.memory.memory import NodeMemory
 from dataplane.observe.trace import RequestSpans
+from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.engine import (
-    MAX_DATAGRAM_BYTES,
-    MAX_FDS_PER_DATAGRAM,
-    MAX_HOST_FILES,
-    VERSION,
-    Abort,
-    Aborted,
-    Attach,
-    Attached,
-    BlocksCommitted,
-    Commit,
-    Detach,
-    Detached,
-    EngineReply,
-    EngineRequest,
-    Leased,
-    LeaseRequest,
-    LoadInto,
-    Map,
-    MapGpuCopies,
-    MapTiers,
-    Ping,
-    Prefetch,
-    Prefetching,
-    Refused,
-    RegisterCache,
-    RegisterHostPool,
-    Report,
-    Reported,
-    Reserve,
-    Reserved,
-    SegmentGrant,
-    SegmentsMapped,
-    Serving,
-    StoreFrom,
-    TiersMapped,
-    Traced,
-    UnregisterCache,
-)
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.layout import H_MEMORY
 from dataplane.tiering.service import TierService
@@ -75,9 +38,9 @@ MAX_RETIRED_PER_ANSWER = 4096
 _NO_WAIT = int(socket.MSG_DONTWAIT)
 MAX_WAIT_S = 300.0
 _RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
-_CONTROL_BYTES = socket.CMSG_SPACE(4 * MAX_HOST_FILES)
+_CONTROL_BYTES = socket.CMSG_SPACE(4 * wire.MAX_HOST_FILES)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-_decoder = decoder(EngineRequest)
+_decoder = decoder(wire.EngineRequest)
 log = structlog.stdlib.get_logger()
 
 
@@ -155,8 +118,8 @@ class Session:
         File descriptors are accepted only from attached engines of this process's uid; the kernel closes all others.
         """
         if not self._takes_files:
-            return self._connection.recv(MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
-        data, control, _, _ = self._connection.recvmsg(MAX_DATAGRAM_BYTES + 1, _CONTROL_BYTES, _RECEIVE_FLAGS)
+            return self._connection.recv(wire.MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
+        data, control, _, _ = self._connection.recvmsg(wire.MAX_DATAGRAM_BYTES + 1, _CONTROL_BYTES, _RECEIVE_FLAGS)
         for level, kind, content in control:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 self._received += array("i", content[: len(content) // 4 * 4]).tolist()
@@ -169,58 +132,58 @@ class Session:
     def _answer(self, data: bytes) -> None:
         request_id = 0
         try:
-            if len(data) > MAX_DATAGRAM_BYTES:
-                raise ProtocolError(Code.MALFORMED, f"expected at most {MAX_DATAGRAM_BYTES} bytes in a datagram")
-            request: EngineRequest = decode(_decoder, data)
+            if len(data) > wire.MAX_DATAGRAM_BYTES:
+                raise ProtocolError(Code.MALFORMED, f"expected at most {wire.MAX_DATAGRAM_BYTES} bytes in a datagram")
+            request: wire.EngineRequest = decode(_decoder, data)
             request_id = request.id
             self._serve(request)
         except ProtocolError as error:
             if error.code is Code.MALFORMED:
                 self._node.pool.totals.malformed_messages += 1
-            self.send(Refused(request_id, int(error.code), error.message, error.field))
+            self.send(wire.Refused(request_id, int(error.code), error.message, error.field))
         except Exception:  # a bug triggered by one engine must not take the cache from the others
             log.exception("engine.request_failed", pid=self.peer.pid)
             self.close("the data plane failed on a request")
 
-    def _serve(self, request: EngineRequest) -> None:
+    def _serve(self, request: wire.EngineRequest) -> None:
         now = self._server.clock()
-        if isinstance(request, Attach):
+        if isinstance(request, wire.Attach):
             self._attach(request, now)
-        elif isinstance(request, Ping):
+        elif isinstance(request, wire.Ping):
             self._ping(request)
         elif not self.client:
             raise ProtocolError(Code.NOT_ATTACHED, "attach first")
-        elif isinstance(request, Reserve):
+        elif isinstance(request, wire.Reserve):
             self._reserve(request, now)
-        elif isinstance(request, Commit):
+        elif isinstance(request, wire.Commit):
             self._check_own(request.reservation)
-            self.send(BlocksCommitted(request.id, self._node.commit(self.client, request, now)))
-        elif isinstance(request, Abort):
+            self.send(wire.BlocksCommitted(request.id, self._node.commit(self.client, request, now)))
+        elif isinstance(request, wire.Abort):
             self._check_own(request.reservation)
             self._node.abort(self.client, request, now)
-            self.send(Aborted(request.id))
-        elif isinstance(request, LeaseRequest):
+            self.send(wire.Aborted(request.id))
+        elif isinstance(request, wire.LeaseRequest):
             descriptors = self._node.lease(self.client, request)
-            self.send(Leased(request.id, b"".join(number.to_bytes(4, "little") for number in descriptors)))
-        elif isinstance(request, Report):
-            self.send(Reported(request.id, self._node.report(self.client, request, now)))
-        elif isinstance(request, Map):
+            self.send(wire.Leased(request.id, b"".join(number.to_bytes(4, "little") for number in descriptors)))
+        elif isinstance(request, wire.Report):
+            self.send(wire.Reported(request.id, self._node.report(self.client, request, now)))
+        elif isinstance(request, wire.Map):
             self._map(request)
-        elif isinstance(request, Detach):
+        elif isinstance(request, wire.Detach):
             self._detach(request)
-        elif isinstance(request, MapGpuCopies):
+        elif isinstance(request, wire.MapGpuCopies):
             self._check_kin()
             self._server.gpu_copies.map(self, request)
-        elif isinstance(request, MapTiers):
+        elif isinstance(request, wire.MapTiers):
             self._map_tiers(request)
-        elif isinstance(request, Prefetch):
+        elif isinstance(request, wire.Prefetch):
             self._prefetch(request, now)
-        elif isinstance(request, Traced):
+        elif isinstance(request, wire.Traced):
             self._traced(request)
         else:
             self._drive(request, now)
 
-    def _traced(self, request: Traced) -> None:
+    def _traced(self, request: wire.Traced) -> None:
         """Serve a request in a span of the engine's trace."""
         if request.request.id != request.id:
             raise ProtocolError(
@@ -233,20 +196,18 @@ class Session:
         with self._server.request_spans.engine_request(request, self._node.pool.totals):
             self._serve(request.request)
 
-    def _drive(
-        self, request: RegisterCache | RegisterHostPool | UnregisterCache | StoreFrom | LoadInto, now: float
-    ) -> None:
+    def _drive(self, request: wire.CopyRequest, now: float) -> None:
         """Handle requests for copies that this process makes for the engine; the copies send their own answers."""
         copies = self._server.copies.of(self)
-        if isinstance(request, RegisterCache):
+        if isinstance(request, wire.RegisterCache):
             self._check_kin()
             copies.register(request)
-        elif isinstance(request, RegisterHostPool):
+        elif isinstance(request, wire.RegisterHostPool):
             self._check_kin()
             copies.register_host_pool(request, self._received)
-        elif isinstance(request, UnregisterCache):
+        elif isinstance(request, wire.UnregisterCache):
             copies.unregister(request)
-        elif isinstance(request, StoreFrom):
+        elif isinstance(request, wire.StoreFrom):
             copies.store(request, now)
         else:
             copies.load(request, now)
@@ -270,12 +231,12 @@ class Session:
                 "reservation",
             )
 
-    def _map_tiers(self, request: MapTiers) -> None:
+    def _map_tiers(self, request: wire.MapTiers) -> None:
         file = self._server.tiers.directory_file
-        if not self.send(TiersMapped(request.id, file.nbytes), [file.read_only_fd]):
+        if not self.send(wire.TiersMapped(request.id, file.nbytes), [file.read_only_fd]):
             raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
 
-    def _prefetch(self, request: Prefetch, now: float) -> None:
+    def _prefetch(self, request: wire.Prefetch, now: float) -> None:
         tiering = self._server.tiers.tiering
         if not 0 <= request.wait_s <= MAX_WAIT_S:
             raise ProtocolError(Code.BAD_FIELD, f"expected 0 to {MAX_WAIT_S:g} seconds, got {request.wait_s}", "wait_s")
@@ -285,21 +246,21 @@ class Session:
             tiering.loads.request(self.client, request.space, request.keys, now + request.wait_s)
         elif tiering is not None:
             tiering.loads.withdraw(self.client, request.space, request.keys)
-        self.send(Prefetching(request.id))
+        self.send(wire.Prefetching(request.id))
 
-    def _detach(self, request: Detach) -> None:
+    def _detach(self, request: wire.Detach) -> None:
         """Detach the engine once its last copy has ended."""
 
         def leave() -> None:
             if self.client and self.open:
                 self._detach_cleanly(self._server.clock())
-                self.send(Detached(request.id))
+                self.send(wire.Detached(request.id))
             else:  # it detached before, or its connection is gone
-                self.send(Refused(request.id, int(Code.NOT_ATTACHED), "attach first"))
+                self.send(wire.Refused(request.id, int(Code.NOT_ATTACHED), "attach first"))
 
         self._server.copies.end(self.client, leave)
 
-    def _attach(self, request: Attach, now: float) -> None:
+    def _attach(self, request: wire.Attach, now: float) -> None:
         if self.client:
             raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
         membarrier = self._server.membarrier and request.membarrier
@@ -315,7 +276,7 @@ class Session:
         area = self._memory.areas[self.client]
         self._server.watch(self)
         sent = self.send(
-            Attached(
+            wire.Attached(
                 id=request.id,
                 client=self.client,
                 node=options.name,
@@ -341,10 +302,10 @@ class Session:
         self._server.unwatch(self.client)
         self.client = 0
 
-    def _reserve(self, request: Reserve, now: float) -> None:
+    def _reserve(self, request: wire.Reserve, now: float) -> None:
         granted = self._node.reserve(self.client, request, now)
         grants, fds = self._grants(sorted(set(granted.segments.tolist()) - {0}))
-        answer = Reserved(
+        answer = wire.Reserved(
             id=request.id,
             reservation=granted.reservation,
             outcomes=granted.outcomes.tobytes(),
@@ -359,26 +320,26 @@ class Session:
             answer.grants = []
             self.send(answer)
 
-    def _map(self, request: Map) -> None:
+    def _map(self, request: wire.Map) -> None:
         grants, fds = self._grants(request.segments)
-        if not self.send(SegmentsMapped(request.id, grants, self._retired[:MAX_RETIRED_PER_ANSWER]), fds):
+        if not self.send(wire.SegmentsMapped(request.id, grants, self._retired[:MAX_RETIRED_PER_ANSWER]), fds):
             raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
         self._granted(grants)
         self._take_retired()
 
-    def _grants(self, segments: list[int]) -> tuple[list[SegmentGrant], list[int]]:
+    def _grants(self, segments: list[int]) -> tuple[list[wire.SegmentGrant], list[int]]:
         """Return grants and fds for segments that this engine may map and has not got yet, as many as fit in a
         datagram."""
-        grants: list[SegmentGrant] = []
+        grants: list[wire.SegmentGrant] = []
         fds: list[int] = []
-        missing = [number for number in segments if number not in self._sent][:MAX_FDS_PER_DATAGRAM]
+        missing = [number for number in segments if number not in self._sent][: wire.MAX_FDS_PER_DATAGRAM]
         for number, nbytes, writable in self._node.segments_for(self.client, missing):
             file = self._memory.segments[number]
-            grants.append(SegmentGrant(number, nbytes, writable))
+            grants.append(wire.SegmentGrant(number, nbytes, writable))
             fds.append(file.fd if writable else file.read_only_fd)
         return grants, fds
 
-    def _granted(self, grants: list[SegmentGrant]) -> None:
+    def _granted(self, grants: list[wire.SegmentGrant]) -> None:
         """Record grants that were sent to the engine."""
         self._sent.update(grant.segment for grant in grants)
 
@@ -392,16 +353,16 @@ class Session:
         retired, self._retired = (self._retired[:MAX_RETIRED_PER_ANSWER], self._retired[MAX_RETIRED_PER_ANSWER:])
         return retired
 
-    def _ping(self, request: Ping) -> None:
-        if request.version != VERSION:
+    def _ping(self, request: wire.Ping) -> None:
+        if request.version != wire.VERSION:
             raise ProtocolError(
-                Code.VERSION_MISMATCH, f"this data plane speaks {VERSION}, got {request.version}", "version"
+                Code.VERSION_MISMATCH, f"this data plane speaks {wire.VERSION}, got {request.version}", "version"
             )
-        self.send(Serving(request.id, int(self._node.options.epoch, 16)))
+        self.send(wire.Serving(request.id, int(self._node.options.epoch, 16)))
 
     # ---- the connection
 
-    def send(self, reply: EngineReply, fds: list[int] | None = None) -> bool:
+    def send(self, reply: wire.EngineReply, fds: list[int] | None = None) -> bool:
         """Send an answer without blocking. A peer that does not drain its socket loses the connection.
 
         Return False if nothing was sent because too many descriptors are in flight to processes that do not receive

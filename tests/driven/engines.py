@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from dataplane.client import Code, Space, attach
-from dataplane.client.driven import Copy, chunk_layout, exported
+from dataplane.client.driven import Copy
+from dataplane.client.engine_memory import chunk_layout, exported
 from tests.gpu.layouts import CHUNK, TOKENS, Layout, layout
 from tests.gpu.machines import WAIT_S, Machine, Other, start_process
 from tests.gpu.paged_memory import PagedMemory

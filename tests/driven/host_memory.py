@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.client import Space, attach
-from dataplane.client.driven import HostPool
+from dataplane.client.engine_memory import HostPool
 from dataplane.protocol.engine import HostPiece
 
 PAGES = 12

@@ -112,7 +112,7 @@ def test_a_copy_with_a_lost_connection_ends_once_no_copying_is_certain(plane: Dr
     plane.ask("stop_after", nbytes=100_000)
     load = engine.client.load_into(KEYS, NEW)
     assert plane.ask("stopped") == {"stopped": True}
-    engine.client._link._drop("a test")
+    engine.client._link.drop("a test")
     assert not load.wait(0.2)
     plane.ask("resume")
     done(load)
@@ -251,7 +251,7 @@ def test_a_registration_that_is_answered_late_counts(
     plane.ask("stop_after", nbytes=100_000)
     store = engine.client.store_from(KEYS, OLD)
     assert plane.ask("stopped") == {"stopped": True}
-    engine.client._link._drop("a test")
+    engine.client._link.drop("a test")
     refused = wait_for(lambda: late(engine), "it attaches again")
     assert refused is Code.TIMEOUT
     plane.ask("resume")

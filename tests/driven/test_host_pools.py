@@ -17,7 +17,7 @@ import pytest
 
 from dataplane.client import Code
 from dataplane.copies.driven.copies import MAX_HOST_POOLS
-from dataplane.io.peers import Peer
+from dataplane.ipc.processes import Peer
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import ReserveOutcome
 from dataplane.protocol.engine import (

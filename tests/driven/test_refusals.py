@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dataplane.client.driven import exported
+from dataplane.client.engine_memory import exported
 from dataplane.copies.driven.copies import MAX_CACHES
 from dataplane.devices.emulator.device import EmulatedDevice
 from dataplane.devices.runtime import DeviceError
@@ -247,7 +247,7 @@ def test_registrations_that_wait_for_an_earlier_connection_are_bounded(plane: Dr
     engine.client.store_from(make.keys(1), list(range(16)))
     assert plane.ask("stopped") == {"stopped": True}
     before = plane.open_fds()
-    engine.client._link._drop("a test")
+    engine.client._link.drop("a test")
     wait_for(lambda: plane.open_fds() < before, "its connection is closed")
     more = 5
     for number in range(1, MAX_CACHES + more + 1):

@@ -5,13 +5,7 @@ import logging
 import pytest
 
 from dataplane.engines.guards import LOG_INTERVAL_S, ErrorLog, guarded
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 class Connector:

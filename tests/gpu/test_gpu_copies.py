@@ -538,7 +538,7 @@ def test_a_data_plane_lost_during_the_request_is_not_retried_at_once(
     plane = make_plane(change=lambda answer, fds: None)
     engine = make_engine(plane, emulated)
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
-    engine.client._link._drop("a test")
+    engine.client._link.drop("a test")
     wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches again")
     assert engine.load(NEW[:16], keys=1) == (True, 0)
     assert len(plane.gpu_copy_requests) == 1
@@ -689,7 +689,7 @@ def test_another_data_plane_gets_a_new_request_and_extents_of_the_first_are_clos
     assert reached.wait(60)
     second = make_plane()
     engine.client._link._path = second.socket
-    engine.client._link._drop("it is gone")
+    engine.client._link.drop("it is gone")
     wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches again")
     other = engine.cache.load(engine.client.acquire(KEYS), [])
     assert engine.opened() == 1
@@ -707,7 +707,7 @@ def test_while_the_connection_is_lost_the_pool_is_read(with_gpu_copies: GpuCopyS
     engine.load()
     engine.fill(3)
     engine.client._link._path += "-gone"
-    engine.client._link._drop("it is gone")
+    engine.client._link.drop("it is gone")
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
     assert not engine.client.connected

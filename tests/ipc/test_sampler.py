@@ -23,15 +23,9 @@ from dataplane.ipc.queue.stats import live_queues
 from dataplane.ipc.store import ShmObjectStore
 from dataplane.observe.ipc import MAX_COUNT, MAX_DESCRIPTORS, MAX_LISTED, IpcSampler, IpcWatcher
 from dataplane.protocol.stats.ipc import IpcQueueStats, IpcStoreStats
+from tests.clock import Clock
 
 WAIT_S = 60.0
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(autouse=True)

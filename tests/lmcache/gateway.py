@@ -13,8 +13,8 @@ from dataplane.devices.find import FindRuntime, find
 from dataplane.gateways.lmcache.server import LMCacheServer
 from dataplane.gateways.lmcache.workers.instances import Timeouts
 from dataplane.gateways.lmcache.zmtp.sockets import AdoptedSocket
+from dataplane.holding import CONNECTION
 from dataplane.io.loop import Loop
-from dataplane.protocol.engine import CONNECTION
 from dataplane.protocol.layout import H_MEMORY
 from tests.dataplane.bench_node import Bench
 from tests.dataplane.plane import WAIT_S

@@ -10,8 +10,14 @@ import pytest
 
 from dataplane.core.inprocess import InProcess
 from dataplane.core.stats import node_stats
-from dataplane.gateways.lmcache.handlers import results
-from dataplane.gateways.lmcache.handlers.sessions import LeasedLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.handlers.sessions import (
+    RESULTS,
+    LeasedLookup,
+    LookupSessions,
+    SpaceLock,
+    save_results,
+    take_results,
+)
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.spaces import LMCACHE
@@ -33,17 +39,12 @@ def broken(gateway: Gateway) -> list[tuple[str, int]]:
     return [(event.reason, event.blocks) for event in gateway.bench.events(LeaseBroken)]
 
 
-def test_the_result_is_returned_once(client: Client) -> None:
+def test_the_result_is_returned_once_and_without_a_wait(client: Client) -> None:
     client.register()
     client.store(prompt(1))
     assert client.lookup(prompt(1)) == 1
     assert client.status("r") == 0
     assert client.status("nobody") == 0
-
-
-def test_waiting_for_a_result_waits_for_nothing(client: Client) -> None:
-    client.register()
-    client.store(prompt(1))
     assert client.ask("lookup", lookup_key(prompt(1)), 1) is NOTHING
     assert client.ask("wait_prefetch_status", "r", 100.0) == 1
     assert client.ask("wait_prefetch_status", "r", 100) == 0
@@ -62,11 +63,14 @@ def test_a_repeated_lookup_keeps_one_set_of_leases(client: Client, gateway: Gate
     assert gateway.leased() == 1
 
 
-def test_a_request_that_comes_back_with_other_tokens_lets_the_first_go(client: Client, gateway: Gateway) -> None:
+@pytest.mark.parametrize(("name", "fields"), [(2, {}), (1, {"model_name": "other"})], ids=["tokens", "model"])
+def test_a_request_that_comes_back_with_something_else_lets_the_first_go(
+    client: Client, gateway: Gateway, name: int, fields: dict[str, Any]
+) -> None:
     client.register()
     client.store(prompt(2, 1))
     assert client.lookup(prompt(2, 1)) == 2
-    assert client.lookup(prompt(2, 2)) == 0
+    assert client.lookup(prompt(2, name), **fields) == 0
     assert gateway.leased() == 0
 
 
@@ -84,17 +88,10 @@ def test_two_schedulers_with_the_same_request_name_have_a_look_up_each(gateway: 
 def test_every_rank_must_have_a_chunk(client: Client, gateway: Gateway) -> None:
     for rank in range(3):
         client.register(rank, world_size=3)
-    for rank, chunks in ((0, 4), (1, 2), (2, 3)):
+    for rank, chunks, hits in ((0, 4, 0), (1, 2, 0), (2, 3, 2)):
         client.store(prompt(chunks), instance=rank, world_size=3, worker_id=rank)
-    assert client.lookup(prompt(4), world_size=3) == 2
-    assert gateway.leased() == 6
-
-
-def test_a_rank_that_has_nothing_means_no_hit_and_no_lease(client: Client, gateway: Gateway) -> None:
-    client.register(0, world_size=2)
-    client.store(prompt(2), instance=0, world_size=2)
-    assert client.lookup(prompt(2), world_size=2) == 0
-    assert gateway.leased() == 0
+        assert client.lookup(prompt(4), world_size=3) == hits
+        assert gateway.leased() == 3 * hits
 
 
 def test_hits_are_common_to_two_forms_of_one_model(client: Client, gateway: Gateway) -> None:
@@ -131,14 +128,6 @@ def test_an_unregistered_model_is_a_miss(client: Client) -> None:
     client.store(prompt(2))
     assert client.lookup(prompt(2), model_name="other") == 0
     assert client.lookup(prompt(2), world_size=8) == 0
-
-
-def test_a_look_up_that_cannot_be_ends_the_one_before(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2))
-    client.lookup(prompt(2))
-    assert client.lookup(prompt(2), model_name="other") == 0
-    assert gateway.leased() == 0
 
 
 class TestTheEndOfLeases:
@@ -244,8 +233,8 @@ def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_p
     for request in ("fetched", "not fetched", "ended", "asked again"):
         before.begin(LeasedLookup(b"a", request, 1, b"", 3, 1e9))
     assert before.take_result(b"a", "fetched") == 3
-    results.save(tmp_path, before.not_fetched())
-    after = LookupSessions(lambda *_: None, handed_over=results.take(tmp_path))
+    save_results(tmp_path, before.not_fetched())
+    after = LookupSessions(lambda *_: None, handed_over=take_results(tmp_path))
     assert list(tmp_path.iterdir()) == []
     after.end(b"a", "ended")
     after.begin(LeasedLookup(b"a", "asked again", 1, b"", 5, 1e9))
@@ -256,8 +245,8 @@ def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_p
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x91\x01", b"\x91\x93\x01\x02\x03"])
 def test_results_that_cannot_be_read_are_none(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / results.NAME).write_bytes(data)
-    assert results.take(tmp_path) == {}
+    (tmp_path / RESULTS).write_bytes(data)
+    assert take_results(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -29,7 +29,6 @@ from tests.lmcache.planes import (
     gateway_plane,
     gateway_stats,
     leased,
-    listed,
     mapped,
     store,
     supervised_gateway,
@@ -61,23 +60,6 @@ def client(plane: Plane) -> Iterator[Client]:
         yield connected
 
 
-def test_bytes_that_one_client_wrote_are_read_by_another(plane: Plane, client: Client) -> None:
-    with mapped(client.register()) as segment:
-        assert store(client, segment, prompt(3), 0, "one")
-    with Client(url_of(plane)) as other, mapped(other.register(8)) as segment:
-        assert other.lookup(prompt(3), "two") == 3
-        assert check(other, segment, prompt(3), 0, "two", instance=8)
-        assert leased(plane.describe()) == 0
-
-
-def test_keys_and_listings_name_blocks_of_clients(plane: Plane, client: Client) -> None:
-    client.register()
-    client.store(prompt(2), cache_salt="a")
-    blocks = listed(plane, tenant="a")
-    assert [(each.model, each.state, each.bytes) for each in blocks] == 2 * [("llama", "ready", CHUNK_BYTES)]
-    assert listed(plane, tenant="b") == []
-
-
 def test_the_segment_is_removed_when_the_node_stops(plane: Plane, client: Client) -> None:
     name = client.register()["shm_name"]
     assert (FOLDER / name).exists()
@@ -107,6 +89,7 @@ class TestTheNameOfItsMemory:
                 assert check(other, theirs, prompt(3), 0, "two", instance=8)
                 assert store(other, theirs, prompt(3, 9), 9, "three", instance=8)
             assert check(client, segment, prompt(3, 9), 9, "four")
+        assert leased(plane.describe()) == 0
         wait_for(lambda: gateway_stats(plane).name_restored == 1, "it is counted")
         assert gateway_stats(plane).problem == ""
         events = wait_for(lambda: name_events(plane, 2), "the log tells of both")
@@ -305,25 +288,27 @@ class TestMemoryThatWasNotUsedYet:
         assert "pages are taken on the loop" not in slow.log()
 
 
+@contextmanager
+def storing_worker(plane: Plane) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker, number 9, that has prepared a store of two chunks and is killed at the end."""
+    arguments = [sys.executable, "-c", WORKER, url_of(plane), "9"]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        try:
+            assert line(worker) == "2"
+            yield worker
+        finally:
+            worker.kill()
+
+
 class TestAWorkerThatIsKilled:
     def test_reserved_bytes_are_freed_at_the_end_of_a_worker_and_never_published(
         self, plane: Plane, client: Client
     ) -> None:
         client.register()
-        worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER, url_of(plane), "9"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        try:
-            assert line(worker) == "2"
+        with storing_worker(plane) as worker:
             stats = plane.describe()
             assert stats.pool.reserved_bytes == 2 * CHUNK_BYTES
             assert worker.pid in [engine.pid for engine in stats.engines]
-        finally:
-            worker.kill()
-            worker.wait(60)
-            for stream in (worker.stdin, worker.stdout):
-                assert stream is not None
-                stream.close()
         plane.wait_stats(
             lambda stats: stats.pool.used_bytes == 0 and "lmcache:9" not in [e.group for e in stats.engines],
             "its bytes come back with its end",
@@ -335,18 +320,8 @@ class TestAWorkerThatIsKilled:
         with gateway_plane(
             socket_dir, dataplane__lmcache_idle_timeout_s="3", dataplane__lmcache_first_ping_timeout_s="3"
         ) as plane:
-            worker = subprocess.Popen(
-                [sys.executable, "-c", WORKER, url_of(plane), "9"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            try:
-                assert line(worker) == "2"
+            with storing_worker(plane):
                 plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 2 * CHUNK_BYTES, "it is taken for lost")
-            finally:
-                worker.kill()
-                worker.wait(60)
-                for stream in (worker.stdin, worker.stdout):
-                    assert stream is not None
-                    stream.close()
             plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "its bytes come back with its end")
 
 
@@ -488,8 +463,9 @@ class TestAKilledDataPlane:
             wait_for(lambda: gateway_stats(plane).connections == 1, "the one that is there is left")
 
 
-def test_a_thousand_connections_are_served(plane: Plane) -> None:
-    count = 1000
+@contextmanager
+def dealers(plane: Plane, count: int) -> Iterator[list[zmq.Socket[bytes]]]:
+    """So many connections."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, count + 24)
     sockets = []
@@ -498,48 +474,29 @@ def test_a_thousand_connections_are_served(plane: Plane) -> None:
             sockets.append(context.socket(zmq.DEALER))
             sockets[-1].linger = 0
             sockets[-1].connect(url_of(plane))
-        for at, each in enumerate(sockets):
-            request = lookup_key(prompt(1), f"r{at}")
-            each.send_multipart([packed(at), b"\x08", packed(request), b"\x01"])
-            each.send_multipart([packed(at), b"\x16", b"\xc0"])
-        for at, each in enumerate(sockets):
-            for answer in ([packed(at), b"\x08"], [packed(at), b"\x16", b"\xc3"]):
-                assert each.poll(60_000)
-                assert each.recv_multipart() == answer
-        assert gateway_stats(plane).connections == count
+        yield sockets
     finally:
         for each in sockets:
             each.close()
         context.term()
-    wait_for(lambda: gateway_stats(plane).connections == 0, "connections are forgotten when they close")
-    assert plane.alive
 
 
-def test_a_thousand_schedulers_lease_and_release_their_hits(plane: Plane) -> None:
-    count = 600
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    context.set(zmq.MAX_SOCKETS, count + 24)
+def test_a_thousand_connections_lease_and_release_their_hits(plane: Plane) -> None:
+    count = 1000
     with Client(url_of(plane)) as worker:
         worker.register()
         worker.store(prompt(1))
-        sockets = []
-        try:
-            for at in range(count):
-                sockets.append(context.socket(zmq.DEALER))
-                sockets[-1].linger = 0
-                sockets[-1].connect(url_of(plane))
-                sockets[-1].send_multipart([b"\x01", b"\x08", packed(lookup_key(prompt(1), f"r{at}")), b"\x01"])
-                sockets[-1].send_multipart([b"\x02", b"\x09", packed(f"r{at}")])
+        with dealers(plane, count) as sockets:
+            for at, each in enumerate(sockets):
+                each.send_multipart([b"\x01", b"\x08", packed(lookup_key(prompt(1), f"r{at}")), b"\x01"])
+                each.send_multipart([b"\x02", b"\x09", packed(f"r{at}")])
+                each.send_multipart([b"\x03", b"\x16", b"\xc0"])
             for each in sockets:
-                assert each.poll(60_000)
-                assert each.recv_multipart() == [b"\x01", b"\x08"]
-                assert each.poll(60_000)
-                assert each.recv_multipart() == [b"\x02", b"\x09", b"\x01"]
-            assert gateway_stats(plane).lookups == count
-        finally:
-            for each in sockets:
-                each.close()
-            context.term()
+                for answer in ([b"\x01", b"\x08"], [b"\x02", b"\x09", b"\x01"], [b"\x03", b"\x16", b"\xc3"]):
+                    assert each.poll(60_000)
+                    assert each.recv_multipart() == answer
+            assert (gateway_stats(plane).connections, gateway_stats(plane).lookups) == (count + 1, count)
+        wait_for(lambda: gateway_stats(plane).connections == 1, "connections are forgotten when they close")
         wait_for(lambda: gateway_stats(plane).lookups == 0, "look-ups end with their schedulers")
         plane.wait_stats(lambda stats: leased(stats) == 0, "so do their leases")
 
@@ -604,7 +561,3 @@ class TestThePort:
                 client.ask("clear", True)  # off loopback this needs the setting
                 assert client.lookup(prompt(1)) == 1
             wait_for(lambda: '"lmcache.open_to_others"' in plane.log(), "the log says so")
-
-
-def test_content_matches_its_key() -> None:
-    assert content(1, 2, 10) == b"1:2;1:2;1:"

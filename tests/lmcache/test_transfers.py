@@ -106,6 +106,7 @@ def test_a_full_pool_is_reported(make_gateway: Callable[..., Gateway]) -> None:
     assert client.prepare_store(prompt(4, 99), "late") == REFUSED
     assert client.commit_store(prompt(4, 99), "late") is False
     assert failures(gateway, "prepare_store")["refused"] > 0
+    assert node_stats(gateway.bench.node, gateway.bench.now).refused.keys() == {"pool_full"}
     client.ask("end_session", "r0")
     assert len(client.prepare_store(prompt(4, 99), "late")["slots"]) == 4
 
@@ -149,7 +150,9 @@ def test_bytes_that_come_in_the_message_are_refused_unread(client: Client, gatew
     assert client.commit_store(prompt(1), data=b"cos\nabort\n(tR.") is False
     assert failures(gateway, "commit_store") == {"pickled": 1}
     assert client.lookup(prompt(1)) == 0
-    assert gateway.bench.pool.reserved_bytes == 0
+    assert gateway.bench.pool.used_bytes == 0
+    assert client.store(prompt(3)) is True
+    assert client.lookup(prompt(3)) == 3
 
 
 def test_a_store_past_its_deadline_is_never_published(client: Client, gateway: Gateway) -> None:
@@ -201,19 +204,14 @@ def test_a_retrieve_of_more_than_there_is_holds_nothing(client: Client, gateway:
     assert failures(gateway, "prepare_retrieve") == {"not_cached": 1, "bad_arguments": 1}
 
 
-def test_reads_are_counted(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2), cache_salt="a")
-    client.prepare_retrieve(prompt(2), cache_salt="a")
-    gateway.pass_time(0.1)
-    assert node_stats(gateway.bench.node, gateway.bench.now).totals.read_bytes == 2 * CHUNK_BYTES
-
-
-def test_stores_are_reported_with_their_tenant(client: Client, gateway: Gateway) -> None:
+def test_stores_and_reads_are_reported(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(2), cache_salt="a")
     (stored,) = gateway.bench.events(BlocksStored)
     assert (stored.tenant, stored.blocks, stored.bytes) == ("a", 2, 2 * CHUNK_BYTES)
+    client.prepare_retrieve(prompt(2), cache_salt="a")
+    gateway.pass_time(0.1)
+    assert node_stats(gateway.bench.node, gateway.bench.now).totals.read_bytes == 2 * CHUNK_BYTES
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from dataplane.gateways.lmcache.wire.frames import RawRequest, number_or_name, split
 from dataplane.gateways.lmcache.wire.operations import DIALECT_050, DIALECT_053, DIALECT_055, introduced_by
 from tests.lmcache.client import NOTHING, Client, context, key, lookup_key, packed, prompt
 from tests.lmcache.gateway import SHM_NAME, Gateway
@@ -21,6 +20,7 @@ def frames(text: str) -> list[bytes]:
 GOLDEN = {
     "get_chunk_size": ("02 15", "02 15 cd0100"),
     "get_chunk_size by name": ("06 ae6765745f6368756e6b5f73697a65", "06 ae6765745f6368756e6b5f73697a65 cd0100"),
+    "get_chunk_size as a wider number": ("cc05 d200000015", "cc05 d200000015 cd0100"),
     "ping": ("03 16 c0", "03 16 c3"),
     "noop": ("04 18", "04 18 a24f4b"),
     "get_experimental": ("05 20", "05 20 90"),
@@ -240,10 +240,6 @@ class TestDialects:
             assert client.call(32, *map(packed, [key(prompt(1)), [], 0, 7, b""])) == NOT_COPIED
             assert client.call(40) == [packed([])]
 
-    def test_a_look_up_of_a_blender_is_a_miss_and_no_request_to_ask_again(self, client: Client) -> None:
-        (answer,) = client.call(28, packed(lookup_key(prompt(1))), packed(1))
-        assert msgspec.msgpack.decode(answer) == {"prefix_coverage_tokens": 0, "non_prefix_segments": []}
-
 
 def _old_context() -> dict[str, object]:
     return {name: value for name, value in context(3).items() if name != "num_physical_slots"}
@@ -255,19 +251,3 @@ def _old_key(tokens: list[int]) -> dict[str, Any]:
         for name, value in key(tokens).items()
         if name not in ("request_configs", "num_kv_readers", "cache_salt")
     }
-
-
-class TestSplitting:
-    def test_a_stream_message_gets_no_answer(self) -> None:
-        assert split([b"\x05", b"", b"ack"]) is None
-
-    def test_an_answer_repeats_the_bytes_that_came(self) -> None:
-        request = split([b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"x"])
-        assert request == RawRequest(b"\xcc\x05", b"\xd2\x00\x00\x00\x15", [b"x"])
-        assert request.answer(b"r") == [b"\xcc\x05", b"\xd2\x00\x00\x00\x15", b"r"]
-        assert request.answer(None) == [b"\xcc\x05", b"\xd2\x00\x00\x00\x15"]
-
-    def test_numbers_count_in_every_form(self) -> None:
-        assert [number_or_name(each) for each in (b"\x15", b"\xcc\x15", b"\xd2\x00\x00\x00\x15")] == 3 * [21]
-        assert number_or_name(b"\xa4noop") == "noop"
-        assert number_or_name(b"") is None

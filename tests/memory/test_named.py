@@ -117,14 +117,6 @@ def test_a_dead_owners_name_is_taken_and_its_memory_comes_back(name: str) -> Non
     named.close()
 
 
-def test_names_of_other_dead_owners_are_removed_too(name: str) -> None:
-    with owner(name) as process:
-        process.kill()
-    assert path_of(name).exists()
-    free_bytes()
-    assert not path_of(name).exists()
-
-
 def test_leftover_files_are_listed_with_their_bytes_and_removed_on_request(tmp_path: Path) -> None:
     living, dead, young = (
         NamedFile.create(name, SIZE, os.getpid(), 1, folder=tmp_path) for name in ("living", "dead", "young")

@@ -24,7 +24,7 @@ from dataplane.copies.gpu_copies import GpuCopyReader, GpuCopyService
 from dataplane.core.inprocess import DrivenCore
 from dataplane.devices.paged import I64
 from dataplane.io.loop import Loop
-from dataplane.io.peers import Peer, has_exited
+from dataplane.ipc.processes import Peer, has_exited
 from dataplane.memory.shared_file import SharedFile
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import (

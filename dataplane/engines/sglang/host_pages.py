@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from dataplane.client.driven import HostPool
+from dataplane.client.engine_memory import HostPool
 from dataplane.engines.sglang.settings import BackendSettings
 from dataplane.protocol.engine import MAX_HOST_FILES, HostPiece
 from dataplane.protocol.layout import I64

@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any
 
-from dataplane.client.client import Client, attach
-from dataplane.client.driven import HostPool
+from dataplane.client.attaching import attach
+from dataplane.client.client import Client
+from dataplane.client.engine_memory import HostPool
 from dataplane.client.reservations import CommitResult
 from dataplane.engines.guards import ErrorLog
 from dataplane.engines.sglang.host_pages import HostPages, PoolRefused

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataplane.client.client import Client, attach
+from dataplane.client.attaching import attach
+from dataplane.client.client import Client
 from dataplane.client.leases import Lease
 from dataplane.engines.traces import continued, traceparent_of
 from dataplane.engines.vllm.hints import RequestOptions, read_options

@@ -17,7 +17,8 @@ from enum import Enum, auto
 
 import numpy as np
 
-from dataplane.client.client import Client, attach
+from dataplane.client.attaching import attach
+from dataplane.client.client import Client
 from dataplane.client.reservations import CommitResult
 from dataplane.devices.runtime import DeviceError, DeviceEvent
 from dataplane.engines.traces import continued

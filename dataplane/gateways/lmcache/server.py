@@ -18,8 +18,7 @@ from dataplane.copies.copying import CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import InProcess
-from dataplane.gateways.lmcache.failures import OperationFailed, Reason, as_failed
-from dataplane.gateways.lmcache.handlers import results
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
 from dataplane.gateways.lmcache.handlers.counters import UNKNOWN, Counters
 from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
@@ -27,10 +26,10 @@ from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.pending_requests import PendingHead, PendingRequests
 from dataplane.gateways.lmcache.handlers.report import gateway_stats
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result
-from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
+from dataplane.gateways.lmcache.handlers.sessions import LookupSessions, save_results, take_results
 from dataplane.gateways.lmcache.wire.frames import MAX_REQUEST_FRAMES, RawRequest, number_or_name, split
 from dataplane.gateways.lmcache.wire.messages import Key
-from dataplane.gateways.lmcache.wire.operations import DecodedRequest, Operation, RequestDecoder
+from dataplane.gateways.lmcache.wire.operations import DecodedRequest, RequestDecoder
 from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.workers.digests import Digests
 from dataplane.gateways.lmcache.workers.instances import Instances, Timeouts
@@ -87,7 +86,6 @@ class LMCacheServer:
         self.request_spans = RequestSpans()
         self._cache = cache
         self._settling = False
-        self._pool = pool
         self.counters = Counters()
         self._decoders: defaultdict[ZmtpPeer, RequestDecoder] = defaultdict(RequestDecoder)
         self.connections = ZmtpServer(loop, url, self._on_message, self._closed, MAX_REQUEST_FRAMES, holder, inherited)
@@ -95,7 +93,7 @@ class LMCacheServer:
         self._unanswered = PendingRequests(folder)
         self.chains = RequestChains()
         self._folder = folder
-        self.sessions = LookupSessions(cache.release, handed_over=results.take(folder))
+        self.sessions = LookupSessions(cache.release, handed_over=take_results(folder))
         self._watch = ProcessWatch(loop)
         self._copying = CopyThreads(loop)
         self.instances = Instances(
@@ -109,7 +107,7 @@ class LMCacheServer:
             devices,
             DeviceOpens(self._copying, devices),
         )
-        parts = GatewayParts(
+        self._parts = GatewayParts(
             cache,
             pool,
             self.instances,
@@ -122,7 +120,7 @@ class LMCacheServer:
             gpu_copies,
             allow_clear,
         )
-        self._operations = GatewayHandlers(parts)
+        self._operations = GatewayHandlers(self._parts)
         self.digests = Digests(self.instances, self._copying)
         self._unregistered = {engine.client for engine in cache.lost("lmcache")}
         self._begun_at = clock()
@@ -161,7 +159,7 @@ class LMCacheServer:
         tally = self.counters.of(operation.name)
         tally.requests += 1
         if error is not None:
-            result: Result = self._fail(operation, OperationFailed(Reason.BAD_ARGUMENTS, error), now)
+            result: Result = self._parts.failed(operation, OperationFailed(Reason.BAD_ARGUMENTS, error))
         else:
             request = GatewayRequest(peer, operation, now, same, raw, began, self._answer_later)
             result = self._result(request, arguments)
@@ -187,15 +185,15 @@ class LMCacheServer:
         try:
             return self._operations.handle(request, arguments)
         except (OperationFailed, ProtocolError) as error:
-            return self._fail(request.operation, as_failed(error), request.now)
+            return self._parts.failed(request.operation, error)
         except TokenError as error:
-            return self._fail(request.operation, OperationFailed(Reason.BAD_ARGUMENTS, str(error)), request.now)
+            return self._parts.failed(request.operation, OperationFailed(Reason.BAD_ARGUMENTS, str(error)))
         except Exception as error:  # without an answer, the client would wait for minutes
             failed = OperationFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
             name = request.operation.name
             if not self.counters.of(name).failures[Reason.INTERNAL]:  # the first time, with its trace
                 log.exception("lmcache.internal", operation=name)
-            return self._fail(request.operation, failed, request.now)
+            return self._parts.failed(request.operation, failed)
 
     def _decoded(self, raw: RawRequest, peer: ZmtpPeer) -> tuple[DecodedRequest, TokenChain | None]:
         """Decode a request. Return it with the chain of its key's tokens if they were left out, else with None."""
@@ -212,10 +210,6 @@ class LMCacheServer:
         self._cache.settle(self._clock())
 
     # ---- answers
-
-    def _fail(self, operation: Operation, failed: OperationFailed, now: float) -> bytes | None:
-        self.counters.failed(operation.name, failed.reason, str(failed), now)
-        return operation.failure
 
     def _answer_later(self, request: GatewayRequest, result: bytes | None) -> None:
         peer, request.answered = request.peer, True
@@ -242,9 +236,7 @@ class LMCacheServer:
 
     def stats(self, now: float) -> GatewayStats:
         """Return the gateway's current state and its totals."""
-        return gateway_stats(
-            self.url, self._pool, len(self.connections), self.sessions, self.instances, self.counters, now
-        )
+        return gateway_stats(self._parts, self.url, len(self.connections), now)
 
     # ---- connections and time
 
@@ -280,7 +272,7 @@ class LMCacheServer:
         connections."""
         self._copying.close()
         if hand_over:
-            results.save(self._folder, self.sessions.not_fetched())
+            save_results(self._folder, self.sessions.not_fetched())
         self.connections.close(hand_over=hand_over)
         self._watch.close()
         self.instances.close()

@@ -124,20 +124,10 @@ class ShmRingBuffer:
         """Open the memory that a handle names. Raises QueueGone, TypeError, and OSError if this process has no free
         descriptor."""
         instance("handle", handle, QueueHandle)
-        with suppress(MemoryGone):
-            return cls._open_as(handle, handle.pid, handle.fd)
-        for found in memory.find(KIND, handle.identity):
-            with suppress(MemoryGone):
-                return cls._open_as(handle, found.pid, found.fd)
-        raise QueueGone(f"no running process holds the queue {handle.name!r}")
-
-    @classmethod
-    def _open_as(cls, handle: QueueHandle, pid: int, number: int) -> Self:
-        fd = memory.open_through(pid, number)
-        link = os.readlink(f"/proc/self/fd/{fd}")
-        if not link.startswith(f"/memfd:{memory.PREFIX}{KIND}:{handle.name}:{handle.identity}"):
-            os.close(fd)
-            raise MemoryGone(f"descriptor {number} of process {pid} is other memory")
+        try:
+            fd = memory.open_identity(KIND, handle.identity, handle.pid, handle.fd)
+        except MemoryGone:
+            raise QueueGone(f"no running process holds the queue {handle.name!r}") from None
         return cls(fd, handle.identity, handle.name)
 
     def handle(self) -> QueueHandle:
@@ -333,7 +323,8 @@ _sides: weakref.WeakSet[Side] = weakref.WeakSet()
 
 def _abandon_all() -> None:
     for side in list(_sides):
-        side.abandon()
+        with suppress(AttributeError):  # half made
+            side.abandon()
 
 
 os.register_at_fork(after_in_child=_abandon_all)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dataplane.ipc import memory
-from dataplane.ipc.memory import MemoryGone
 from dataplane.ipc.processes import runs
 from dataplane.ipc.queue.errors import QueueGone
 from dataplane.ipc.queue.layout import (
@@ -133,20 +132,5 @@ def _stats_of(words: Sequence[int], name: str, identity: str) -> QueueStats:
 
 
 def live_queues() -> Iterator[QueueStats]:
-    """Yield the counters of each queue that a process of this user has open."""
-    seen: set[str] = set()
-    for found in memory.find(KIND):
-        if found.identity in seen:
-            continue
-        try:
-            fd = memory.open_through(found.pid, found.fd)
-        except (MemoryGone, OSError):  # the process has ended, or the memory is of another kind
-            continue
-        try:
-            stats = read_stats(fd, found.name, found.identity)
-        except (QueueGone, OSError):  # of another release
-            continue
-        finally:
-            os.close(fd)
-        seen.add(found.identity)
-        yield stats
+    """Return the counters of each queue that a process of this user has open."""
+    return memory.read_all(KIND, read_stats, QueueGone)

@@ -6,10 +6,10 @@
     images = ShmObjectStore.attach("images")                       # in another one
     pixels = images.get("cat.png")                                 # a read-only view; nothing is copied
 
-`layout` describes the memory and the protocol; `memory` maps it; `locks` has the two kinds of locks, which the kernel
-releases when their holder dies; `attachment` is one process's part: its row and its leases; `space` places objects;
-`entries` changes the table of objects under the lock; `encoding` turns values into bytes and back; `discovery` finds
-stores; `stats` reads counters without attaching.
+`layout` describes the memory and the protocol; `locks` has the two kinds of locks, which the kernel releases when their
+holder dies; `attachment` is one process's part: its mappings, its row and its leases; `space` places objects;
+`entries` changes the table of objects under the lock; `encoding` turns values into bytes and back; `stats` reads
+counters without attaching.
 
 Non-goals: other machines, other users, persistence. Processes of one user trust each other with the memory, but a
 corrupt header, handle or object is an error and not a crash. Nothing is unpickled unless both sides ask for it.

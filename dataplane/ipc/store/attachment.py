@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import weakref
@@ -45,12 +46,40 @@ from dataplane.ipc.store.layout import (
     up,
 )
 from dataplane.ipc.store.locks import TableLock, row_byte, try_lock, unlock
-from dataplane.ipc.store.memory import Bytes, MemoryMap, check_memory, reopen, view
 from dataplane.ipc.store.steps import free_writes_of
 from dataplane.protocol.barrier import check_machine, register
+from dataplane.protocol.mappings import MADV_POPULATE_WRITE, Bytes, Mapping, advise, view
 
 ONE = np.uint32(1)
 _add, _subtract = np.add, np.subtract
+
+
+def check_memory(fd: int) -> int:
+    """Return the size in bytes of memory that is safe to map. Raise StoreCorrupted or StoreError if it is not."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        raise StoreCorrupted(f"fd {fd}: expected a memfd") from None
+    needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    if seals & needed != needed:
+        raise StoreCorrupted(f"fd {fd}: expected memory that is sealed against resizing")
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid():
+        raise StoreError(f"fd {fd}: the memory belongs to uid {status.st_uid}, this is uid {os.geteuid()}")
+    return status.st_size
+
+
+def reopen(fd: int) -> int:
+    """Return a second, independent open file of the same memory, for locks of its own. Raises OSError."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def _mapped(fd: int, offset: int, nbytes: int, *, writable: bool) -> Mapping:
+    """Map whole pages. Raise MemoryError if the machine refuses."""
+    try:
+        return Mapping(fd, nbytes, writable=writable, offset=offset)
+    except OSError as error:
+        raise MemoryError(str(error)) from None
 
 
 class StoreAttachment:
@@ -71,13 +100,13 @@ class StoreAttachment:
             nbytes = check_memory(fd)
             if nbytes < PAGE_BYTES:
                 raise StoreCorrupted(f"header: expected {PAGE_BYTES} bytes at least, got {nbytes}")
-            header = MemoryMap(fd, 0, PAGE_BYTES, writable=False).array().view(np.uint64)
+            header = _mapped(fd, 0, PAGE_BYTES, writable=False).array().view(np.uint64)
             self.shape = shape_of(header, nbytes)
             offset_of, size = self.shape.data_offset, up(self.shape.data_bytes, PAGE_BYTES)
-            self.tables = Tables(MemoryMap(fd, 0, offset_of, writable=True).array(), self.shape)
-            self.readable = MemoryMap(fd, offset_of, size, writable=False)
+            self.tables = Tables(_mapped(fd, 0, offset_of, writable=True).array(), self.shape)
+            self.readable = _mapped(fd, offset_of, size, writable=False)
             """Views are of this mapping: writing to one cannot change the object."""
-            self.writable = MemoryMap(fd, offset_of, size, writable=True) if writer else None
+            self.writable = _mapped(fd, offset_of, size, writable=True) if writer else None
             self.target = None if self.writable is None else self.writable.array()
             """[data_bytes, in whole pages] The data, for writing."""
             words = header[:H_CHANGES].tolist()
@@ -102,6 +131,15 @@ class StoreAttachment:
     def readers(self) -> int:
         """Number of readers that every handle is kept for; 0: none."""
         return int(self.tables.header[H_READERS])
+
+    def populate(self) -> None:
+        """Give every page of the data memory now, instead of at its first use. Raise MemoryError if there is too
+        little."""
+        if self.writable is not None:
+            try:
+                advise(self.writable.address, self.writable.nbytes, MADV_POPULATE_WRITE)
+            except OSError as error:
+                raise MemoryError(f"prefault of {self.writable.nbytes} bytes: {error.strerror}") from None
 
     def check_alive(self) -> None:
         if not self.alive:
@@ -236,7 +274,7 @@ class ObjectLease:
 
 def write_header(fd: int, shape: Shape, identity: bytes, *, readers: int, flags: int) -> None:
     """Write the header of new memory. The checksum is written last."""
-    header = MemoryMap(fd, 0, PAGE_BYTES, writable=True).array().view(np.uint64)
+    header = _mapped(fd, 0, PAGE_BYTES, writable=True).array().view(np.uint64)
     header[H_IDENTITY : H_IDENTITY + 2] = np.frombuffer(identity, np.uint64)
     header[H_DATA_OFFSET] = shape.data_offset
     header[H_DATA_BYTES] = shape.data_bytes

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from dataplane.ipc.store.errors import StoreCorrupted, StoreError
 from dataplane.ipc.store.layout import ALIGNMENT, up
-from dataplane.ipc.store.memory import Bytes, view
+from dataplane.protocol.mappings import Bytes, view
 
 _PREFIX = struct.Struct("<IIQ")
 """Kind, size of the body, number of the bytes up to the first buffer."""

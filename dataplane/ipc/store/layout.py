@@ -45,6 +45,8 @@ from dataplane.ipc.store.errors import StoreCorrupted
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 
+KIND = "store"
+"""Part of the name of the memory, see `dataplane.ipc.memory`."""
 MAGIC = 0x3145524F5453444C  # "LDSTORE1"
 PAGE_BYTES = 4096
 ALIGNMENT = 64

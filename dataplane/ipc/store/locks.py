@@ -12,6 +12,8 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dataplane.ipc.store.errors import StoreTimeout
 from dataplane.ipc.store.layout import H_LOCK_PID, U64
@@ -49,10 +51,14 @@ class TableLock:
         self._pid = pid
         self._threads = threading.Lock()
 
-    def until(self, deadline: float) -> _OwnedLock:
-        """Return a context that holds the lock. Entering it raises StoreTimeout after `deadline`, a time of
-        `time.monotonic`."""
-        return _OwnedLock(self, deadline)
+    @contextmanager
+    def until(self, deadline: float) -> Iterator[None]:
+        """Hold the lock. Raises StoreTimeout after `deadline`, a time of `time.monotonic`."""
+        self.acquire(deadline)
+        try:
+            yield
+        finally:
+            self.release()
 
     def acquire(self, deadline: float) -> None:
         if not self._threads.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -75,17 +81,3 @@ class TableLock:
             unlock(self._fd, 0)  # harmless if the lock was not taken
         finally:
             self._threads.release()
-
-
-class _OwnedLock:
-    __slots__ = ("_deadline", "_lock")
-
-    def __init__(self, lock: TableLock, deadline: float) -> None:
-        self._lock = lock
-        self._deadline = deadline
-
-    def __enter__(self) -> None:
-        self._lock.acquire(self._deadline)
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()

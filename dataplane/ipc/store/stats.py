@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from dataplane.ipc.store.discovery import open_files
-from dataplane.ipc.store.errors import StoreCorrupted, StoreError
+from dataplane.ipc import memory
+from dataplane.ipc.store.errors import StoreCorrupted
 from dataplane.ipc.store.layout import (
     COLUMN_NBYTES,
     FREE,
@@ -21,6 +21,7 @@ from dataplane.ipc.store.layout import (
     H_PUT_BYTES,
     H_PUTS,
     H_USED_SLOTS,
+    KIND,
     PAGE_BYTES,
     R_HITS,
     R_LEFT,
@@ -32,7 +33,6 @@ from dataplane.ipc.store.layout import (
     U64,
     shape_of,
 )
-from dataplane.ipc.store.memory import check_memory
 
 MAX_COUNTED_SLOTS = 1 << 16
 """Objects are counted only in stores that have used at most this many slots of their table."""
@@ -123,21 +123,5 @@ def _words(fd: int, offset: int, count: int) -> U64:
 
 
 def live_stores() -> Iterator[StoreStats]:
-    """Yield the counters of each store that a process of this user has open."""
-    seen: set[str] = set()
-    for found in open_files():
-        if found.identity in seen:
-            continue
-        try:
-            fd = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # that process has just ended
-            continue
-        try:
-            check_memory(fd)
-            stats = read_stats(fd, found.name, found.identity)
-        except (StoreCorrupted, StoreError, OSError):  # of another version, or being created
-            continue
-        finally:
-            os.close(fd)
-        seen.add(found.identity)
-        yield stats
+    """Return the counters of each store that a process of this user has open."""
+    return memory.read_all(KIND, read_stats, StoreCorrupted)

@@ -7,21 +7,22 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
 
+from dataplane.ipc import memory
 from dataplane.ipc.arguments import instance, seconds, whole_number
-from dataplane.ipc.memory import EXHAUSTED
-from dataplane.ipc.store import discovery
-from dataplane.ipc.store.attachment import ONE, ObjectLease, StoreAttachment, write_header
+from dataplane.ipc.memory import EXHAUSTED, MemoryGone
+from dataplane.ipc.store.attachment import ONE, ObjectLease, StoreAttachment, reopen, write_header
 from dataplane.ipc.store.encoding import Encoded, decode, encode, encode_pieces
 from dataplane.ipc.store.entries import ObjectTable, Tag, find
 from dataplane.ipc.store.errors import ObjectMissing, StoreCorrupted, StoreError
 from dataplane.ipc.store.handles import ObjectHandle, StoreHandle
-from dataplane.ipc.store.layout import FLAG_CHECKSUMS, FLAG_PICKLE, Shape
-from dataplane.ipc.store.memory import Bytes, create_memory, reopen
+from dataplane.ipc.store.layout import FLAG_CHECKSUMS, FLAG_PICKLE, KIND, Shape
 from dataplane.ipc.store.stats import StoreStats, read_stats
+from dataplane.protocol.mappings import Bytes
 
 TIMEOUT_S = 5.0
 MAX_OBJECTS = 4096
@@ -76,7 +77,10 @@ class ShmObjectStore:
         instance("trust_pickle", trust_pickle, bool)
         timeout_s = seconds("timeout_s", timeout_s)
         identity = secrets.token_bytes(16)
-        fd = create_memory(discovery.file_name(name, identity.hex()), shape.file_bytes)
+        try:
+            fd = memory.create(KIND, identity.hex(), name, shape.file_bytes)
+        except OSError as error:
+            raise MemoryError(f"memfd {name!r} of {shape.file_bytes} bytes: {error.strerror}") from None
         try:
             flags = FLAG_CHECKSUMS * checksums | FLAG_PICKLE * trust_pickle
             write_header(fd, shape, identity, readers=readers, flags=flags)
@@ -84,8 +88,8 @@ class ShmObjectStore:
             os.close(fd)
             raise
         attachment = StoreAttachment(fd, writer=True, deadline=time.monotonic() + timeout_s)
-        if prefault and attachment.writable is not None:
-            attachment.writable.populate()
+        if prefault:
+            attachment.populate()
         return cls(attachment, name, timeout_s, trust_pickle=trust_pickle)
 
     @classmethod
@@ -107,7 +111,7 @@ class ShmObjectStore:
         timeout_s = seconds("timeout_s", timeout_s)
         if isinstance(store, bool):
             raise TypeError(f"store: expected a handle, a name or an fd, not {store}")
-        fd = _reopen(store) if isinstance(store, int) else discovery.open_store(store)
+        fd = _reopen(store) if isinstance(store, int) else _open_memory(store)
         name = store if isinstance(store, str) else ""
         attachment = StoreAttachment(fd, writer=writer, deadline=time.monotonic() + timeout_s)
         return cls(attachment, name, timeout_s, trust_pickle=trust_pickle)
@@ -255,6 +259,26 @@ class ShmObjectStore:
 
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout_s
+
+
+def _open_memory(store: StoreHandle | str) -> int:
+    """Return a new fd of a store's memory, given its handle or its name. Raise StoreError if there is none, or if
+    several have the name, TypeError, and OSError if this process has no free descriptor."""
+    if isinstance(store, StoreHandle):
+        what, identities = f"store {store.identity}", {store.identity}
+        pid, fd = store.pid, store.fd
+    else:
+        instance("store", store, str)
+        what = f"store named {store!r}"
+        found = {each.identity: each for each in memory.find(KIND) if each.name == store}
+        identities = set(found)
+        pid, fd = next(((each.pid, each.fd) for each in found.values()), (0, 0))
+    if len(identities) > 1:
+        raise StoreError(f"there is more than one {what}: attach by handle")
+    for identity in identities:
+        with suppress(MemoryGone):
+            return memory.open_identity(KIND, identity, pid, fd)
+    raise StoreError(f"no process of uid {os.geteuid()} has a {what} open")
 
 
 def _reopen(fd: int) -> int:

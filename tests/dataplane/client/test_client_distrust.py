@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dataplane.client import Client, ClientEvent, Code, attach
-from dataplane.client.memory import BlockWindow, SharedMapping
+from dataplane.client.memory import SharedMapping, window
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import ProtocolError
@@ -547,10 +547,10 @@ def test_no_window_reaches_beyond_its_memory() -> None:
     fd = memory(SEGMENT)
     whole = SharedMapping.map(fd, SEGMENT, writable=False)
     os.close(fd)
-    assert len(BlockWindow(None, whole, SEGMENT - 8, 8, writable=False).array()) == 8
+    assert len(window(None, whole, SEGMENT - 8, 8, writable=False)) == 8
     for offset, nbytes, writable in ((-1, 8, False), (SEGMENT - 7, 8, False), (0, -1, False), (0, 8, True)):
         with pytest.raises(ValueError, match="within"):
-            BlockWindow(None, whole, offset, nbytes, writable=writable)
+            window(None, whole, offset, nbytes, writable=writable)
 
 
 def test_a_mapping_outlives_collections_in_other_threads() -> None:

@@ -14,30 +14,17 @@ import pytest
 
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.node import Node, NodeOptions
-from dataplane.io.peers import Peer
+from dataplane.ipc.processes import Peer
 from dataplane.memory.memory import NodeMemory
+from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ReserveOutcome, code_of
-from dataplane.protocol.engine import (
-    MAX_DATAGRAM_BYTES,
-    VERSION,
-    Attach,
-    Attached,
-    EngineReply,
-    EngineRequest,
-    Map,
-    Refused,
-    Reserve,
-    Reserved,
-    SegmentsMapped,
-    SpaceRequest,
-)
 from dataplane.sockets.engine import EngineServer
 from dataplane.sockets.session import Session
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, engine_process, line
 
-_decoder = decoder(EngineReply)
+_decoder = decoder(wire.EngineReply)
 STORE_ONE = """
 with attach(sys.argv[1], [make.space()], timeout_s=30) as client:
     with client.reserve(make.keys(1), 4096) as reservation:
@@ -51,7 +38,7 @@ def test_a_process_that_takes_all_its_connections_leaves_some_to_others(make_pla
     with ExitStack() as crowd:
         last = [crowd.enter_context(RawEngine(plane.socket)) for _ in range(101)][-1]
         refused = last.receive()
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, wire.Refused)
         assert (code_of(refused.code), refused.message) == (
             Code.TOO_MANY_CLIENTS,
             "at most 100 connections of one process are served",
@@ -107,13 +94,13 @@ class Wire:
 
         monkeypatch.setattr(socket, "send_fds", send)
 
-    def ask(self, request: EngineRequest) -> EngineReply:
+    def ask(self, request: wire.EngineRequest) -> wire.EngineReply:
         self.peer.send(encode(request))
         self.session.on_readable()
-        data, fds, _, _ = socket.recv_fds(self.peer, MAX_DATAGRAM_BYTES, 253, socket.MSG_DONTWAIT)
+        data, fds, _, _ = socket.recv_fds(self.peer, wire.MAX_DATAGRAM_BYTES, 253, socket.MSG_DONTWAIT)
         for fd in fds:
             os.close(fd)
-        answer: EngineReply = decode(_decoder, data)
+        answer: wire.EngineReply = decode(_decoder, data)
         return answer
 
     def close(self) -> None:
@@ -122,40 +109,40 @@ class Wire:
 
 
 @pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     memory = NodeMemory(1024)
-    wire = Wire(Server(memory), monkeypatch)
-    yield wire
-    wire.close()
+    link = Wire(Server(memory), monkeypatch)
+    yield link
+    link.close()
     memory.close()
 
 
-ATTACH = Attach(1, VERSION, "g", [SpaceRequest(make.space())])
+ATTACH = wire.Attach(1, wire.VERSION, "g", [wire.SpaceRequest(make.space())])
 
 
-def test_an_attach_with_unsendable_memory_is_undone(wire: Wire) -> None:
-    wire.crowded = True
-    refused = wire.ask(ATTACH)
-    assert isinstance(refused, Refused)
+def test_an_attach_with_unsendable_memory_is_undone(link: Wire) -> None:
+    link.crowded = True
+    refused = link.ask(ATTACH)
+    assert isinstance(refused, wire.Refused)
     assert code_of(refused.code) is Code.OUT_OF_MEMORY
-    assert wire.server.node.engines == {}
-    wire.crowded = False
-    assert isinstance(wire.ask(ATTACH), Attached)
+    assert link.server.node.engines == {}
+    link.crowded = False
+    assert isinstance(link.ask(ATTACH), wire.Attached)
 
 
-def test_a_reservation_stands_when_its_segment_cannot_be_sent_and_is_sent_on_request(wire: Wire) -> None:
-    attached = wire.ask(ATTACH)
-    assert isinstance(attached, Attached)
-    wire.crowded = True
-    reserved = wire.ask(Reserve(2, attached.spaces[0], "", make.key("a"), 4096))
-    assert isinstance(reserved, Reserved)
+def test_a_reservation_stands_when_its_segment_cannot_be_sent_and_is_sent_on_request(link: Wire) -> None:
+    attached = link.ask(ATTACH)
+    assert isinstance(attached, wire.Attached)
+    link.crowded = True
+    reserved = link.ask(wire.Reserve(2, attached.spaces[0], "", make.key("a"), 4096))
+    assert isinstance(reserved, wire.Reserved)
     assert (reserved.outcomes[0], reserved.grants) == (ReserveOutcome.WRITE, [])
     assert reserved.reservation
-    refused = wire.ask(Map(3, [1]))
-    assert isinstance(refused, Refused)
+    refused = link.ask(wire.Map(3, [1]))
+    assert isinstance(refused, wire.Refused)
     assert code_of(refused.code) is Code.OUT_OF_MEMORY
-    wire.crowded = False
-    mapped = wire.ask(Map(4, [1]))
-    assert isinstance(mapped, SegmentsMapped)
+    link.crowded = False
+    mapped = link.ask(wire.Map(4, [1]))
+    assert isinstance(mapped, wire.SegmentsMapped)
     assert [grant.segment for grant in mapped.grants] == [1]
-    assert wire.server.node.check() == []
+    assert link.server.node.check() == []

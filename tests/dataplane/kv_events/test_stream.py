@@ -14,17 +14,11 @@ import zmq
 
 from dataplane.kv_events.messages import EventEncoder, batch
 from dataplane.kv_events.stream import END, REPLAY_QUEUE, REPLAY_STALLS_S, Stream
+from tests.clock import Clock
 from tests.dataplane.kv_events.decoders import llm_d
 
 HEAD = batch(1.0, [EventEncoder("map", "CPU").cleared()])
 WAIT_MS = 10_000
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 OPENED: list[zmq.Socket[bytes]] = []

@@ -15,30 +15,9 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
+from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, ReserveOutcome
-from dataplane.protocol.engine import (
-    MAX_DATAGRAM_BYTES,
-    VERSION,
-    Abort,
-    Aborted,
-    Attach,
-    Attached,
-    BlocksCommitted,
-    Commit,
-    Detach,
-    Detached,
-    HintedReserve,
-    Leased,
-    LeaseRequest,
-    Map,
-    Refused,
-    Reserve,
-    Reserved,
-    SegmentsMapped,
-    SpaceRequest,
-    Traced,
-)
 from dataplane.protocol.spaces import Space
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, wait_for
@@ -66,16 +45,18 @@ def assert_serves(plane: Plane) -> None:
     assert plane.alive, plane.log()
     with RawEngine(plane.socket) as good:
         attached = good.attach(group="good")
-        answer = good.ask(Reserve(2, attached.spaces[0], "", make.key("good"), PAGE))
-        assert isinstance(answer, Reserved)
+        answer = good.ask(wire.Reserve(2, attached.spaces[0], "", make.key("good"), PAGE))
+        assert isinstance(answer, wire.Reserved)
         if answer.reservation:
-            assert isinstance(good.ask(Commit(3, answer.reservation)), BlocksCommitted)
-        assert isinstance(good.ask(Detach(4)), Detached)
+            assert isinstance(good.ask(wire.Commit(3, answer.reservation)), wire.BlocksCommitted)
+        assert isinstance(good.ask(wire.Detach(4)), wire.Detached)
 
 
-def reserve(engine: RawEngine, keys: bytes = ONE_KEY, nbytes: int = PAGE, tenant: str = "", **fields: int) -> Reserve:
+def reserve(
+    engine: RawEngine, keys: bytes = ONE_KEY, nbytes: int = PAGE, tenant: str = "", **fields: int
+) -> wire.Reserve:
     assert engine.attached is not None
-    return Reserve(fields.get("id", 9), fields.get("space", engine.attached.spaces[0]), tenant, keys, nbytes)
+    return wire.Reserve(fields.get("id", 9), fields.get("space", engine.attached.spaces[0]), tenant, keys, nbytes)
 
 
 # ---- not a message
@@ -87,9 +68,9 @@ def reserve(engine: RawEngine, keys: bytes = ONE_KEY, nbytes: int = PAGE, tenant
         b"\x00",
         b"garbage" * 100,
         os.urandom(2000),
-        encode(Detach(1))[:-1],
-        encode(Attach(1, VERSION, "g", [SpaceRequest(make.space())]))[:-9],
-        encode(Detach(1)) + b"\x00",
+        encode(wire.Detach(1))[:-1],
+        encode(wire.Attach(1, wire.VERSION, "g", [wire.SpaceRequest(make.space())]))[:-9],
+        encode(wire.Detach(1)) + b"\x00",
         msgspec.msgpack.encode(["no such tag", 1]),
         msgspec.msgpack.encode(["detach"]),
         msgspec.msgpack.encode(["detach", "one"]),
@@ -115,7 +96,7 @@ def test_an_invalid_message_is_malformed(raw: RawEngine, data: bytes) -> None:
 
 
 def test_text_that_is_not_utf8_is_malformed(raw: RawEngine) -> None:
-    good = encode(Attach(1, VERSION, "group-name", [SpaceRequest(make.space())]))
+    good = encode(wire.Attach(1, wire.VERSION, "group-name", [wire.SpaceRequest(make.space())]))
     assert raw.refusal(good.replace(b"group-name", b"\xff\xfe\xff\xfe\xff\xfe\xff\xfe\xff\xfe"))[0] is Code.MALFORMED
 
 
@@ -132,15 +113,15 @@ def test_an_empty_datagram_ends_the_connection(raw: RawEngine) -> None:
 
 def test_an_oversized_datagram_is_malformed(raw: RawEngine) -> None:
     raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    for size in (MAX_DATAGRAM_BYTES + 1, MAX_DATAGRAM_BYTES + 2, 210_000):
+    for size in (wire.MAX_DATAGRAM_BYTES + 1, wire.MAX_DATAGRAM_BYTES + 2, 210_000):
         assert raw.refusal(b"\x92\xa6detach\x01" + b"\x00" * size)[0] is Code.MALFORMED
-    assert raw.refusal(b"\xc4" * MAX_DATAGRAM_BYTES)[0] is Code.MALFORMED
+    assert raw.refusal(b"\xc4" * wire.MAX_DATAGRAM_BYTES)[0] is Code.MALFORMED
 
 
 @pytest.mark.parametrize("number", [-(2**63), -1, 0, 2**63, 2**64 - 1])
 def test_any_request_id_comes_back(raw: RawEngine, number: int) -> None:
-    answer = raw.ask(Detach(number))
-    assert isinstance(answer, Refused)
+    answer = raw.ask(wire.Detach(number))
+    assert isinstance(answer, wire.Refused)
     assert answer.id == number
 
 
@@ -149,31 +130,37 @@ def test_any_request_id_comes_back(raw: RawEngine, number: int) -> None:
 
 def test_every_request_before_attach_is_refused(raw: RawEngine) -> None:
     for message in (
-        Reserve(1, 1, "", ONE_KEY, 1),
-        Commit(1, 1),
-        Abort(1, 1),
-        LeaseRequest(1, 1, ONE_KEY),
-        Map(1, [1]),
-        Detach(1),
+        wire.Reserve(1, 1, "", ONE_KEY, 1),
+        wire.Commit(1, 1),
+        wire.Abort(1, 1),
+        wire.LeaseRequest(1, 1, ONE_KEY),
+        wire.Map(1, [1]),
+        wire.Detach(1),
     ):
         assert raw.refusal(message)[0] is Code.NOT_ATTACHED
 
 
 def test_a_second_attach_is_refused_and_the_first_stands(engine: RawEngine) -> None:
-    assert engine.refusal(Attach(2, VERSION, "raw", [SpaceRequest(make.space())]))[0] is Code.ALREADY_ATTACHED
-    assert isinstance(engine.ask(reserve(engine)), Reserved)
+    assert (
+        engine.refusal(wire.Attach(2, wire.VERSION, "raw", [wire.SpaceRequest(make.space())]))[0]
+        is Code.ALREADY_ATTACHED
+    )
+    assert isinstance(engine.ask(reserve(engine)), wire.Reserved)
 
 
-@pytest.mark.parametrize("version", [0, VERSION + 1, -1, 2**64 - 1])
+@pytest.mark.parametrize("version", [0, wire.VERSION + 1, -1, 2**64 - 1])
 def test_another_version_is_refused(raw: RawEngine, version: int) -> None:
-    request = Attach(1, version, "g", [SpaceRequest(make.space())])
+    request = wire.Attach(1, version, "g", [wire.SpaceRequest(make.space())])
     assert raw.refusal(request) == (Code.VERSION_MISMATCH, "version")
     raw.attach()
 
 
 @pytest.mark.parametrize("group", ["", "x" * 129, "a\nb", "\x00", "a\x7f"])
 def test_a_bad_group_is_refused(raw: RawEngine, group: str) -> None:
-    assert raw.refusal(Attach(1, VERSION, group, [SpaceRequest(make.space())])) == (Code.BAD_GROUP, "group")
+    assert raw.refusal(wire.Attach(1, wire.VERSION, group, [wire.SpaceRequest(make.space())])) == (
+        Code.BAD_GROUP,
+        "group",
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,29 +184,29 @@ def test_a_bad_group_is_refused(raw: RawEngine, group: str) -> None:
     ],
 )
 def test_a_bad_space_is_refused_with_its_field(raw: RawEngine, space: Space, field: str) -> None:
-    request = Attach(1, VERSION, "g", [SpaceRequest(make.space()), SpaceRequest(space)])
+    request = wire.Attach(1, wire.VERSION, "g", [wire.SpaceRequest(make.space()), wire.SpaceRequest(space)])
     assert raw.refusal(request) == (Code.BAD_SPACE, f"spaces[1].space.{field}")
 
 
 def test_no_space_too_many_and_the_same_twice_are_refused(raw: RawEngine) -> None:
-    one = SpaceRequest(make.space())
-    assert raw.refusal(Attach(1, VERSION, "g", [])) == (Code.BAD_SPACE, "spaces")
-    assert raw.refusal(Attach(1, VERSION, "g", [one, one])) == (Code.BAD_SPACE, "spaces")
-    many = [SpaceRequest(make.space(rank=rank, world_size=1025)) for rank in range(1025)]
-    assert raw.refusal(Attach(1, VERSION, "g", many)) == (Code.BAD_SPACE, "spaces")
+    one = wire.SpaceRequest(make.space())
+    assert raw.refusal(wire.Attach(1, wire.VERSION, "g", [])) == (Code.BAD_SPACE, "spaces")
+    assert raw.refusal(wire.Attach(1, wire.VERSION, "g", [one, one])) == (Code.BAD_SPACE, "spaces")
+    many = [wire.SpaceRequest(make.space(rank=rank, world_size=1025)) for rank in range(1025)]
+    assert raw.refusal(wire.Attach(1, wire.VERSION, "g", many)) == (Code.BAD_SPACE, "spaces")
 
 
 def test_the_same_space_with_another_block_size_is_a_conflict(shared_plane: Plane, raw: RawEngine) -> None:
-    raw.attach(SpaceRequest(make.space("conflicted", block_bytes=PAGE)))
+    raw.attach(wire.SpaceRequest(make.space("conflicted", block_bytes=PAGE)))
     with RawEngine(shared_plane.socket) as other:
-        request = Attach(1, VERSION, "g", [SpaceRequest(make.space("conflicted", block_bytes=2 * PAGE))])
+        request = wire.Attach(1, wire.VERSION, "g", [wire.SpaceRequest(make.space("conflicted", block_bytes=2 * PAGE))])
         assert other.refusal(request) == (Code.SPACE_CONFLICT, "spaces[0].space.block_bytes")
-        assert other.attach(SpaceRequest(make.space("conflicted", block_bytes=PAGE))).spaces == raw.attached.spaces
+        assert other.attach(wire.SpaceRequest(make.space("conflicted", block_bytes=PAGE))).spaces == raw.attached.spaces
 
 
 def test_detach_ends_the_attachment_and_the_connection_may_attach_again(engine: RawEngine) -> None:
     first = engine.attached.client
-    assert isinstance(engine.ask(Detach(2)), Detached)
+    assert isinstance(engine.ask(wire.Detach(2)), wire.Detached)
     assert engine.refusal(reserve(engine))[0] is Code.NOT_ATTACHED
     assert engine.attach().client != first
 
@@ -228,11 +215,11 @@ def test_detach_ends_the_attachment_and_the_connection_may_attach_again(engine: 
 
 
 def test_spaces_that_are_not_attached_or_read_only_are_refused(raw: RawEngine) -> None:
-    attached = raw.attach(SpaceRequest(make.space()), SpaceRequest(make.space("reader"), writes=False))
+    attached = raw.attach(wire.SpaceRequest(make.space()), wire.SpaceRequest(make.space("reader"), writes=False))
     for space in (0, -1, 9999, 2**64 - 1):
-        assert raw.refusal(Reserve(1, space, "", ONE_KEY, 1)) == (Code.UNKNOWN_SPACE, "space")
-        assert raw.refusal(LeaseRequest(1, space, ONE_KEY)) == (Code.UNKNOWN_SPACE, "space")
-    assert raw.refusal(Reserve(1, attached.spaces[1], "", ONE_KEY, 1)) == (Code.READ_ONLY_SPACE, "space")
+        assert raw.refusal(wire.Reserve(1, space, "", ONE_KEY, 1)) == (Code.UNKNOWN_SPACE, "space")
+        assert raw.refusal(wire.LeaseRequest(1, space, ONE_KEY)) == (Code.UNKNOWN_SPACE, "space")
+    assert raw.refusal(wire.Reserve(1, attached.spaces[1], "", ONE_KEY, 1)) == (Code.READ_ONLY_SPACE, "space")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +237,7 @@ def test_spaces_that_are_not_attached_or_read_only_are_refused(raw: RawEngine) -
 )
 def test_bad_keys_are_refused(engine: RawEngine, keys: bytes) -> None:
     assert engine.refusal(reserve(engine, keys)) == (Code.BAD_KEYS, "keys")
-    assert engine.refusal(LeaseRequest(1, engine.attached.spaces[0], keys)) == (Code.BAD_KEYS, "keys")
+    assert engine.refusal(wire.LeaseRequest(1, engine.attached.spaces[0], keys)) == (Code.BAD_KEYS, "keys")
 
 
 @pytest.mark.parametrize("nbytes", [0, -1, -(2**63), (1 << 40) + 1, 2**63, 2**64 - 1])
@@ -261,17 +248,17 @@ def test_a_size_that_no_block_has_is_refused(engine: RawEngine, nbytes: int) -> 
 @pytest.mark.parametrize("nbytes", [16 * make.MIB + 1, 1 << 40])
 def test_a_block_that_can_never_fit_is_refused_for_each_key(engine: RawEngine, nbytes: int) -> None:
     answer = engine.ask(reserve(engine, make.packed(make.keys(3)), nbytes))
-    assert isinstance(answer, Reserved)
+    assert isinstance(answer, wire.Reserved)
     assert list(answer.outcomes) == [Code.TOO_LARGE] * 3
     assert answer.reservation == 0
     assert answer.grants == []
 
 
 def test_a_block_larger_than_its_spaces_blocks_is_refused(raw: RawEngine) -> None:
-    attached = raw.attach(SpaceRequest(make.space("sized", block_bytes=2 * PAGE)))
-    request = Reserve(1, attached.spaces[0], "", ONE_KEY, 2 * PAGE + 1)
+    attached = raw.attach(wire.SpaceRequest(make.space("sized", block_bytes=2 * PAGE)))
+    request = wire.Reserve(1, attached.spaces[0], "", ONE_KEY, 2 * PAGE + 1)
     assert raw.refusal(request) == (Code.BAD_SIZE, "nbytes")
-    assert isinstance(raw.ask(Reserve(1, attached.spaces[0], "", ONE_KEY, 2 * PAGE)), Reserved)
+    assert isinstance(raw.ask(wire.Reserve(1, attached.spaces[0], "", ONE_KEY, 2 * PAGE)), wire.Reserved)
 
 
 @pytest.mark.parametrize("salt", ["a@b", "a/b", "a\\b", "a\nb", "\x00", "\x1f", "\x7f", "\x80", "x" * 129, "_default"])
@@ -282,7 +269,7 @@ def test_a_bad_salt_is_refused(engine: RawEngine, salt: str) -> None:
 @pytest.mark.parametrize("salt", ["", "x" * 128, "größe", "空", "a b", "_other", "a:b.c-d"])
 def test_a_good_salt_is_served(engine: RawEngine, salt: str) -> None:
     answer = engine.ask(reserve(engine, make.key(salt), tenant=salt))
-    assert isinstance(answer, Reserved)
+    assert isinstance(answer, wire.Reserved)
     assert list(answer.outcomes) == [ReserveOutcome.WRITE]
 
 
@@ -293,11 +280,11 @@ def test_unknown_and_foreign_reservations_are_refused(shared_plane: Plane, engin
     with RawEngine(shared_plane.socket) as other:
         other.attach(group="other")
         foreign = other.ask(reserve(other, make.key("foreign")))
-        assert isinstance(foreign, Reserved)
+        assert isinstance(foreign, wire.Reserved)
         for number in (0, -1, 2**64 - 1, 987_654, foreign.reservation):
-            assert engine.refusal(Commit(1, number)) == (Code.UNKNOWN_RESERVATION, "reservation")
-            assert engine.refusal(Abort(1, number)) == (Code.UNKNOWN_RESERVATION, "reservation")
-        assert isinstance(other.ask(Commit(1, foreign.reservation)), BlocksCommitted)
+            assert engine.refusal(wire.Commit(1, number)) == (Code.UNKNOWN_RESERVATION, "reservation")
+            assert engine.refusal(wire.Abort(1, number)) == (Code.UNKNOWN_RESERVATION, "reservation")
+        assert isinstance(other.ask(wire.Commit(1, foreign.reservation)), wire.BlocksCommitted)
 
 
 @pytest.mark.parametrize(
@@ -317,42 +304,42 @@ def test_a_wrong_commit_is_refused_and_may_be_corrected(
 ) -> None:
     keys = make.packed(make.keys(2, (slots, checksums)))
     granted = engine.ask(reserve(engine, keys))
-    assert engine.refusal(Commit(1, granted.reservation, slots, checksums)) == (code, field)
-    committed = engine.ask(Commit(1, granted.reservation, b"", b"x" * 32))
-    assert isinstance(committed, BlocksCommitted)
+    assert engine.refusal(wire.Commit(1, granted.reservation, slots, checksums)) == (code, field)
+    committed = engine.ask(wire.Commit(1, granted.reservation, b"", b"x" * 32))
+    assert isinstance(committed, wire.BlocksCommitted)
     assert committed.blocks == 2
-    assert engine.refusal(Commit(1, granted.reservation))[0] is Code.UNKNOWN_RESERVATION
+    assert engine.refusal(wire.Commit(1, granted.reservation))[0] is Code.UNKNOWN_RESERVATION
 
 
 def test_segments_of_other_spaces_are_not_granted(shared_plane: Plane, engine: RawEngine) -> None:
     with RawEngine(shared_plane.socket) as other:
-        other.attach(SpaceRequest(make.space("secret")), group="other")
+        other.attach(wire.SpaceRequest(make.space("secret")), group="other")
         granted = other.ask(reserve(other, make.key("secret")))
         (grant,) = granted.grants
         assert grant.writable
         fds = len(engine.fds)
-        answer = engine.ask(Map(1, [grant.segment, 0, -1, 2**63, 987_654]))
-        assert isinstance(answer, SegmentsMapped)
+        answer = engine.ask(wire.Map(1, [grant.segment, 0, -1, 2**63, 987_654]))
+        assert isinstance(answer, wire.SegmentsMapped)
         assert answer.grants == []
         assert len(engine.fds) == fds
-        assert isinstance(other.ask(Abort(1, granted.reservation)), Aborted)
+        assert isinstance(other.ask(wire.Abort(1, granted.reservation)), wire.Aborted)
 
 
 def test_a_reader_gets_a_segment_that_cannot_be_written(shared_plane: Plane, engine: RawEngine) -> None:
     granted = engine.ask(reserve(engine, make.key("to be read")))
     segment = int.from_bytes(granted.segments[:4], "little")
     with RawEngine(shared_plane.socket) as reader:
-        reader.attach(SpaceRequest(make.space(), writes=False), group="reader")
-        answer = reader.ask(Map(1, [segment]))
+        reader.attach(wire.SpaceRequest(make.space(), writes=False), group="reader")
+        answer = reader.ask(wire.Map(1, [segment]))
         assert [(grant.segment, grant.writable) for grant in answer.grants] == [(segment, False)]
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.write(reader.fds[-1], b"x")
-    engine.ask(Abort(1, granted.reservation))
+    engine.ask(wire.Abort(1, granted.reservation))
 
 
 def test_a_map_of_very_many_segments_is_answered_in_one_datagram(engine: RawEngine) -> None:
-    answer = engine.ask(Map(1, list(range(30_000))))
-    assert isinstance(answer, SegmentsMapped)
+    answer = engine.ask(wire.Map(1, list(range(30_000))))
+    assert isinstance(answer, wire.SegmentsMapped)
     assert len(answer.grants) <= 64
 
 
@@ -361,9 +348,9 @@ def test_leases_by_message_are_served(raw: RawEngine) -> None:
     assert not attached.membarrier
     keys = make.packed(make.keys(3, "by message"))
     granted = raw.ask(reserve(raw, keys))
-    raw.ask(Commit(1, granted.reservation))
-    leased = raw.ask(LeaseRequest(1, attached.spaces[0], keys + make.key("absent")))
-    assert isinstance(leased, Leased)
+    raw.ask(wire.Commit(1, granted.reservation))
+    leased = raw.ask(wire.LeaseRequest(1, attached.spaces[0], keys + make.key("absent")))
+    assert isinstance(leased, wire.Leased)
     numbers = array.array("I", leased.descriptors).tolist()
     assert len(set(numbers)) == 3
     counters = os.pread(raw.fds[1], 4 * 4096, 4096)
@@ -377,7 +364,7 @@ def test_descriptors_that_a_peer_passes_are_dropped(shared_plane: Plane, engine:
     before = shared_plane.open_fds()
     for number in range(50):
         socket.send_fds(engine.socket, [encode(reserve(engine, make.key(("fds", number % 3))))], [0, 1, 2])
-        assert isinstance(engine.receive(), Reserved)
+        assert isinstance(engine.receive(), wire.Reserved)
     most = before + 2  # what a new segment needs
     wait_for(lambda: shared_plane.open_fds() <= most, "the descriptors of the last request are closed too")
 
@@ -400,7 +387,7 @@ def test_detaches_leave_no_descriptor_behind(shared_plane: Plane, raw: RawEngine
     for _ in range(50):
         with RawEngine(shared_plane.socket) as each:
             each.attach()
-            each.ask(Detach(1))
+            each.ask(wire.Detach(1))
     wait_for(lambda: shared_plane.open_fds() <= before, "descriptors are closed")
 
 
@@ -430,10 +417,10 @@ def test_more_engines_than_allowed_are_refused(make_plane: Callable[..., Plane])
     first.attach()
     second.attach()
     with RawEngine(plane.socket) as third:
-        request = Attach(1, VERSION, "g", [SpaceRequest(make.space())])
+        request = wire.Attach(1, wire.VERSION, "g", [wire.SpaceRequest(make.space())])
         assert third.refusal(request)[0] is Code.TOO_MANY_CLIENTS
-        assert isinstance(first.ask(Detach(1)), Detached)
-        assert isinstance(third.ask(request), Attached)
+        assert isinstance(first.ask(wire.Detach(1)), wire.Detached)
+        assert isinstance(third.ask(request), wire.Attached)
     first.close()
     second.close()
 
@@ -474,9 +461,12 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def test_a_traced_request_is_answered_like_the_request_alone(engine: RawEngine) -> None:
-    answer = engine.ask(Traced(7, TRACEPARENT, Map(7, [])))
+    answer = engine.ask(wire.Traced(7, TRACEPARENT, wire.Map(7, [])))
     assert (type(answer).__name__, answer.id) == ("SegmentsMapped", 7)
-    assert engine.refusal(Traced(8, TRACEPARENT, Commit(8, 4711))) == (Code.UNKNOWN_RESERVATION, "reservation")
+    assert engine.refusal(wire.Traced(8, TRACEPARENT, wire.Commit(8, 4711))) == (
+        Code.UNKNOWN_RESERVATION,
+        "reservation",
+    )
 
 
 @pytest.mark.parametrize(
@@ -491,29 +481,29 @@ def test_a_traced_request_is_answered_like_the_request_alone(engine: RawEngine) 
     ],
 )
 def test_a_traced_request_has_a_traceparent(engine: RawEngine, traceparent: str) -> None:
-    assert engine.refusal(Traced(1, traceparent, Map(1, []))) == (Code.BAD_FIELD, "traceparent")
+    assert engine.refusal(wire.Traced(1, traceparent, wire.Map(1, []))) == (Code.BAD_FIELD, "traceparent")
 
 
 def test_a_traced_request_has_one_id(engine: RawEngine) -> None:
-    assert engine.refusal(Traced(1, TRACEPARENT, Map(2, []))) == (Code.BAD_FIELD, "id")
+    assert engine.refusal(wire.Traced(1, TRACEPARENT, wire.Map(2, []))) == (Code.BAD_FIELD, "id")
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0, -1.0, math.nan, math.inf])
 def test_a_reservation_with_hints_is_answered_like_one_without(engine: RawEngine, seconds: float) -> None:
     assert engine.attached is not None
     chain = make.packed(make.keys(2, ("hints", seconds)))
-    request = HintedReserve(7, engine.attached.spaces[0], "", chain, 4096, ttl_s=seconds, pin_s=seconds)
+    request = wire.HintedReserve(7, engine.attached.spaces[0], "", chain, 4096, ttl_s=seconds, pin_s=seconds)
     answer = engine.ask(request)
-    assert isinstance(answer, Reserved)
+    assert isinstance(answer, wire.Reserved)
     assert answer.outcomes == bytes(2)
-    answer = engine.ask(Commit(8, answer.reservation))
-    assert isinstance(answer, BlocksCommitted)
+    answer = engine.ask(wire.Commit(8, answer.reservation))
+    assert isinstance(answer, wire.BlocksCommitted)
     assert answer.blocks == 2
 
 
 def test_a_traced_request_cannot_attach_or_hold(raw: RawEngine) -> None:
-    assert raw.refusal(Traced(1, TRACEPARENT, Map(1, [])))[0] is Code.NOT_ATTACHED
-    attach = Attach(2, VERSION, "g", [SpaceRequest(make.space())])
-    assert raw.refusal(Traced(2, TRACEPARENT, attach))[0] is Code.MALFORMED  # type: ignore[arg-type]
-    twice = Traced(3, TRACEPARENT, Traced(3, TRACEPARENT, Map(3, [])))  # type: ignore[arg-type]
+    assert raw.refusal(wire.Traced(1, TRACEPARENT, wire.Map(1, [])))[0] is Code.NOT_ATTACHED
+    attach = wire.Attach(2, wire.VERSION, "g", [wire.SpaceRequest(make.space())])
+    assert raw.refusal(wire.Traced(2, TRACEPARENT, attach))[0] is Code.MALFORMED  # type: ignore[arg-type]
+    twice = wire.Traced(3, TRACEPARENT, wire.Traced(3, TRACEPARENT, wire.Map(3, [])))  # type: ignore[arg-type]
     assert raw.refusal(twice)[0] is Code.MALFORMED

@@ -15,10 +15,8 @@ from dataplane.client.reservations import Reservation
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
 from tests.dataplane.sockets.test_draining import drain
 from tests.engines.sglang.fakes import PAGES, MambaPoolHost, MHATokenToKVPoolHost, MLATokenToKVPoolHost
+from tests.engines.sglang.pages import NAMES, SOURCE, content, load, store
 
-NAMES = [f"{at:064x}" for at in range(20)]
-SOURCE = list(range(3, 23))
-TARGET = [*range(60, 40, -1)]
 BLOCK_BYTES = 4096
 """Bytes of the pool that a page of the fake host pool takes."""
 LAYOUTS = [
@@ -29,27 +27,6 @@ LAYOUTS = [
     (MLATokenToKVPoolHost, "layer_first"),
     (MLATokenToKVPoolHost, "page_first"),
 ]
-
-
-def content(pool: MHATokenToKVPoolHost, pages: list[int]) -> list[bytes]:
-    return [pool.page(number) for number in pages]
-
-
-def store(backend: Any, names: list[str] = NAMES, seed: int = 1) -> list[bytes]:
-    """Store pages with bytes of their own; return the bytes."""
-    pool = backend.mem_pool_host
-    pool.fill(SOURCE[: len(names)], seed)
-    assert backend.batch_set_v1(names, pool.indices(SOURCE[: len(names)])) == [True] * len(names)
-    return content(pool, SOURCE[: len(names)])
-
-
-def load(backend: Any, names: list[str] = NAMES) -> tuple[list[bool], list[bytes]]:
-    """Load pages into others that are zero; return the answer and the bytes."""
-    pool = backend.mem_pool_host
-    pool.memory[:] = 0
-    answer = backend.batch_get_v1(names, pool.indices(TARGET[: len(names)]))
-    assert content(pool, [0, 1, 2, 63]) == [bytes(len(pool.page(0)))] * 4
-    return answer, content(pool, TARGET[: len(names)])
 
 
 @pytest.mark.parametrize(("kind", "layout"), LAYOUTS)
@@ -100,7 +77,7 @@ def test_a_block_of_another_size_is_a_miss(make_backend: Callable[..., Any]) -> 
 
 OTHER = """
 from tests.engines.sglang.fakes import *
-from tests.engines.sglang import test_backend as test
+from tests.engines.sglang.pages import *
 from dataplane.engines.sglang.host_pages import HostPages
 from dataplane.engines.sglang.page_store import PageStore
 from dataplane.engines.sglang.settings import BackendSettings
@@ -108,11 +85,11 @@ settings = BackendSettings(socket=sys.argv[1], timeout_s=30.0)
 pool = MHATokenToKVPoolHost()
 pages = HostPages(pool)
 space = pages.space(StorageConfig({}), settings, [""] * 5)
-store = PageStore(settings, space, pages)
-tell(store.exists(test.NAMES))
-tell(all(store.load(test.NAMES, pool.indices(test.TARGET))))
-tell(b"".join(test.content(pool, test.TARGET)).hex()[:4096])
-store.close()
+page_store = PageStore(settings, space, pages)
+tell(page_store.exists(NAMES))
+tell(all(page_store.load(NAMES, pool.indices(TARGET))))
+tell(b"".join(content(pool, TARGET)).hex()[:4096])
+page_store.close()
 """
 
 

@@ -15,9 +15,8 @@ from dataplane.engines.sglang.host_pages import HostPages, PoolRefused
 from dataplane.protocol.engine import HostPiece
 from tests.dataplane.plane import Plane, wait_for
 from tests.engines.sglang.fakes import PAGES, MHATokenToKVPoolHost, MLATokenToKVPoolHost
+from tests.engines.sglang.pages import NAMES, SOURCE, TARGET, content, store
 
-NAMES = [f"{at:064x}" for at in range(20)]
-SOURCE, TARGET = list(range(3, 23)), [*range(60, 40, -1)]
 KINDS = [
     (kind, layout) for kind in (MHATokenToKVPoolHost, MLATokenToKVPoolHost) for layout in ("layer_first", "page_first")
 ]
@@ -38,19 +37,11 @@ def make_copied(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatc
     return new
 
 
-def store(backend: Any, seed: int = 1) -> list[bytes]:
-    """Store pages with bytes of their own; return the bytes."""
-    pool = backend.mem_pool_host
-    pool.fill(SOURCE, seed)
-    assert backend.batch_set_v1(NAMES, pool.indices(SOURCE)) == [True] * 20
-    return [pool.page(number) for number in SOURCE]
-
-
 def load(backend: Any) -> list[bytes]:
     """Load pages into others; return the bytes."""
     pool = backend.mem_pool_host
     assert backend.batch_get_v1(NAMES, pool.indices(TARGET)) == [True] * 20
-    return [pool.page(number) for number in TARGET]
+    return content(pool, TARGET)
 
 
 @pytest.mark.parametrize(("kind", "layout"), KINDS)
@@ -90,7 +81,7 @@ def test_a_frozen_data_plane_costs_one_time_out_and_publishes_nothing_later(
     )
     assert backend.batch_exists(NAMES) == 0
     wait_for(lambda: all(backend.batch_set_v1(NAMES, pool.indices(SOURCE))), "it stores again")
-    assert load(backend) == [pool.page(number) for number in SOURCE]
+    assert load(backend) == content(pool, SOURCE)
 
 
 def test_a_data_plane_that_is_killed_and_back_gets_the_memfds_again(

@@ -11,7 +11,7 @@ import pytest
 from dataplane.protocol.tiers import TierSpec
 from tests.dataplane.plane import Plane
 from tests.dataplane.tiering.chains import copied, in_service, push, tier
-from tests.engines.sglang.test_backend import NAMES, load, store
+from tests.engines.sglang.pages import NAMES, load, store
 from tests.tiers.redis_server import RedisServer
 
 

@@ -93,12 +93,3 @@ class Step:
         for worker in self.workers:
             worker.close()
         self.scheduler.close()
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now

@@ -11,10 +11,11 @@ import pytest
 from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S
 from dataplane.protocol.tiers import TierSpec
+from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
 from tests.dataplane.tiering.chains import copied, in_service, push
 from tests.engines.vllm.fakes import CHUNK_TOKENS, Request, cache
-from tests.engines.vllm.sides import Clock, Step
+from tests.engines.vllm.sides import Step
 from tests.tiers.redis_server import RedisServer
 
 TOKENS = list(range(1000, 1200))

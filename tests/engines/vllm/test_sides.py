@@ -19,9 +19,10 @@ from dataplane.engines.vllm.messages import StepReport
 from dataplane.engines.vllm.scheduler import FAILED_S, SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import Results, WorkerSide
+from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
 from tests.engines.vllm.fakes import Request, cache
-from tests.engines.vllm.sides import Clock, Step
+from tests.engines.vllm.sides import Step
 
 TOKENS = list(range(1000, 1200))
 """Three whole chunks and eight tokens: 12 blocks of the engine and a part of one."""

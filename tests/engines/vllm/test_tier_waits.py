@@ -12,10 +12,11 @@ import pytest
 from dataplane.client import Client, attach
 from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S
+from tests.clock import Clock
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
 from tests.engines.vllm.fakes import CHUNK_TOKENS, Request, cache
-from tests.engines.vllm.sides import Clock, Step
+from tests.engines.vllm.sides import Step
 
 TOKENS = list(range(1000, 1200))
 """Three whole chunks and eight tokens."""

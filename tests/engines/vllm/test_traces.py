@@ -13,9 +13,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from dataplane.base.spans import SpanMaker
 from dataplane.client import traced
+from tests.clock import Clock
 from tests.dataplane.plane import Plane
 from tests.engines.vllm.fakes import Request, cache
-from tests.engines.vllm.sides import Clock, Step
+from tests.engines.vllm.sides import Step
 
 TOKENS = list(range(1000, 1192))
 TRACES = ["4bf92f3577b34da6a3ce929d0e0e4736", "0af7651916cd43dd8448eb211c80319c"]

@@ -29,6 +29,8 @@ from dataplane.ipc.queue import (
     WriterGone,
 )
 from dataplane.ipc.queue.layout import RECORD_BYTES, QueueHeader
+from dataplane.ipc.queue.reader import ShmRingReader
+from dataplane.ipc.queue.ring import Side
 from dataplane.ipc.queue.stats import live_queues, queue_stats
 from dataplane.protocol.barrier import UnsupportedMachine
 from tests import threads
@@ -330,6 +332,8 @@ def test_a_waiting_reader_can_be_cancelled(queue: MessageQueue, end: Callable[[Q
 
 
 def test_a_forked_child_cannot_use_its_parents_queue(queue: MessageQueue) -> None:
+    half_made = ShmRingReader.__new__(ShmRingReader)  # as after an error while it joined
+    Side.__init__(half_made)
     with QueueReader(queue.handle()) as reader:
         child = os.fork()
         if child == 0:

@@ -26,8 +26,8 @@ from dataplane.ipc.store import (
     StoreTimeout,
     live_stores,
 )
+from dataplane.ipc.store.attachment import reopen
 from dataplane.ipc.store.locks import try_lock
-from dataplane.ipc.store.memory import reopen
 from tests.ipc.descriptors import free_descriptors, opened
 from tests.ipc.released import until_released
 from tests.ipc.store.conftest import WAIT_S

@@ -119,7 +119,7 @@ class DrivenCopyHandlers:
             try:
                 result: bytes | None = done(failed)
             except (OperationFailed, ProtocolError) as error:
-                result = self._parts.failed(request, error)
+                result = self._parts.failed(request.operation, error)
             finally:
                 self._parts.instances.copy_ended(instance)
             request.reply(result)

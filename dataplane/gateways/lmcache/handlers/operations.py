@@ -106,7 +106,7 @@ class GatewayHandlers:
 
         def ended(failed: OperationFailed | None) -> None:
             if failed is not None:
-                self._parts.failed(request, failed)
+                self._parts.failed(request.operation, failed)
             request.reply(None)
 
         self._parts.instances.register_device(

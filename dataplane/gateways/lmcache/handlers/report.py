@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from dataplane.gateways.lmcache.handlers.counters import BUCKETS_S, Counters
-from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
+from dataplane.gateways.lmcache.handlers.counters import BUCKETS_S
+from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
-from dataplane.gateways.lmcache.workers.instances import Instance, Instances
-from dataplane.gateways.lmcache.workers.named_pool import NamedPool
+from dataplane.gateways.lmcache.workers.instances import Instance
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.protocol.stats.gateways import GatewayInstance, GatewayOperation, GatewayStats
 
@@ -16,16 +15,9 @@ MAX_INSTANCES_SHOWN = 256
 MAX_CHARACTERS = 64
 
 
-def gateway_stats(
-    url: str,
-    pool: NamedPool,
-    connections: int,
-    sessions: LookupSessions,
-    instances: Instances,
-    counters: Counters,
-    now: float,
-) -> GatewayStats:
+def gateway_stats(parts: GatewayParts, url: str, connections: int, now: float) -> GatewayStats:
     """Return the gateway's current state and its totals since the process started."""
+    pool, sessions, counters = parts.pool, parts.sessions, parts.counters
     moved = counters.moved
     return GatewayStats(
         gateway=LMCACHE,
@@ -39,7 +31,7 @@ def gateway_stats(
         connections=connections,
         lookups=len(sessions),
         lookups_ended=dict(sessions.ended),
-        instances=[_shown(instance, now) for instance in islice(instances, MAX_INSTANCES_SHOWN)],
+        instances=[_shown(instance, now) for instance in islice(parts.instances, MAX_INSTANCES_SHOWN)],
         operations=[
             GatewayOperation(name, tally.requests, dict(tally.failures), round(tally.seconds, 6), list(tally.buckets))
             for name, tally in sorted(counters.tallies.items())

@@ -1,4 +1,4 @@
-"""A decoded request, and the chunks that its key names."""
+"""A decoded request, the chunks that its key names, and checks of keys."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from enum import Enum
 from functools import partial
 
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
+from dataplane.gateways.lmcache.handlers.chains import TokenChain
 from dataplane.gateways.lmcache.wire.frames import RawRequest
 from dataplane.gateways.lmcache.wire.messages import Key
 from dataplane.gateways.lmcache.wire.operations import Operation
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
-from dataplane.gateways.lmcache.workers.instances import Instance, Instances
+from dataplane.gateways.lmcache.workers.instances import Instance
 from dataplane.gateways.lmcache.workers.transfers import Transfer
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
-from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.keys import KEY_BYTES
 
 MAX_REQUEST_ID_CHARACTERS = 512
@@ -86,34 +85,6 @@ class Chunks:
         transfer = Transfer(space, start, start + count * CHUNK_TOKENS, keys[-KEY_BYTES:])
         chain = self.chain[: len(self.chain) - len(self.keys) + len(keys)]
         return Chunks(self.instance, transfer, self.tenant, keys, chain)
-
-
-def chunks_of(chains: RequestChains, instances: Instances, request: GatewayRequest, key: Key, number: int) -> Chunks:
-    """Return the chunks that a worker's key names. Raise OperationFailed, ProtocolError or TokenError on failure."""
-    check_key(key)
-    instance = instances.of(number, request.peer, request.now)
-    registered = instance.registered
-    if (key.model_name, key.world_size) != (registered.model_name, registered.world_size):
-        raise OperationFailed(
-            Reason.BAD_ARGUMENTS,
-            f"worker {number} is registered for {registered.model_name[:64]!r} of {registered.world_size}, "
-            f"got {key.model_name[:64]!r} of {key.world_size}",
-        )
-    if key.worker_id is None or not 0 <= key.worker_id < registered.world_size:
-        raise OperationFailed(
-            Reason.BAD_ARGUMENTS, f"worker_id: expected 0 to {registered.world_size - 1}, got {key.worker_id}"
-        )
-    if key.start % CHUNK_TOKENS:
-        raise OperationFailed(Reason.BAD_ARGUMENTS, f"start: expected a multiple of {CHUNK_TOKENS}, got {key.start}")
-    chain, count = chains.of(key, request.same)
-    end = whole(key.end)
-    if end > whole(count):
-        raise OperationFailed(Reason.BAD_ARGUMENTS, f"end: expected at most {count}, got {key.end}")
-    keys = chain.keys(key.start, end)
-    if len(keys) > MAX_KEYS_PER_REQUEST * KEY_BYTES:
-        raise OperationFailed(Reason.BAD_ARGUMENTS, f"expected at most {MAX_KEYS_PER_REQUEST} chunks")
-    transfer = Transfer(instance.spaces[key.worker_id], key.start, end, keys[-KEY_BYTES:])
-    return Chunks(instance, transfer, key.cache_salt, keys, chain.keys(0, end))
 
 
 def check_key(key: Key) -> None:

@@ -10,14 +10,23 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
 
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 
+RESULTS = "results"
+"""File with the results that no scheduler has fetched yet at a planned restart. A scheduler requests a look-up, and
+then its result: the data plane may be replaced between the two, and without its result the look-up would count as a
+miss."""
 MAX_LOOKUPS = 32_768
 MAX_LOOKUPS_PER_SCHEDULER = 4096
 
+_decoder = msgspec.msgpack.Decoder(list[tuple[bytes, str, int]])
 ReleaseLeases = Callable[[int, Sequence[int]], None]
 
 
@@ -195,3 +204,24 @@ class LookupSessions:
     def _end_if_done(self, lookup: LeasedLookup) -> None:
         if not lookup.locks and not lookup.waiting:
             self.end(lookup.scheduler, lookup.request_id)
+
+
+def save_results(folder: Path, results: dict[tuple[bytes, str], int]) -> None:
+    """Write the hits of look-ups, by connection and request. Results that cannot be written become misses."""
+    if not results:
+        return
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / RESULTS).write_bytes(msgspec.msgpack.encode([(*key, hits) for key, hits in results.items()]))
+
+
+def take_results(folder: Path) -> dict[tuple[bytes, str], int]:
+    """Return the results that the previous data plane saved, and delete them; empty if none can be read."""
+    path = folder / RESULTS
+    try:
+        saved = _decoder.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        saved = []
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+    return {(connection, request): hits for connection, request, hits in saved[:MAX_LOOKUPS]}

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import md5, sha256
 from pathlib import Path
-from typing import Protocol
 
 from dataplane.base.dtypes import canonical
 from dataplane.copies.copying import CopyFailed
@@ -51,54 +50,6 @@ Blocks = Sequence[Sequence[int]]
 
 Source = memoryview | int
 """The bytes of a chunk in the named segment, or the address of a GPU copy on the engine's device."""
-
-
-class Copier(Protocol):
-    """Copy chunks of one engine's cache. `begin`, `gather`, `scatter` and `finish` run on a separate thread."""
-
-    own_thread: bool
-    """Whether its copies need a thread of their own, because they wait for the engine and must not delay others."""
-
-    device_uuid: str
-    """UUID of the device with the engine's memory; empty for host memory."""
-    layout: str
-    """Layout name, equal for interchangeable chunks."""
-    dtype: str
-    chunk_bytes: int
-
-    def open(self) -> None:
-        """Open the engine's memory unless it is already open. Raise CopyFailed on failure."""
-
-    def chunks(self, blocks: Blocks, chunk_count: int) -> int:
-        """Return how many leading chunks have blocks. Raise CopyFailed for invalid block numbers."""
-
-    def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
-        """Wait, before the copies of a request, for the work that the engine enqueued before it recorded `event`.
-
-        Raise CopyFailed, also if the wait takes too long or `ended` returns True because the result is no longer
-        needed.
-        """
-
-    def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
-        """Copy a chunk out of the engine's cache. The copy is complete after `finish`. Raise CopyFailed on failure."""
-
-    def scatter(self, blocks: Blocks, chunk: int, source: Source, skip_tokens: int) -> None:
-        """Copy a chunk into the engine's cache, except blocks that end within the first `skip_tokens` of all chunks.
-
-        The copy is complete after `finish`. Raise CopyFailed on failure.
-        """
-
-    def finish(self) -> None:
-        """Complete the copies of a request, failed or not. Afterwards nothing accesses either memory. Raise
-        CopyFailed."""
-
-    def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
-        """Return the MD5 digests of the current contents of blocks of the engine's cache, one for each chunk.
-
-        The result has one list per layer, or a single list over all layers together. Raise CopyFailed on failure.
-        """
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -229,28 +180,78 @@ def _digest(groups: Sequence[TensorGroup], metadata: Sequence[Metadata]) -> str:
     return sha256(repr((shapes, layouts)).encode()).hexdigest()[:24]
 
 
-class CpuShmCopier:
-    """Copy between named POSIX segments and blocks."""
+class Copier:
+    """Copy chunks of one engine's cache. `begin`, `gather`, `scatter` and `finish` run on a separate thread."""
 
     own_thread = False
+    """Whether its copies need a thread of their own, because they wait for the engine and must not delay others."""
     device_uuid = ""
+    """UUID of the device with the engine's memory; empty for host memory."""
+
+    def __init__(
+        self, tensors: Sequence[Tensor], groups: Sequence[Group], hints: Hints | None, engine_type: str
+    ) -> None:
+        """Check the tensors. Raise MemoryUnsupported on failure."""
+        self._layouts = chunk_layouts_of([tensor.metadata for tensor in tensors], groups, hints, engine_type)
+        self.layout, self.dtype = self._layouts.layout, self._layouts.dtype
+        self.chunk_bytes = self._layouts.chunk_bytes
+
+    def open(self) -> None:
+        """Open the engine's memory unless it is already open. Raise CopyFailed on failure."""
+
+    def chunks(self, blocks: Blocks, chunk_count: int) -> int:
+        """Return how many leading chunks have blocks. Raise CopyFailed for invalid block numbers."""
+        return self._layouts.chunks(blocks, chunk_count)
+
+    def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
+        """Wait, before the copies of a request, for the work that the engine enqueued before it recorded `event`.
+
+        Raise CopyFailed, also if the wait takes too long or `ended` returns True because the result is no longer
+        needed.
+        """
+
+    def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
+        """Copy a chunk out of the engine's cache. The copy is complete after `finish`. Raise CopyFailed on failure."""
+        raise NotImplementedError
+
+    def scatter(self, blocks: Blocks, chunk: int, source: Source, skip_tokens: int) -> None:
+        """Copy a chunk into the engine's cache, except blocks that end within the first `skip_tokens` of all chunks.
+
+        The copy is complete after `finish`. Raise CopyFailed on failure.
+        """
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Complete the copies of a request, failed or not. Afterwards nothing accesses either memory. Raise
+        CopyFailed."""
+
+    def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
+        """Return the MD5 digests of the current contents of blocks of the engine's cache, one for each chunk.
+
+        The result has one list per layer, or a single list over all layers together. Raise CopyFailed on failure.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the engine's memory permanently. No copy may be running."""
+        raise NotImplementedError
+
+
+class CpuShmCopier(Copier):
+    """Copy between named POSIX segments and blocks. An engine with its cache in host memory finishes its work before it
+    sends a request, and the copies are synchronous."""
 
     def __init__(
         self, tensors: Sequence[Tensor], groups: Sequence[Group], hints: Hints | None, engine_type: str
     ) -> None:
         """Open the segments. Raise MemoryUnsupported on failure."""
-        self._layouts = chunk_layouts_of([tensor.metadata for tensor in tensors], groups, hints, engine_type)
-        self.layout, self.dtype = self._layouts.layout, self._layouts.dtype
-        self.chunk_bytes = self._layouts.chunk_bytes
+        super().__init__(tensors, groups, hints, engine_type)
         self._fds: dict[str, int] = {}
         try:
             self._files = [self._open(at, tensor) for at, tensor in enumerate(tensors)]
         except BaseException:
             self.close()
             raise
-
-    def open(self) -> None:
-        """Do nothing: the segments are already open."""
 
     def _open(self, at: int, tensor: Tensor) -> int:
         if not isinstance(tensor, CpuShm):
@@ -269,15 +270,6 @@ class CpuShmCopier:
         if not stat.S_ISREG(status.st_mode) or status.st_size < tensor.nbytes:
             raise MemoryUnsupported(f"segment {name[:64]!r} has {status.st_size} bytes, expected {tensor.nbytes}")
         return fd
-
-    def chunks(self, blocks: Blocks, chunk_count: int) -> int:
-        return self._layouts.chunks(blocks, chunk_count)
-
-    def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
-        """Do nothing: an engine with its cache in host memory finishes its work before it sends the request."""
-
-    def finish(self) -> None:
-        """Do nothing: the copies are synchronous."""
 
     def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
         for fd, offset, at, size in self._runs(blocks, chunk, 0):

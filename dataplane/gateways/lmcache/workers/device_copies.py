@@ -16,7 +16,7 @@ from dataplane.devices.paged import Planes, Runs, TensorGroup
 from dataplane.devices.runtime import HANDLE_BYTES, DeviceError, OpenedMemory, plain_uuid
 from dataplane.gateways.lmcache.wire.ipc import CpuShm, DeviceTensor, MemoryUnsupported, Tensor
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
-from dataplane.gateways.lmcache.workers.copies import Blocks, Copier, CpuShmCopier, Source, chunk_layouts_of
+from dataplane.gateways.lmcache.workers.copies import Blocks, Copier, CpuShmCopier, Source
 
 
 def copier_of(
@@ -31,7 +31,7 @@ def copier_of(
     return DeviceCopier(tensors, groups, hints, engine_type, devices)
 
 
-class DeviceCopier:
+class DeviceCopier(Copier):
     """Copy between one device and blocks. Opening and closing are slow; do not call them on the loop."""
 
     own_thread = True
@@ -45,9 +45,7 @@ class DeviceCopier:
         devices: Devices,
     ) -> None:
         """Check the tensors without opening their memory. Raise MemoryUnsupported on failure."""
-        self._layouts = chunk_layouts_of([tensor.metadata for tensor in tensors], groups, hints, engine_type)
-        self.layout, self.dtype = self._layouts.layout, self._layouts.dtype
-        self.chunk_bytes = self._layouts.chunk_bytes
+        super().__init__(tensors, groups, hints, engine_type)
         self._devices = devices
         self.device_uuid = _uuid_of(tensors)
         self._tensors: list[DeviceTensor] = []
@@ -86,9 +84,6 @@ class DeviceCopier:
         return self._opened
 
     # ---- copies
-
-    def chunks(self, blocks: Blocks, chunk_count: int) -> int:
-        return self._layouts.chunks(blocks, chunk_count)
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
         self.open()
@@ -153,7 +148,6 @@ class DeviceCopier:
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Close all opened memory permanently. No copy may be running."""
         with self._lock:
             self._closed = True
             opened, self._opened = self._opened, None

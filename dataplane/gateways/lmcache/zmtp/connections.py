@@ -29,8 +29,8 @@ from dataplane.gateways.lmcache.zmtp.sockets import (
     sorted_out,
     url_of,
 )
+from dataplane.holding import CONNECTION, LISTENER
 from dataplane.io.loop import Loop
-from dataplane.protocol.engine import CONNECTION, LISTENER
 
 MAX_CONNECTIONS = 16_384
 """Maximum number of tracked connections. Further ones are served without knowing their process."""

@@ -17,7 +17,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from dataplane.io.loop import Loop
-from dataplane.io.peers import has_exited, open_process, started_at
+from dataplane.io.peers import open_process, started_at
+from dataplane.ipc.processes import has_exited
 
 Owner = tuple[int, int]
 """pid and start time of a process, in clock ticks since boot."""

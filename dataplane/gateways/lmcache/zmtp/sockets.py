@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from dataplane.protocol.engine import CONNECTION, LISTENER
+from dataplane.holding import CONNECTION, LISTENER
 
 RECEIVE_BYTES = 1 << 20
 """Requested size of the kernel's receive buffer."""
