@@ -197,6 +197,22 @@ def close_all(fds: list[int]) -> None:
         os.close(fd)
 
 
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Return whether a process holds a lock file, as it does until it ends. Raises OSError if the file exists and
+    cannot be opened."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 # ---- the process
 
 
@@ -377,18 +393,9 @@ class Holder:
         """Return whether a data plane uses the state directory. It may be about to connect, and may serve the memory:
         marking that as released would take away its cache."""
         try:
-            fd = os.open(self._folder.path(DATA_PLANE_LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
+            return is_locked(self._folder.path(DATA_PLANE_LOCK_NAME))
         except OSError:  # the process is gone
             return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
 
     # ---- connections
 
