@@ -143,12 +143,15 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command, and escape control characters in errors, which may quote untrusted text."""
+        """Run a command. Print failures as a message, and escape control characters in it: it may quote untrusted
+        text."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
             error.message = plain(error.message, lines=True)  # type: ignore[misc]  # a copy would lose its class
             raise
+        except _failures() as error:
+            raise click.ClickException(plain(str(error), lines=True)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _COMMANDS))
@@ -159,6 +162,14 @@ class LazyGroup(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), text) for code, text in exit_codes.MEANINGS.items()])
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return the exceptions whose message is for the user. They are imported only after a failure."""
+    from app.errors import LarderError
+    from dataplane.base.settings import SettingsError
+
+    return LarderError, SettingsError
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
