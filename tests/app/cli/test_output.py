@@ -18,11 +18,10 @@ from click.testing import CliRunner, Result
 
 from app.cli import SECTIONS
 from app.cli import larder as root
-from app.cli.support.printing import table as tables
-from app.cli.support.printing.table import Column, shortened, table
-from app.cli.support.printing.terminal import wrapped
-from app.cli.support.resources import watch
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.printing import terminal
+from app.cli.support.printing.terminal import Column, cells, shortened, table, wrapped
+from app.cli.support.resources import options
+from app.cli.support.resources.options import Output, output_option, watch_option
 from tests.app.callers import create_token, guarding
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
@@ -119,18 +118,18 @@ def test_columns_are_left_out_by_priority_and_texts_end_at_words(
         (45, "name   size  owner"),
         (20, "name   size"),
     ):
-        monkeypatch.setattr(tables, "width", lambda width=width: width)
+        monkeypatch.setattr(terminal, "width", lambda width=width: width)
         table("", COLUMNS, rows)
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == expected
-        assert all(tables.cells(line) <= width for line in lines)
+        assert all(cells(line) <= width for line in lines)
     table("", COLUMNS, rows, wide=True)
     out = capsys.readouterr().out
     assert ("goes on a note" in out, "aa" in out) == (True, True)
     assert shortened("one two three", 9) == "one two…"
     assert shortened("one two three", 8) == "one two…"
     assert shortened("unbreakable", 5) == "unbr…"
-    monkeypatch.setattr(tables, "width", lambda: 24)
+    monkeypatch.setattr(terminal, "width", lambda: 24)
     table("", [Column("name", str), Column("at", lambda _: "11-26 16:21:59Z")], ["prefill-worker-of-rack-17"])
     assert capsys.readouterr().out.splitlines()[1].split("  ") == ["prefill-…rack-17", "11-26 16:21:59Z"]
 
@@ -153,14 +152,14 @@ def test_a_watched_list_appends_new_items(monkeypatch: pytest.MonkeyPatch) -> No
 
     @click.command()
     @output_option
-    @watch.watch_option
+    @watch_option
     def listing(output: Output) -> None:
         items = next(frames, None)
         if items is None:
             raise click.Abort
         output.listing("Names", {"items": items}, [Column("name", lambda item: item)], lambda item: item)
 
-    monkeypatch.setattr(watch, "POLL_S", 0.0)
+    monkeypatch.setattr(options, "POLL_S", 0.0)
     shown = CliRunner().invoke(listing, ["--watch"])
     assert shown.stdout == "Names (1)\nname\na\nNames (2)\nb\n"
     frames = iter([["a"], ["b"]])

@@ -14,12 +14,9 @@ import click
 
 from app.cli.support.api.client import call, every, stream, url_option
 from app.cli.support.keys import seconds
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.terminal import exact, say
+from app.cli.support.printing.terminal import Column, exact, say
 from app.cli.support.resources.documents import value_text
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.resources.options import Noun, Output, output_option, watch_option
 
 BROKEN = 3
 """Exit code of `verify` if the audit log was altered."""

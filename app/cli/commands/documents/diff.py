@@ -6,7 +6,7 @@ from app.cli.support import exit_codes
 from app.cli.support.api.client import url_option
 from app.cli.support.printing.terminal import say
 from app.cli.support.resources.documents import counted, document_options, is_drift, print_changes, read_files, send
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.options import Output, output_option
 
 
 @click.command()

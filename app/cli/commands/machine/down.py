@@ -11,7 +11,7 @@ import click
 from app.cli.support.machine.exit_watchdog import BEYOND_GRACE_S
 from app.cli.support.machine.left_memory import left_memory
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.options import Output, output_option
 from app.settings import Settings, load
 from app.supervisor.node_process import has_exited, pid_of
 from dataplane.base.units import format_size

@@ -182,17 +182,30 @@ def every(
     query: Mapping[str, str | Sequence[str] | None] | None = None,
     limit: int | None = None,
     cursor: str | None = None,
+    sort: str | None = None,
 ) -> Any:
-    """Return the items of all pages of a list, at most `limit`. `total` and `next_cursor` are those of the last page.
-    Raises ClickException."""
-    items: list[Any] = []
+    """Return the items of all pages of a list, at most `limit`. The other fields, such as `total` and `next_cursor`,
+    are those of the last page. Raises ClickException."""
+    read = list(pages(url, path, {"sort": sort, **(query or {})}, limit, cursor))
+    return {**read[-1], "items": [item for page in read for item in page["items"]]}
+
+
+def pages(
+    url: str | None,
+    path: str,
+    query: Mapping[str, str | Sequence[str] | None],
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Iterator[Any]:
+    """Yield the pages of a list, with at most `limit` items together. Raises ClickException."""
+    count = 0
     while True:
-        most = PAGE if limit is None else min(PAGE, limit - len(items))
-        page = call(url, "GET", path, None, {**(query or {}), "limit": str(most), "cursor": cursor})
-        items += page["items"]
-        cursor = page["next_cursor"]
-        if not cursor or (limit is not None and len(items) >= limit):
-            return {**page, "items": items}
+        most = PAGE if limit is None else min(PAGE, limit - count)
+        page = call(url, "GET", path, None, {**query, "limit": str(most), "cursor": cursor})
+        yield page
+        count, cursor = count + len(page["items"]), page["next_cursor"]
+        if not cursor or (limit is not None and count >= limit):
+            return
 
 
 def find(url: str | None, path: str) -> Any:
