@@ -274,14 +274,6 @@ def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
     assert sentence == expected
 
 
-def test_a_command_without_a_larder_reports_it() -> None:
-    done = subprocess.run(
-        [*LARDER, "status", "--url", f"http://127.0.0.1:{free_port()}"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 6
-    assert "start one with 'larder up'" in done.stderr
-
-
 def test_print_config_starts_nothing(tmp_path: Path) -> None:
     environ = {**os.environ, "LARDER_STATE_DIR": str(tmp_path / "state"), "LARDER_POOL_BYTES": "4GiB"}
     done = subprocess.run([*LARDER, "up", "--print-config"], env=environ, capture_output=True, text=True, timeout=60)
