@@ -45,7 +45,7 @@ from app.http.routes.records import (
 from app.http.routes.usage.reports import get_usage
 from app.http.routes.views import alerts, overview, series
 from app.http.routes.views.events import list_events
-from app.http.routes.views.health import fleet_healthz, healthz, readyz
+from app.http.routes.views.health import get_fleet_health, get_health, get_ready
 from app.http.routes.views.metrics import metrics
 from app.http.routes.views.snapshot import get_snapshot
 from app.http.routes.views.stream import EventMessages, stream_events
@@ -189,7 +189,7 @@ def routed(settings: AppSettings) -> Litestar:
     )
     app = Litestar(
         route_handlers=[
-            *(api, docs, manual, manual_start, healthz, fleet_healthz, readyz, metrics, home, page),
+            *(api, docs, manual, manual_start, get_health, get_fleet_health, get_ready, metrics, home, page),
             *([objects.router] if settings.lmcache_api else []),
         ],
         middleware=[_admitted],
