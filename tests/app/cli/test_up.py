@@ -229,8 +229,8 @@ def failed(folder: Path, **environ: str) -> list[str]:
 def test_an_impossible_start_is_one_sentence_and_exit_code_1(
     socket_dir: Path, environ: dict[str, str], sentence: str
 ) -> None:
-    (said,) = failed(socket_dir, **environ)
-    assert sentence in said
+    (reported,) = failed(socket_dir, **environ)
+    assert sentence in reported
 
 
 def test_a_public_address_is_refused_until_a_token_exists(socket_dir: Path) -> None:
