@@ -236,7 +236,7 @@ def groups_for(alert: str) -> list[dict[str, Any]]:
     ]
 
 
-def tested(alert: str, case: Case, series: Series) -> dict[str, Any]:
+def rule_test(alert: str, case: Case, series: Series) -> dict[str, Any]:
     expected = [expectation(RULE[alert], case.labels)] if series is case.fires else []
     return {
         "interval": f"{case.step}m",
@@ -258,7 +258,7 @@ def test_every_alert_has_a_case() -> None:
     ("alert", "case"), [*CASES.items(), *FURTHER.items()], ids=[*CASES, *(f"{name}-2" for name in FURTHER)]
 )
 def test_an_alert_fires_and_does_not_fire_just_below(alert: str, case: Case, tmp_path: Path) -> None:
-    tests = [tested(alert, case, series) for series in (case.fires, case.below, *case.also_below)]
+    tests = [rule_test(alert, case, series) for series in (case.fires, case.below, *case.also_below)]
     rules, file = tmp_path / "rules.yml", tmp_path / "case.yml"
     rules.write_text(yaml.safe_dump({"groups": groups_for(alert)}), encoding="utf-8")
     cases = {

@@ -43,7 +43,7 @@ def checked(tool: str, *arguments: str | Path, text: str = "") -> str:
 def running(
     log: Path, *command: str | Path, group: bool = False, **environ: str
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program. It must end well at the SIGTERM that it gets, with its process group if so, unless it was killed."""
+    """Run a program, which must end well at SIGTERM unless the test ended it; with `group`, all of its group get it."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, env=clean_environ(**environ), cwd=log.parent, stdout=output, stderr=output, start_new_session=True

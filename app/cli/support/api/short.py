@@ -22,7 +22,7 @@ def whole(url: str | None, field: str, given: str) -> str:
     if not MIN <= len(short) < DIGITS[field] or _HEX.fullmatch(short) is None:
         return given
     blocks = (block for page in pages(url, "/api/v1/blocks", {}) for block in page["items"])
-    found = sorted({block[field] for block in blocks if block[field].startswith(short)})
+    found: list[str] = sorted({block[field] for block in blocks if block[field].startswith(short)})
     if not found:
         raise NothingFound(f"no cached block has a {field} that begins with {short}")
     if len(found) > 1:
