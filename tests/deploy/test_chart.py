@@ -458,7 +458,7 @@ def container(
 
     arguments = map(here, pod(manifest)["containers"][0]["args"])
     given = environment_of(manifest) | environ
-    return running(log, LARDER, *arguments, **{name: here(value) for name, value in given.items()})
+    return running(log, LARDER, *arguments, environ={name: here(value) for name, value in given.items()})
 
 
 def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any, socket_dir: Path) -> None:

@@ -21,7 +21,6 @@ import yaml
 
 from dataplane.memory.named import PREFIX
 from tests.app.command import run
-from tests.dataplane.plane import wait_for
 from tests.deploy.tools import ROOT, declared, read_metrics, require_tool, running
 from tests.environ import clean_environ
 from tests.free_port import free_port
@@ -51,7 +50,12 @@ def test_panels_read_metrics_that_exist() -> None:
 
 
 def settled(holds: Callable[[], Any], what: str) -> Any:
-    return wait_for(lambda: holds() or time.sleep(0.2), what, 120)
+    """Wait for something, and leave Prometheus some time between two looks."""
+    deadline = time.monotonic() + 120
+    while not (found := holds()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+    return found
 
 
 class Receiver(ThreadingHTTPServer):
@@ -92,7 +96,7 @@ class Stack:
             "LARDER_KV_EVENTS_URL": f"tcp://127.0.0.1:{free_port()}",
         }
         demo = ("-m", "app.demo", "--rate", "60", "--state-dir", folder / "state")
-        enter(running(folder / "demo.log", sys.executable, *demo, **environ))
+        enter(running(folder / "demo.log", sys.executable, *demo, environ=environ))
         self.api = enter(httpx.Client(base_url=self.url, trust_env=False, timeout=60))
         config = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
         config["route"] |= {"group_wait": "1s", "group_interval": "2s"}

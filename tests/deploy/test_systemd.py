@@ -168,7 +168,7 @@ def service(unit: Path, overrides: dict[str, str], log: Path) -> AbstractContext
     """Run the unit's command as its service does, with `overrides` as its EnvironmentFile."""
     (command,) = settings_of(unit)["ExecStart"]
     arguments = command.replace("/bin/true", str(LARDER)).split()
-    return running(log, *arguments, group=True, **environment_of(unit) | overrides)
+    return running(log, *arguments, environ=environment_of(unit) | overrides, group=True)
 
 
 def test_the_cache_outlives_a_restart_or_a_kill_of_either_service(

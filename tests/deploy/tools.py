@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def checked(tool: str, *arguments: str | Path, text: str = "") -> str:
 
 @contextmanager
 def running(
-    log: Path, *command: str | Path, group: bool = False, **environ: str
+    log: Path, *command: str | Path, environ: Mapping[str, str] = {}, group: bool = False
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a program, which must end well at SIGTERM unless the test ended it; with `group`, all of its group get it."""
     with log.open("ab") as output:

@@ -70,6 +70,17 @@ KEYS = st.one_of(
     st.integers(0, 20).map(lambda count: make.packed(make.keys(count))),
     st.just(make.packed(make.keys(2)) * 2),
 )
+FUZZED: tuple[type[msgspec.Struct], ...] = (
+    Hello,
+    DescribeNode,
+    Invalidate,
+    LookupChain,
+    ListBlocks,
+    Verify,
+    Move,
+    Trace,
+    Resize,
+)
 MESSAGES = st.one_of(
     SNAPSHOTS,
     st.builds(Bodies, TEXT, st.dictionaries(TEXT, st.binary(max_size=64), max_size=3)).map(encode),
@@ -87,7 +98,7 @@ MESSAGES = st.one_of(
     st.builds(PrefixKeys, TEXT, TEXT).map(encode),
     st.builds(Trace, TEXT, st.floats(), INTEGERS).map(encode),
     st.builds(Resize, TEXT, st.one_of(st.integers(-1, 64 << 20), st.just(2**62))).map(encode),
-    *map(any_of, (Hello, DescribeNode, Invalidate, LookupChain, ListBlocks, Verify, Move, Trace, Resize)),
+    *[any_of(kind) for kind in FUZZED],
     st.tuples(st.sampled_from(OPS), st.dictionaries(TEXT, PIECES, max_size=5)).map(
         lambda each: msgspec.msgpack.encode({**each[1], "op": each[0]})
     ),
