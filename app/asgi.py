@@ -18,7 +18,6 @@ from app.compose import Parts
 from app.errors import LarderError
 from app.http.body import StrictRequest
 from app.http.description import DescribedOperation
-from app.http.docs import docs
 from app.http.manual import manual, manual_start
 from app.http.middleware.conditional import ConditionalResponses
 from app.http.middleware.stack import MiddlewareStack
@@ -49,7 +48,7 @@ from app.http.routes.views.health import get_fleet_health, get_health, get_ready
 from app.http.routes.views.metrics import metrics
 from app.http.routes.views.snapshot import get_snapshot
 from app.http.routes.views.stream import EventMessages, stream_events
-from app.http.web import WebFiles, home, page
+from app.http.web import WebFiles, docs, home, page
 from app.runtime import BackgroundTasks
 from app.settings import AppSettings, Settings
 from dataplane.base import tracing
