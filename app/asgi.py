@@ -18,7 +18,6 @@ from app.compose import Parts
 from app.errors import LarderError
 from app.http.body import StrictRequest
 from app.http.description import DescribedOperation
-from app.http.docs import docs
 from app.http.manual import manual, manual_start
 from app.http.middleware.conditional import ConditionalResponses
 from app.http.middleware.stack import MiddlewareStack
@@ -45,11 +44,11 @@ from app.http.routes.records import (
 from app.http.routes.usage.reports import get_usage
 from app.http.routes.views import alerts, overview, series
 from app.http.routes.views.events import list_events
-from app.http.routes.views.health import fleet_healthz, healthz, readyz
+from app.http.routes.views.health import get_fleet_health, get_health, get_ready
 from app.http.routes.views.metrics import metrics
 from app.http.routes.views.snapshot import get_snapshot
 from app.http.routes.views.stream import EventMessages, stream_events
-from app.http.web import WebFiles, home, page
+from app.http.web import WebFiles, docs, home, page
 from app.runtime import BackgroundTasks
 from app.settings import AppSettings, Settings
 from dataplane.base import tracing
@@ -189,7 +188,7 @@ def routed(settings: AppSettings) -> Litestar:
     )
     app = Litestar(
         route_handlers=[
-            *(api, docs, manual, manual_start, healthz, fleet_healthz, readyz, metrics, home, page),
+            *(api, docs, manual, manual_start, get_health, get_fleet_health, get_ready, metrics, home, page),
             *([objects.router] if settings.lmcache_api else []),
         ],
         middleware=[_admitted],

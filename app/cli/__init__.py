@@ -11,88 +11,81 @@ from app import __version__
 from app.cli.support import exit_codes
 from dataplane.base.visible import plain
 
-_COMMANDS = {
-    "up": ("app.cli.commands.machine.up:up", "Start Larder: API, dashboard and data plane."),
-    "down": ("app.cli.commands.machine.down:down", "Stop Larder and release its cache."),
-    "restart": ("app.cli.commands.machine.restart:restart", "Replace the processes and keep the cache."),
-    "status": ("app.cli.commands.views.status:status", "Show nodes, pool, tenants and pins."),
-    "why": ("app.cli.commands.views.why:why", "Show what is wrong with a tenant or node, and the most likely cause."),
-    "alerts": ("app.cli.commands.views.alerts:alerts", "List the alerts that Alertmanager or Grafana sent."),
-    "top": ("app.cli.commands.views.top:top", "Show nodes, tenants, pins and rates, live."),
-    "series": ("app.cli.commands.views.series:series", "Show figures over time, and what happened meanwhile."),
-    "quotas": ("app.cli.commands.records.quotas:quotas", "Manage quotas of tenants."),
-    "tenants": ("app.cli.commands.records.tenants:tenants", "Manage tenants with cached blocks or a quota."),
-    "pins": ("app.cli.commands.records.pins:pins", "Manage pinned prefixes."),
-    "tokenizers": (
-        "app.cli.commands.records.tokenizers:tokenizers",
-        "Manage tokenizers, for pins and look-ups by text.",
-    ),
-    "policies": ("app.cli.commands.records.policies:policies", "Manage eviction policies."),
-    "prefixes": ("app.cli.commands.records.prefixes:prefixes", "List the most served prefixes of the last hour."),
-    "login": ("app.cli.commands.access.login:login", "Log in to a Larder and store the token."),
-    "logout": ("app.cli.commands.access.login:logout", "Delete the stored token."),
-    "whoami": ("app.cli.commands.access.login:whoami", "Show the current identity."),
-    "context": ("app.cli.commands.access.context:context", "Manage contexts: servers by name."),
-    "tokens": ("app.cli.commands.access.tokens:tokens", "Manage API tokens."),
-    "ceilings": ("app.cli.commands.records.ceilings:ceilings", "Manage the ceilings of tenants."),
-    "events": ("app.cli.commands.views.events:events", "List events, newest first."),
-    "pushes": ("app.cli.commands.fleet.pushes:pushes", "List pushes to nodes and their answers."),
-    "managers": ("app.cli.commands.fleet.managers:managers", "List managers that share the database."),
-    "audit": ("app.cli.commands.access.audit:audit", "List, export and verify the audit log."),
-    "blocks": ("app.cli.commands.cache.blocks:blocks", "List cached blocks."),
-    "lookup": ("app.cli.commands.cache.actions:lookup", "Show how much of a prefix each node would serve."),
-    "locate": ("app.cli.commands.cache.actions:locate", "Show which nodes hold a prefix, best first."),
-    "invalidate": ("app.cli.commands.cache.actions:invalidate", "Make blocks unreadable at once."),
-    "demote": ("app.cli.commands.cache.actions:demote", "Make blocks the first victims."),
-    "verify": ("app.cli.commands.cache.actions:verify", "Verify blocks against their checksums."),
-    "move": ("app.cli.commands.cache.actions:move", "Move blocks between memory and tiers."),
-    "compress": ("app.cli.commands.cache.actions:compress", "Encode the blocks of a tier again."),
-    "clear": ("app.cli.commands.cache.actions:clear", "Drop everything that is cached."),
-    "export": ("app.cli.commands.documents.export:export", "Print records as a document."),
-    "diff": ("app.cli.commands.documents.diff:diff", "Show what applying documents would change."),
-    "apply": ("app.cli.commands.documents.apply:apply", "Apply documents."),
-    "nodes": ("app.cli.commands.fleet.nodes:nodes", "Manage nodes: join tokens, labels, draining, size."),
-    "engines": ("app.cli.commands.fleet.engines:engines", "Manage processes that attached to nodes."),
-    "manager-key": (
-        "app.cli.commands.fleet.manager_key:manager_key",
-        "Manage the key that authenticates this management plane.",
-    ),
-    "dataplane": (
-        "app.cli.commands.machine.passthrough:dataplane",
-        "Run only a data plane, which joins a fleet with a token.",
-    ),
-    "holder": ("app.cli.commands.machine.holder:holder", "Hold the memory of a data plane, as a service of its own."),
-    "usage": ("app.cli.commands.usage.usage:usage", "Report usage by tenant."),
-    "rates": ("app.cli.commands.usage.usage:rates", "Manage prefill rates without the cache."),
-    "doctor": ("app.cli.commands.machine.doctor:doctor", "Check this machine and suggest fixes."),
-    "db": ("app.cli.commands.machine.db:db", "Manage the database: upgrade, check, back up, restore."),
-    "tiers": ("app.cli.commands.records.tiers:tiers", "Manage tiers; check directories of disk tiers."),
-    "ipc": ("app.cli.commands.machine.ipc:ipc", "Show the queues and stores in shared memory of this user."),
-    "size": ("app.cli.commands.machine.size:size", "Show how many bytes a token of a model takes."),
-    "trace": ("app.cli.commands.cache.trace:trace", "Record what engines request."),
-    "install": ("app.cli.commands.machine.install:install", "Install Larder as services of this machine."),
-    "version": ("app.cli.commands.views.version:version", "Show the versions of client, server and nodes."),
-    "completion": ("app.cli.commands.machine.completion:completion", "Print a completion script for a shell."),
-    "openapi": ("app.cli.commands.machine.openapi:openapi", "Print the API's description as JSON."),
-    "replay": ("app.cli.commands.machine.passthrough:replay", "Replay a request trace against a data plane."),
-    "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a synthetic load."),
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run": {
+        "up": ("machine.up", "Start Larder: API, dashboard and data plane."),
+        "down": ("machine.down", "Stop Larder and release its cache."),
+        "restart": ("machine.restart", "Replace the processes and keep the cache."),
+        "demo": ("machine.passthrough", "Start Larder with a synthetic load."),
+        "dataplane": ("machine.passthrough", "Run only a data plane, which joins a fleet with a token."),
+        "holder": ("machine.holder", "Hold the memory of a data plane, as a service of its own."),
+        "install": ("machine.install", "Install Larder as services of this machine."),
+    },
+    "Look": {
+        "status": ("views.status", "Show nodes, pool, tenants and pins."),
+        "why": ("views.why", "Show what is wrong with a tenant or node, and the most likely cause."),
+        "alerts": ("views.alerts", "List the alerts that Alertmanager or Grafana sent."),
+        "top": ("views.top", "Show nodes, tenants, pins and rates, live."),
+        "series": ("views.series", "Show figures over time, and what happened meanwhile."),
+        "events": ("views.events", "List events, newest first."),
+        "usage": ("usage.usage", "Report usage by tenant."),
+        "doctor": ("machine.doctor", "Check this machine and suggest fixes."),
+        "version": ("views.version", "Show the versions of client, server and nodes."),
+    },
+    "Records": {
+        "quotas": ("records.quotas", "Manage quotas of tenants."),
+        "tenants": ("records.tenants", "Manage tenants with cached blocks or a quota."),
+        "pins": ("records.pins", "Manage pinned prefixes."),
+        "policies": ("records.policies", "Manage eviction policies."),
+        "tiers": ("records.tiers", "Manage tiers; check directories of disk tiers."),
+        "ceilings": ("records.ceilings", "Manage the ceilings of tenants."),
+        "rates": ("usage.usage", "Manage prefill rates without the cache."),
+        "tokenizers": ("records.tokenizers", "Manage tokenizers, for pins and look-ups by text."),
+    },
+    "Documents": {
+        "export": ("documents.export", "Print records as a document."),
+        "diff": ("documents.apply", "Show what applying documents would change."),
+        "apply": ("documents.apply", "Apply documents."),
+    },
+    "Cached blocks": {
+        "prefixes": ("records.prefixes", "List the most served prefixes of the last hour."),
+        "blocks": ("cache.blocks", "List cached blocks."),
+        "lookup": ("cache.actions", "Show how much of a prefix each node would serve."),
+        "locate": ("cache.actions", "Show which nodes hold a prefix, best first."),
+        "verify": ("cache.actions", "Verify blocks against their checksums."),
+        "invalidate": ("cache.actions", "Make blocks unreadable at once."),
+        "demote": ("cache.actions", "Make blocks the first victims."),
+        "move": ("cache.actions", "Move blocks between memory and tiers."),
+        "compress": ("cache.actions", "Encode the blocks of a tier again."),
+        "clear": ("cache.actions", "Drop everything that is cached."),
+    },
+    "Fleet": {
+        "nodes": ("fleet.nodes", "Manage nodes: join tokens, labels, draining, size."),
+        "engines": ("fleet.engines", "Manage processes that attached to nodes."),
+        "pushes": ("fleet.pushes", "List pushes to nodes and their answers."),
+        "managers": ("fleet.managers", "List managers that share the database."),
+        "manager-key": ("fleet.manager_key", "Manage the key that authenticates this management plane."),
+    },
+    "Access": {
+        "login": ("access.login", "Log in to a Larder and store the token."),
+        "logout": ("access.login", "Delete the stored token."),
+        "whoami": ("access.login", "Show the current identity."),
+        "context": ("access.context", "Manage contexts: servers by name."),
+        "tokens": ("access.tokens", "Manage API tokens."),
+        "audit": ("access.audit", "List, export and verify the audit log."),
+    },
+    "Tools": {
+        "db": ("machine.db", "Manage the database: upgrade, check, back up, restore."),
+        "ipc": ("machine.ipc", "Show the queues and stores in shared memory of this user."),
+        "size": ("machine.size", "Show how many bytes a token of a model takes."),
+        "trace": ("cache.trace", "Record what engines request."),
+        "replay": ("machine.passthrough", "Replay a request trace against a data plane."),
+        "openapi": ("machine.openapi", "Print the API's description as JSON."),
+        "completion": ("machine.completion", "Print a completion script for a shell."),
+    },
 }
-
-
-SECTIONS = {
-    "Run": ("up", "down", "restart", "demo", "dataplane", "holder", "install"),
-    "Look": ("status", "why", "alerts", "top", "series", "events", "usage", "doctor", "version"),
-    "Records": ("quotas", "tenants", "pins", "policies", "tiers", "ceilings", "rates", "tokenizers"),
-    "Documents": ("export", "diff", "apply"),
-    "Cached blocks": (
-        *("prefixes", "blocks", "lookup", "locate", "verify"),
-        *("invalidate", "demote", "move", "compress", "clear"),
-    ),
-    "Fleet": ("nodes", "engines", "pushes", "managers", "manager-key"),
-    "Access": ("login", "logout", "whoami", "context", "tokens", "audit"),
-    "Tools": ("db", "ipc", "size", "trace", "replay", "openapi", "completion"),
-}
-"""Names of the commands as `--help` lists them."""
+"""The commands as `--help` lists them, each with its module in `commands` and its help."""
+_COMMANDS = {name: command for commands in SECTIONS.values() for name, command in commands.items()}
 _ALIASES = {
     "quota": "quotas",
     "pin": "pins",
@@ -130,8 +123,8 @@ class LazyGroup(click.Group):
         cmd_name = _ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in _COMMANDS:
             return None
-        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
+        module = import_module(f"app.cli.commands.{_COMMANDS[cmd_name][0]}")
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
@@ -143,22 +136,33 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command, and escape control characters in errors, which may quote untrusted text."""
+        """Run a command. Print failures as a message, and escape control characters in it: it may quote untrusted
+        text."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
             error.message = plain(error.message, lines=True)  # type: ignore[misc]  # a copy would lose its class
             raise
+        except _failures() as error:
+            raise click.ClickException(plain(str(error), lines=True)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _COMMANDS))
-        for section, names in SECTIONS.items():
+        for section, commands in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl([(name.ljust(width), _COMMANDS[name][1]) for name in names])
+                formatter.write_dl([(name.ljust(width), about) for name, (_, about) in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), text) for code, text in exit_codes.MEANINGS.items()])
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return the exceptions whose message is for the user. They are imported only after a failure."""
+    from app.errors import LarderError
+    from dataplane.base.settings import SettingsError
+
+    return LarderError, SettingsError
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

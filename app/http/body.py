@@ -32,7 +32,7 @@ _MEDIA_TYPES = {False: ("application/json",), True: (MERGE_PATCH, "application/j
 
 
 class StrictRequest(Request[Any, Any, State]):
-    """A request that decodes its body as the type that the handler names in `opt={"body": …}`."""
+    """A request that decodes its body as the type of the handler's `data`."""
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the parts of the body, and count them until the request is answered. Raises TooManyRequests and

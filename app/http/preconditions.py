@@ -1,8 +1,9 @@
-"""The request headers `If-Match` and `If-None-Match`."""
+"""The headers `ETag` of a record, and `If-Match` and `If-None-Match` of requests that change it."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
 
+from litestar import Response
 from litestar.params import HeaderParameter
 
 from app.errors import Malformed
@@ -19,7 +20,25 @@ IfMatch = Annotated[
 IfNoneMatch = Annotated[
     str | None, HeaderParameter(name="If-None-Match", description="`*`: only if the record does not exist yet.")
 ]
+PRECONDITIONS = ("malformed", "invalid", "precondition-failed", "precondition-required")
+"""Codes of a DELETE."""
+WRITES = (*PRECONDITIONS, "conflict")
+"""Codes of a PUT or PATCH."""
 _TAG = re.compile(r'\s*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")\s*', re.ASCII)
+
+
+class Tagged(Protocol):
+    """A record with its ETag."""
+
+    @property
+    def etag(self) -> str: ...
+
+
+A = TypeVar("A", bound=Tagged)
+
+
+def with_etag(answer: A, *, created: bool = False) -> Response[A]:
+    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
 
 
 def expected(if_match: str | None, if_none_match: str | None = None) -> Precondition:

@@ -1,4 +1,5 @@
-"""Serve the built dashboard. Its pages are fragments of one page, such as `/#/nodes`; `/nodes` is redirected there."""
+"""Serve the built dashboard, and Swagger UI beside it. The dashboard's pages are fragments of one page, such as
+`/#/nodes`; `/nodes` is redirected there."""
 
 import mimetypes
 from pathlib import Path
@@ -33,9 +34,21 @@ NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Lard
 <h1>Larder is running</h1><p>The dashboard is not built: run <code>make web</code>, then load this page again.
 <p>The API is at <a href="/api/v1/overview">/api/v1/overview</a>.</html>
 """
+DOCS_NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Larder's API</title>
+<p>This page is not built: run <code>make web</code>, then load it again. The description itself is at
+<a href="/api/openapi.json">/api/openapi.json</a>.</html>
+"""
 IMMUTABLE = "public, max-age=31536000, immutable"
 # Fixed here because some machines map .js to text/plain.
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+
+
+@get("/api/docs", include_in_schema=False, opt={"role": "anyone"})
+async def docs(web_files: NamedDependency[WebFiles]) -> Response[bytes]:
+    """Return Swagger UI, which `make web` places beside the dashboard."""
+    file = web_files.find("swagger/index.html")
+    body = DOCS_NOT_BUILT if file is None else file.read_bytes()
+    return Response(body, media_type="text/html", headers={"Cache-Control": "no-cache"})
 
 
 @get("/", include_in_schema=False, opt={"role": "anyone"})

@@ -3,7 +3,7 @@
 The number of pin labels is bounded: the 50 pins of the tier `gpu` with the most GPU copies, and `other` for the rest.
 """
 
-from app.observe.page import C, G, MetricDeclaration, MetricsPage
+from app.observe.page import MetricsPage, counter, gauge
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pins import PinStats
 
@@ -12,58 +12,47 @@ PIN_LABELS = 50
 OTHER = "other"
 _POOL = ("node", "device")
 POOLS = {
-    "capacity_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_capacity_bytes", G, "Memory of the GPU that GPU copies may use.", _POOL
+    "capacity_bytes": gauge("larder_gpu_copy_pool_capacity_bytes", "Memory of the GPU that GPU copies may use.", _POOL),
+    "used_bytes": gauge(
+        "larder_gpu_copy_pool_used_bytes", "Memory of the GPU that is in use, in whole extents.", _POOL
     ),
-    "used_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_used_bytes", G, "Memory of the GPU that is in use, in whole extents.", _POOL
+    "gpu_copies": gauge("larder_gpu_copy_pool_gpu_copies", "Blocks that engines may read on the GPU.", _POOL),
+    "gpu_copy_bytes": gauge(
+        "larder_gpu_copy_pool_gpu_copy_bytes", "Bytes of blocks that engines may read on the GPU.", _POOL
     ),
-    "gpu_copies": MetricDeclaration(
-        "larder_gpu_copy_pool_gpu_copies", G, "Blocks that engines may read on the GPU.", _POOL
-    ),
-    "gpu_copy_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_gpu_copy_bytes", G, "Bytes of blocks that engines may read on the GPU.", _POOL
-    ),
-    "wanted": MetricDeclaration(
+    "wanted": gauge(
         "larder_gpu_copy_pool_wanted_blocks",
-        G,
         "Blocks in the node's pool that pins require on the GPU and that engines there could read.",
         _POOL,
     ),
-    "copying": MetricDeclaration("larder_gpu_copy_pool_copying_blocks", G, "Blocks that are being copied.", _POOL),
-    "leaving_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_leaving_bytes", G, "Bytes of withdrawn GPU copies that an engine still uses.", _POOL
+    "copying": gauge("larder_gpu_copy_pool_copying_blocks", "Blocks that are being copied.", _POOL),
+    "leaving_bytes": gauge(
+        "larder_gpu_copy_pool_leaving_bytes", "Bytes of withdrawn GPU copies that an engine still uses.", _POOL
     ),
-    "readers": MetricDeclaration("larder_gpu_copy_pool_readers", G, "Engines that have mapped the pool.", _POOL),
-    "copied_blocks": MetricDeclaration("larder_gpu_copy_pool_copied_blocks", C, "Blocks copied to the GPU.", _POOL),
-    "copied_bytes": MetricDeclaration("larder_gpu_copy_pool_copied_bytes", C, "Bytes copied to the GPU.", _POOL),
-    "evicted_blocks": MetricDeclaration(
+    "readers": gauge("larder_gpu_copy_pool_readers", "Engines that have mapped the pool.", _POOL),
+    "copied_blocks": counter("larder_gpu_copy_pool_copied_blocks", "Blocks copied to the GPU.", _POOL),
+    "copied_bytes": counter("larder_gpu_copy_pool_copied_bytes", "Bytes copied to the GPU.", _POOL),
+    "evicted_blocks": counter(
         "larder_gpu_copy_pool_evicted_blocks",
-        C,
         "GPU copies that were removed, to make room or because their pin expired.",
         _POOL,
     ),
-    "read_blocks": MetricDeclaration(
-        "larder_gpu_copy_pool_read_blocks", C, "GPU copies that the data plane itself copied to engines.", _POOL
+    "read_blocks": counter(
+        "larder_gpu_copy_pool_read_blocks", "GPU copies that the data plane itself copied to engines.", _POOL
     ),
-    "failed_copies": MetricDeclaration(
-        "larder_gpu_copy_pool_failed_copies", C, "Copies to the GPU that failed.", _POOL
-    ),
+    "failed_copies": counter("larder_gpu_copy_pool_failed_copies", "Copies to the GPU that failed.", _POOL),
 }
-PROBLEM = MetricDeclaration(
-    "larder_gpu_copy_pool_problem", G, "1 while the pool is smaller than its capacity or unusable, else 0.", _POOL
+PROBLEM = gauge(
+    "larder_gpu_copy_pool_problem", "1 while the pool is smaller than its capacity or unusable, else 0.", _POOL
 )
 _PIN = ("node", "pin")
 PINS = {
-    "gpu_copies": MetricDeclaration(
-        "larder_pin_gpu_copies", G, "GPU copies of the blocks of a pin of the tier gpu, on all GPUs.", _PIN
+    "gpu_copies": gauge(
+        "larder_pin_gpu_copies", "GPU copies of the blocks of a pin of the tier gpu, on all GPUs.", _PIN
     ),
-    "gpu_copy_bytes": MetricDeclaration(
-        "larder_pin_gpu_copy_bytes", G, "Bytes of the GPU copies of a pin of the tier gpu.", _PIN
-    ),
-    "gpu_copies_wanted": MetricDeclaration(
+    "gpu_copy_bytes": gauge("larder_pin_gpu_copy_bytes", "Bytes of the GPU copies of a pin of the tier gpu.", _PIN),
+    "gpu_copies_wanted": gauge(
         "larder_pin_gpu_copies_wanted",
-        G,
         "GPU copies that a gpu pin would have with unlimited memory: of each block on each GPU whose engines read it.",
         _PIN,
     ),
@@ -73,12 +62,10 @@ PINS = {
 def add(page: MetricsPage, stats: NodeStats) -> None:
     """Add the samples of one node."""
     for pool in stats.gpu_copy_pools[:POOL_LABELS]:
-        for name, declared in POOLS.items():
-            page.add(declared, getattr(pool, name), stats.node, pool.device)
+        page.add_fields(POOLS, pool, stats.node, pool.device)
         page.add(PROBLEM, pool.problem != "", stats.node, pool.device)
     for pin in _bounded(stats.pins):
-        for name, declared in PINS.items():
-            page.add(declared, getattr(pin, name), stats.node, pin.name)
+        page.add_fields(PINS, pin, stats.node, pin.name)
 
 
 def _bounded(pins: list[PinStats]) -> list[PinStats]:

@@ -5,23 +5,23 @@ engines copy by themselves (stores, retrieves, loaded chunks); Larder fills them
 without an exact counterpart are omitted: the same name with another meaning would be worse than none.
 """
 
-from app.observe.page import C, G, MetricDeclaration, MetricsPage
+from app.observe.page import NODE, MetricDeclaration, MetricsPage, counter, gauge
 from dataplane.protocol.stats.gateways import GatewayOperation, GatewayStats
 from dataplane.protocol.stats.node import NodeStats
 
 _L1 = ("node", "l1_tag")
 _L1_BYTES = ("node", "l1_tag", "backend")
 _DEVICE = ("node", "device")
-_NODE = ("node",)
+_NODE = NODE
 TAG, BACKEND, DEVICE = "_default", "dram", "cpu"
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...] = _NODE) -> MetricDeclaration:
-    return MetricDeclaration(f"lmcache_mp_{name}", C, text, labels)
+    return counter(f"lmcache_mp_{name}", text, labels)
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...] = _NODE) -> MetricDeclaration:
-    return MetricDeclaration(f"lmcache_mp_{name}", G, text, labels)
+    return gauge(f"lmcache_mp_{name}", text, labels)
 
 
 WRITTEN = _counter("l1_write_chunks", "Chunks that clients stored (LMCache's name).", _L1)

@@ -5,123 +5,101 @@ from collections.abc import Mapping, Sequence
 from app.observe import process_metrics
 from app.observe.bounded import OTHER
 from app.observe.metric_sources import MetricSources
-from app.observe.page import C, G, H, MetricDeclaration, MetricsPage
+from app.observe.page import NODE, MetricsPage, counter, gauge, histogram
 from dataplane.base import tracing
 
 PIN_LABELS = 50
 ALERT_LABELS = 50
-COLD = MetricDeclaration(
+COLD = gauge(
     "larder_cache_cold",
-    G,
     "1 while a cache that lost its blocks at its start, not on purpose, holds less than half of the lost bytes.",
-    ("node",),
+    NODE,
 )
-EMPTY_PINS = MetricDeclaration(
-    "larder_pin_holds_nothing",
-    G,
-    "1 for each guaranteed or permanent pin without a cached block on any node.",
-    ("pin",),
+EMPTY_PINS = gauge(
+    "larder_pin_holds_nothing", "1 for each guaranteed or permanent pin without a cached block on any node.", ("pin",)
 )
-NODES = MetricDeclaration("larder_nodes", G, "Known nodes by their state.", ("state",))
-UP = MetricDeclaration("larder_node_up", G, "1 when the node was heard from in the last seconds, else 0.", ("node",))
-DESIRED = MetricDeclaration("larder_desired_generation", G, "Newest generation in the database.", ("type",))
-REQUESTS = MetricDeclaration(
+NODES = gauge("larder_nodes", "Known nodes by their state.", ("state",))
+UP = gauge("larder_node_up", "1 when the node was heard from in the last seconds, else 0.", NODE)
+DESIRED = gauge("larder_desired_generation", "Newest generation in the database.", ("type",))
+REQUESTS = counter(
     "larder_http_requests",
-    C,
     "Answered HTTP requests. The route is a template, or unmatched if no route has the path.",
     ("method", "route", "status"),
 )
-REQUEST_SECONDS = MetricDeclaration(
-    "larder_http_request_seconds", H, "Duration of HTTP requests, without event streams.", ("method", "route")
+REQUEST_SECONDS = histogram(
+    "larder_http_request_seconds", "Duration of HTTP requests, without event streams.", ("method", "route")
 )
-PUSH_SECONDS = MetricDeclaration(
+PUSH_SECONDS = histogram(
     "larder_push_seconds",
-    H,
     "Time that the node took to acknowledge pushes of this manager, bodies included.",
     ("node", "type"),
 )
-DATABASE_SECONDS = MetricDeclaration(
+DATABASE_SECONDS = histogram(
     "larder_database_seconds",
-    H,
     "Duration of transactions: reads, changes with their wait for others, and commits of changes.",
     ("operation",),
 )
-GENERATION_LAG = MetricDeclaration(
-    "larder_generation_lag", G, "Number of generations by which the node is behind the newest.", ("node", "type")
+GENERATION_LAG = gauge(
+    "larder_generation_lag", "Number of generations by which the node is behind the newest.", ("node", "type")
 )
-DRIFTED = MetricDeclaration(
+DRIFTED = gauge(
     "larder_node_drifted",
-    G,
     "1 while the node reports the newest generation with other contents, else 0.",
     ("node", "type"),
 )
-NACKED = MetricDeclaration(
+NACKED = gauge(
     "larder_node_nacked",
-    G,
     "1 while the node refuses the newest generation and keeps an older one in force, else 0.",
     ("node", "type"),
 )
-TOKEN_EXPIRES = MetricDeclaration(
+TOKEN_EXPIRES = gauge(
     "larder_token_expires_timestamp_seconds",
-    G,
     "Expiry of the token in Unix time, for the 50 tokens that expire next.",
     ("token",),
 )
-PUSHES = MetricDeclaration(
+PUSHES = counter(
     "larder_pushes",
-    C,
     "Pushes of this manager to the node, by result: acked, nacked, timed_out (no answer), refused (not understood).",
     ("node", "state"),
 )
 PUSH_STATES = ("acked", "nacked", "timed_out", "refused")
-EVENTS = MetricDeclaration("larder_events_received", C, "Events received from nodes.")
-EVENTS_MALFORMED = MetricDeclaration("larder_events_malformed", C, "Malformed messages from nodes.")
-EVENTS_LOST = MetricDeclaration("larder_events_lost", C, "Events that nodes sent but that did not arrive.")
-STREAMS = MetricDeclaration("larder_event_streams", G, "Open event streams.")
-EVENTS_UNKEPT = MetricDeclaration("larder_events_unkept", C, "Events that were not stored because the queue was full.")
-SERIES_LOST = MetricDeclaration(
+EVENTS = counter("larder_events_received", "Events received from nodes.")
+EVENTS_MALFORMED = counter("larder_events_malformed", "Malformed messages from nodes.")
+EVENTS_LOST = counter("larder_events_lost", "Events that nodes sent but that did not arrive.")
+STREAMS = gauge("larder_event_streams", "Open event streams.")
+EVENTS_UNKEPT = counter("larder_events_unkept", "Events that were not stored because the queue was full.")
+SERIES_LOST = counter(
     "larder_series_points_lost",
-    C,
     "Points of series that were not stored because the database took none for half an hour.",
 )
-AUTH_FAILURES = MetricDeclaration(
+AUTH_FAILURES = counter(
     "larder_auth_failures",
-    C,
     "Unauthenticated requests: a missing, malformed, unknown or expired token, or an ended session.",
     ("reason",),
 )
-CONNECTIONS_ENDED = MetricDeclaration(
+CONNECTIONS_ENDED = counter(
     "larder_http_connections_ended",
-    C,
     "Connections that were refused (all: too many) or closed (slow_head, slow_body).",
     ("reason",),
 )
-AUDIT_SUPPRESSED = MetricDeclaration(
-    "larder_audit_suppressed", C, "Refusals that are missing from the audit log because they were too frequent."
+AUDIT_SUPPRESSED = counter(
+    "larder_audit_suppressed", "Refusals that are missing from the audit log because they were too frequent."
 )
-APPLY_FILE = MetricDeclaration(
-    "larder_apply_file_in_force", G, "0 while the file of apply_file cannot be applied, else 1."
-)
-APPLY_FILE_REFUSED = MetricDeclaration(
-    "larder_apply_file_refused", C, "Times that the file of apply_file could not be applied."
-)
-ALERTS_FIRING = MetricDeclaration(
+APPLY_FILE = gauge("larder_apply_file_in_force", "0 while the file of apply_file cannot be applied, else 1.")
+APPLY_FILE_REFUSED = counter("larder_apply_file_refused", "Times that the file of apply_file could not be applied.")
+ALERTS_FIRING = gauge(
     "larder_alerts_firing",
-    G,
     "Firing alerts that were posted to /api/v1/alerts: the 50 most frequent names, and `other`.",
     ("alertname", "severity"),
 )
-RESTARTS = MetricDeclaration("larder_data_plane_restarts", C, "Unplanned restarts of the embedded data plane.")
-MANAGER_PUSHING = MetricDeclaration(
-    "larder_manager_pushing", G, "1 while this manager is the leader, which pushes to nodes, else 0."
-)
-CONDITION = MetricDeclaration(
+RESTARTS = counter("larder_data_plane_restarts", "Unplanned restarts of the embedded data plane.")
+MANAGER_PUSHING = gauge("larder_manager_pushing", "1 while this manager is the leader, which pushes to nodes, else 0.")
+CONDITION = gauge(
     "larder_node_condition",
-    G,
     "1 for each condition of a node that lasts: crash_loop, thrashing or tenant_at_limit.",
     ("node", "type"),
 )
-DATABASE_UP = MetricDeclaration("larder_database_up", G, "1 while the database responds and accepts changes, else 0.")
+DATABASE_UP = gauge("larder_database_up", "1 while the database responds and accepts changes, else 0.")
 
 
 def add_fleet(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> None:

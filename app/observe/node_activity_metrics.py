@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 from app.observe import process_metrics
 from app.observe.bounded import OTHER
 from app.observe.catalogue import CATALOGUE
-from app.observe.page import C, H, MetricDeclaration, MetricsPage
+from app.observe.page import NODE, MetricDeclaration, MetricsPage, counter, histogram
 from app.observe.process_metrics import add_reported
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tenants import TenantStats
@@ -18,52 +18,40 @@ from dataplane.protocol.usage import OTHERS
 
 TenantCounter = tuple[MetricDeclaration] | tuple[MetricDeclaration, str]
 """A counter of tenants, with the value of its label besides `node` and `tenant`, if it has one."""
-OPERATIONS = MetricDeclaration(
+OPERATIONS = histogram(
     "larder_engine_operation_seconds",
-    H,
     "Duration of engines' operations, as Larder's client measures it.",
     ("node", "operation"),
 )
 _REASON = ("node", "reason")
-EVICTED_BLOCKS = MetricDeclaration("larder_evicted_blocks", C, "Blocks evicted, by reason.", _REASON)
-EVICTED_BYTES = MetricDeclaration("larder_evicted_bytes", C, "Bytes evicted, by reason.", _REASON)
-REFUSED = MetricDeclaration("larder_refused_blocks", C, "Blocks refused, by reason.", _REASON)
+EVICTED_BLOCKS = counter("larder_evicted_blocks", "Blocks evicted, by reason.", _REASON)
+EVICTED_BYTES = counter("larder_evicted_bytes", "Bytes evicted, by reason.", _REASON)
+REFUSED = counter("larder_refused_blocks", "Blocks refused, by reason.", _REASON)
 _TENANT_REASON = ("node", "tenant", "reason")
-TENANT_EVICTED = MetricDeclaration(
-    "larder_tenant_evicted_blocks", C, "Blocks of the tenant evicted, by reason.", _TENANT_REASON
-)
-TENANT_REFUSED = MetricDeclaration(
-    "larder_tenant_refused_blocks", C, "Blocks refused to the tenant, by reason.", _TENANT_REASON
-)
+TENANT_EVICTED = counter("larder_tenant_evicted_blocks", "Blocks of the tenant evicted, by reason.", _TENANT_REASON)
+TENANT_REFUSED = counter("larder_tenant_refused_blocks", "Blocks refused to the tenant, by reason.", _TENANT_REASON)
 _TIER = ("node", "tenant", "tier")
-HIT_TOKENS = MetricDeclaration(
+HIT_TOKENS = counter(
     "larder_hit_tokens",
-    C,
     "Tokens of the chains that engines acquired, counted once for all ranks, by where they came from: the name of a "
     "tier for blocks at their first use after a load, else memory. A load before a restart of the data plane is not "
     "known after it.",
     _TIER,
 )
-HIT_BYTES = MetricDeclaration(
+HIT_BYTES = counter(
     "larder_hit_bytes",
-    C,
     "Bytes of the chains that engines acquired, summed over all ranks, by where they came from, as in "
     "larder_hit_tokens_total.",
     _TIER,
 )
 AGES = {
-    "evicted_idle": MetricDeclaration(
-        "larder_evicted_idle_seconds", H, "Time since the last use of blocks that were evicted to make room.", ("node",)
+    "evicted_idle": histogram(
+        "larder_evicted_idle_seconds", "Time since the last use of blocks that were evicted to make room.", NODE
     ),
-    "block_lifetime": MetricDeclaration(
-        "larder_block_lifetime_seconds",
-        H,
-        "Time from the reservation of blocks to their eviction to make room.",
-        ("node",),
+    "block_lifetime": histogram(
+        "larder_block_lifetime_seconds", "Time from the reservation of blocks to their eviction to make room.", NODE
     ),
-    "reuse_gap": MetricDeclaration(
-        "larder_block_reuse_gap_seconds", H, "Time between consecutive uses of a block.", ("node",)
-    ),
+    "reuse_gap": histogram("larder_block_reuse_gap_seconds", "Time between consecutive uses of a block.", NODE),
 }
 
 

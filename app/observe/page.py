@@ -5,7 +5,7 @@ This module writes the lines of samples itself: with prometheus_client's writer,
 benchmarks scrape`) takes 70 to 90 ms of CPU time instead of 37 ms, and no other task runs meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal
@@ -22,6 +22,8 @@ Kind = Literal["counter", "gauge", "histogram"]
 C: Kind = "counter"
 G: Kind = "gauge"
 H: Kind = "histogram"
+NODE = ("node",)
+"""Labels of a metric of a whole node."""
 TEXT = "text/plain"
 OPENMETRICS = "application/openmetrics-text"
 UNITS = ("seconds", "bytes", "blocks", "tokens", "chunks", "ratio")
@@ -66,6 +68,21 @@ class MetricDeclaration:
         return self.name + ("_total" if self.kind == C else "")
 
 
+def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricDeclaration:
+    """Declare a counter. Its name gets `_total` in a scrape."""
+    return MetricDeclaration(name, C, text, labels)
+
+
+def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricDeclaration:
+    """Declare a gauge."""
+    return MetricDeclaration(name, G, text, labels)
+
+
+def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricDeclaration:
+    """Declare a histogram."""
+    return MetricDeclaration(name, H, text, labels)
+
+
 class MetricsPage:
     """Lines of one scrape, grouped by metric in the order of the first samples."""
 
@@ -79,6 +96,11 @@ class MetricsPage:
         inner = self._labels(declared.labels, labels)
         shown = f"{declared.sample}{{{inner}}}" if inner else declared.sample
         self._of(declared).append(f"{shown} {_number(value)}\n")
+
+    def add_fields(self, declared: Mapping[str, MetricDeclaration], source: object, *labels: str) -> None:
+        """Add a sample for each attribute of `source` that `declared` names."""
+        for name, each in declared.items():
+            self.add(each, getattr(source, name), *labels)
 
     def add_histogram(
         self,

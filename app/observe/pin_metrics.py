@@ -5,15 +5,15 @@ The number of pin labels is bounded: the 50 pins that cover the most blocks, and
 
 from collections.abc import Container, Iterable, Sequence
 
-from app.observe.page import G, MetricDeclaration, MetricsPage
+from app.observe.page import MetricsPage, gauge
 from dataplane.protocol.stats.node import NodeStats
 
 PIN_LABELS = 50
 OTHER = "other"
-BLOCKS = MetricDeclaration(
-    "larder_pin_blocks", G, "Blocks that a pin covers, on the node that knows the most spaces of its model.", ("pin",)
+BLOCKS = gauge(
+    "larder_pin_blocks", "Blocks that a pin covers, on the node that knows the most spaces of its model.", ("pin",)
 )
-RESIDENT = MetricDeclaration("larder_pin_resident_blocks", G, "Blocks of a pin in the node's pool.", ("node", "pin"))
+RESIDENT = gauge("larder_pin_resident_blocks", "Blocks of a pin in the node's pool.", ("node", "pin"))
 
 
 def add(page: MetricsPage, nodes: Sequence[NodeStats]) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from app import __version__
 from app.observe.histogram import LatencyHistogram
-from app.observe.page import C, G, H, MetricDeclaration, MetricsPage
+from app.observe.page import MetricDeclaration, MetricsPage, counter, gauge, histogram
 from dataplane.base.process_figures import ProcessFigures
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.processes import ProcessStats
@@ -16,26 +16,18 @@ from dataplane.protocol.stats.processes import ProcessStats
 MANAGEMENT = "management"
 
 _OF = ("plane", "node")
-CPU = MetricDeclaration("larder_process_cpu_seconds", C, "CPU time of all threads.", _OF)
-RESIDENT = MetricDeclaration("larder_process_resident_bytes", G, "Resident memory.", _OF)
-OPEN_FDS = MetricDeclaration("larder_process_open_fds", G, "Open file descriptors.", _OF)
-COLLECTIONS = MetricDeclaration(
-    "larder_gc_collections", C, "Collections of Python's garbage collector.", (*_OF, "generation")
+CPU = counter("larder_process_cpu_seconds", "CPU time of all threads.", _OF)
+RESIDENT = gauge("larder_process_resident_bytes", "Resident memory.", _OF)
+OPEN_FDS = gauge("larder_process_open_fds", "Open file descriptors.", _OF)
+COLLECTIONS = counter("larder_gc_collections", "Collections of Python's garbage collector.", (*_OF, "generation"))
+PAUSES = counter("larder_gc_pause_seconds", "Time spent in garbage collections.", _OF)
+LAG = histogram("larder_event_loop_lag_seconds", "Delay of timers of the event loop.", _OF)
+EVENTS_DROPPED = counter("larder_events_dropped", "Events that were dropped because a queue was full.", (*_OF, "event"))
+SPANS_DROPPED = counter(
+    "larder_otel_spans_dropped", "Spans of traces that did not reach the collector, by plane (management or data).", _OF
 )
-PAUSES = MetricDeclaration("larder_gc_pause_seconds", C, "Time spent in garbage collections.", _OF)
-LAG = MetricDeclaration("larder_event_loop_lag_seconds", H, "Delay of timers of the event loop.", _OF)
-EVENTS_DROPPED = MetricDeclaration(
-    "larder_events_dropped", C, "Events that were dropped because a queue was full.", (*_OF, "event")
-)
-SPANS_DROPPED = MetricDeclaration(
-    "larder_otel_spans_dropped",
-    C,
-    "Spans of traces that did not reach the collector, by plane (management or data).",
-    _OF,
-)
-BUILD = MetricDeclaration(
+BUILD = gauge(
     "larder_build_info",
-    G,
     "1 for the running release; the commit is empty if it is unknown.",
     ("version", "commit", "python", *_OF),
 )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from app.observe.bounded import OTHER, TENANT_LABELS
-from app.observe.page import C, G, H, MetricDeclaration, MetricsPage
+from app.observe.page import NODE, MetricsPage, counter, gauge, histogram
 from app.observe.process_metrics import add_reported
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
@@ -18,83 +18,64 @@ _TIER = ("node", "tier")
 _REASON = (*_TIER, "reason")
 _TENANT = (*_TIER, "tenant")
 TIERS = {
-    "serves": MetricDeclaration("larder_tier_serves", G, "1 while the tier is in service, else 0.", _TIER),
-    "out_of_service": MetricDeclaration(
-        "larder_tier_out_of_service", C, "Number of times that the tier was taken out of service.", _TIER
+    "serves": gauge("larder_tier_serves", "1 while the tier is in service, else 0.", _TIER),
+    "out_of_service": counter(
+        "larder_tier_out_of_service", "Number of times that the tier was taken out of service.", _TIER
     ),
-    "budget_bytes": MetricDeclaration("larder_tier_budget_bytes", G, "Most bytes that the tier may hold.", _TIER),
-    "stored_bytes": MetricDeclaration(
-        "larder_tier_stored_bytes", G, "Bytes of the tier's budget in use, headers and rounding included.", _TIER
+    "budget_bytes": gauge("larder_tier_budget_bytes", "Most bytes that the tier may hold.", _TIER),
+    "stored_bytes": gauge(
+        "larder_tier_stored_bytes", "Bytes of the tier's budget in use, headers and rounding included.", _TIER
     ),
-    "logical_bytes": MetricDeclaration(
+    "logical_bytes": gauge(
         "larder_tier_logical_bytes",
-        G,
         "Bytes of the blocks in the tier as they are in memory: before compression, without headers and rounding.",
         _TIER,
     ),
-    "blocks": MetricDeclaration("larder_tier_blocks", G, "Blocks that the tier holds.", _TIER),
-    "waiting_blocks": MetricDeclaration(
-        "larder_tier_waiting_blocks", G, "Blocks that wait to be copied to the tier.", _TIER
+    "blocks": gauge("larder_tier_blocks", "Blocks that the tier holds.", _TIER),
+    "waiting_blocks": gauge("larder_tier_waiting_blocks", "Blocks that wait to be copied to the tier.", _TIER),
+    "waiting_bytes": gauge(
+        "larder_tier_waiting_bytes", "Bytes of the blocks that wait to be copied to the tier.", _TIER
     ),
-    "waiting_bytes": MetricDeclaration(
-        "larder_tier_waiting_bytes", G, "Bytes of the blocks that wait to be copied to the tier.", _TIER
-    ),
-    "spilling_bytes": MetricDeclaration(
-        "larder_tier_spilling_bytes", G, "Bytes that are being copied to the tier.", _TIER
-    ),
-    "loading_bytes": MetricDeclaration(
-        "larder_tier_loading_bytes", G, "Bytes that are being loaded from the tier.", _TIER
-    ),
-    "load_bytes_per_s": MetricDeclaration(
+    "spilling_bytes": gauge("larder_tier_spilling_bytes", "Bytes that are being copied to the tier.", _TIER),
+    "loading_bytes": gauge("larder_tier_loading_bytes", "Bytes that are being loaded from the tier.", _TIER),
+    "load_bytes_per_s": gauge(
         "larder_tier_load_bytes_per_second",
-        G,
         "Measured bandwidth of loads from the tier; an assumed value before the first load.",
         _TIER,
     ),
-    "spilled_blocks": MetricDeclaration("larder_tier_spilled_blocks", C, "Blocks that were copied to the tier.", _TIER),
-    "spilled_bytes": MetricDeclaration(
-        "larder_tier_spilled_bytes", C, "Bytes of blocks that were copied to the tier.", _TIER
-    ),
-    "cascaded_blocks": MetricDeclaration(
+    "spilled_blocks": counter("larder_tier_spilled_blocks", "Blocks that were copied to the tier.", _TIER),
+    "spilled_bytes": counter("larder_tier_spilled_bytes", "Bytes of blocks that were copied to the tier.", _TIER),
+    "cascaded_blocks": counter(
         "larder_tier_cascaded_blocks",
-        C,
         "Those of the spilled blocks that were copied from another tier, which evicts them soon.",
         _TIER,
     ),
-    "loaded_blocks": MetricDeclaration(
-        "larder_tier_loaded_blocks", C, "Blocks that were loaded from the tier into memory.", _TIER
+    "loaded_blocks": counter("larder_tier_loaded_blocks", "Blocks that were loaded from the tier into memory.", _TIER),
+    "loaded_bytes": counter(
+        "larder_tier_loaded_bytes", "Bytes of blocks that were loaded from the tier into memory.", _TIER
     ),
-    "loaded_bytes": MetricDeclaration(
-        "larder_tier_loaded_bytes", C, "Bytes of blocks that were loaded from the tier into memory.", _TIER
-    ),
-    "evicted_blocks": MetricDeclaration(
-        "larder_tier_evicted_blocks", C, "Blocks that the tier evicted to make room.", _TIER
-    ),
+    "evicted_blocks": counter("larder_tier_evicted_blocks", "Blocks that the tier evicted to make room.", _TIER),
 }
-LOAD_SECONDS = MetricDeclaration(
+LOAD_SECONDS = histogram(
     "larder_tier_load_seconds",
-    H,
     "Duration of calls that load up to 8 MiB from the tier, without the wait for their turn, failed ones included.",
     _TIER,
 )
-REFUSED = MetricDeclaration(
+REFUSED = counter(
     "larder_tier_refused_blocks",
-    C,
     "Blocks that were not copied to the tier, by reason: away (out of service), waiting (too many wait), budget, limit "
     "(of the tenant), listing (the tier is being listed), evicted (the tier before it evicted the block first), full, "
     "late, failed.",
     _REASON,
 )
-LOST = MetricDeclaration(
+LOST = counter(
     "larder_tier_lost_blocks",
-    C,
     "Blocks that were not loaded from the tier, by reason: memory (the pool had no room), missing, corrupt, late, "
     "failed, invalidated, clock (its recorded time is in the future), waiting (too many loads wait).",
     _REASON,
 )
-NOT_COMPRESSED = MetricDeclaration(
+NOT_COMPRESSED = counter(
     "larder_tier_not_compressed_blocks",
-    C,
     "Blocks that were copied as they are although the tier compresses, by reason: size (the encoded block is not "
     "smaller), dtype and heads (unknown or unsuitable for fp8), values (not finite).",
     _REASON,
@@ -121,43 +102,37 @@ REASONS = frozenset(
         "values",
     )
 )
-DRAINING = MetricDeclaration(
-    "larder_tier_draining_blocks", G, "Most blocks that no other tier holds yet; only while the tier drains.", _TIER
+DRAINING = gauge(
+    "larder_tier_draining_blocks", "Most blocks that no other tier holds yet; only while the tier drains.", _TIER
 )
 TENANTS = {
-    "bytes": MetricDeclaration(
-        "larder_tier_tenant_bytes", G, "Bytes of the tier's budget that a tenant uses.", _TENANT
-    ),
-    "blocks": MetricDeclaration("larder_tier_tenant_blocks", G, "Blocks of a tenant that the tier holds.", _TENANT),
+    "bytes": gauge("larder_tier_tenant_bytes", "Bytes of the tier's budget that a tenant uses.", _TENANT),
+    "blocks": gauge("larder_tier_tenant_blocks", "Blocks of a tenant that the tier holds.", _TENANT),
 }
 
 
-FLOOR = MetricDeclaration(
+FLOOR = gauge(
     "larder_tier_tenant_floor_bytes",
-    G,
     "Bytes of the tier that are guaranteed to a tenant by its quota; absent without a floor.",
     _TENANT,
 )
-LIMIT = MetricDeclaration(
+LIMIT = gauge(
     "larder_tier_tenant_limit_bytes",
-    G,
     "Most bytes of the tier that a tenant may use by its quota; absent without a limit.",
     _TENANT,
 )
 
 
 DIRECTORY = {
-    "tier_directory_blocks": MetricDeclaration(
+    "tier_directory_blocks": gauge(
         "larder_tier_directory_blocks",
-        G,
         "Blocks of tiers that the node's tier directory lists, where engines look for them.",
-        ("node",),
+        NODE,
     ),
-    "tier_directory_unlisted": MetricDeclaration(
+    "tier_directory_unlisted": counter(
         "larder_tier_directory_unlisted",
-        C,
         "Times that a block did not fit into the tier directory; engines do not find such blocks.",
-        ("node",),
+        NODE,
     ),
 }
 
@@ -165,11 +140,9 @@ DIRECTORY = {
 def add(page: MetricsPage, stats: NodeStats) -> None:
     """Add the samples of one node."""
     if stats.tiers:
-        for name, declared in DIRECTORY.items():
-            page.add(declared, getattr(stats, name), stats.node)
+        page.add_fields(DIRECTORY, stats, stats.node)
     for tier in stats.tiers[:TIER_LABELS]:
-        for name, declared in TIERS.items():
-            page.add(declared, getattr(tier, name), stats.node, tier.name)
+        page.add_fields(TIERS, tier, stats.node, tier.name)
         add_reported(page, LOAD_SECONDS, stats.tier_load_seconds.get(tier.name), stats.node, tier.name)
         if tier.draining_blocks is not None:
             page.add(DRAINING, tier.draining_blocks, stats.node, tier.name)
@@ -177,8 +150,7 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
             for reason, count in _by_reason(counts).items():
                 page.add(declared, count, stats.node, tier.name, reason)
         for tenant in _bounded(tier):
-            for name, declared in TENANTS.items():
-                page.add(declared, getattr(tenant, name), stats.node, tier.name, tenant.tenant)
+            page.add_fields(TENANTS, tenant, stats.node, tier.name, tenant.tenant)
             if tenant.floor_bytes:
                 page.add(FLOOR, tenant.effective_floor_bytes, stats.node, tier.name, tenant.tenant)
             if tenant.limit_bytes is not None:

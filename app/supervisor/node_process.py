@@ -12,8 +12,8 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from struct import calcsize, unpack
 
+from dataplane.holding.messages import CREDENTIALS
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import VERSION, EngineReply, Ping, Refused, Serving
@@ -24,7 +24,6 @@ KILLED_S = 10.0
 """Longest wait in seconds for a killed process to end. It takes longer only if the process hangs in a driver."""
 _PR_SET_PDEATHSIG = 1
 _SO_PEERPIDFD = 77
-_CREDENTIALS = "iII"
 _MAX_ANSWER_BYTES = 1 << 16
 
 _decoder = decoder(EngineReply)
@@ -95,7 +94,7 @@ class NodeProcess:
 
     @property
     def ended(self) -> bool:
-        return self._pidfd < 0 or self._has_exited(0.0)
+        return self._pidfd < 0 or has_exited(self._pidfd, 0.0)
 
     def end(self, grace_s: float) -> None:
         """Ask it to end, wait, and kill it after `grace_s` seconds. Does nothing if it is closed."""
@@ -103,7 +102,7 @@ class NodeProcess:
             return
         for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILLED_S)):
             self.signal(number)
-            if self._has_exited(wait_s):
+            if has_exited(self._pidfd, wait_s):
                 break
         _reap(self._pidfd)
         self.close()
@@ -113,14 +112,9 @@ class NodeProcess:
 
         `wait` still returns the code afterwards.
         """
-        if self.read() or not self._has_exited(timeout_s):
+        if self.read() or not has_exited(self._pidfd, timeout_s):
             return None
         return _reap(self._pidfd, os.WNOWAIT)
-
-    def _has_exited(self, timeout_s: float) -> bool:
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(timeout_s * 1000))
 
     async def wait(self) -> int | None:
         """Wait for its end and return the exit code; None if it is not a child of this process."""
@@ -191,14 +185,26 @@ def find_running(path: str) -> NodeProcess | None:
     connection.setblocking(False)
     try:
         connection.connect(path)
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, calcsize(_CREDENTIALS))
-        pid: int = unpack(_CREDENTIALS, raw)[0]
+        pid = pid_of(connection)
         pidfd = _pidfd_of(connection, pid)
         connection.send(encode(Ping(1, VERSION)))
     except OSError:
         connection.close()
         return None
     return NodeProcess(pid, pidfd, connection)
+
+
+def pid_of(connection: socket.socket) -> int:
+    """Return the process id of the other end. Raises OSError."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return int(CREDENTIALS.unpack(raw)[0])
+
+
+def has_exited(pidfd: int, timeout_s: float) -> bool:
+    """Wait for the end of a process. Return False on the timeout."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _reap(pidfd: int, options: int = 0) -> int | None:

@@ -17,9 +17,9 @@ from pathlib import Path
 import structlog
 
 from app.supervisor.descriptors import allow_descriptors
-from app.supervisor.locks import is_locked
 from app.supervisor.node_process import KILLED_S, NodeProcess, find_running, has_begun, start
 from dataplane.base.child_command import module_command
+from dataplane.holding.folder import DATA_PLANE_LOCK_NAME, is_locked
 from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 
 BACKOFF_FIRST_S = 0.2
@@ -434,5 +434,5 @@ class Supervisor:
 def _is_locked(state_dir: Path) -> bool:
     """Return whether a running data plane uses the directory."""
     with suppress(OSError):
-        return is_locked(state_dir / "dataplane.lock")
+        return is_locked(state_dir / DATA_PLANE_LOCK_NAME)
     return False

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import httpx
 
 from app.change_signal import ChangeSignal
+from tests.environ import clean_environ
 from tests.forked import Forked
 
 START_S = 90.0
@@ -29,8 +29,7 @@ class Manager:
         self.lines: list[dict[str, Any]] = []
         self.grew = ChangeSignal()
         self.closed = False
-        self._environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
+        self._environ = clean_environ() | {
             "LARDER_STATE_DIR": str(folder),
             "LARDER_LMCACHE_PORT": "0",
             "LARDER_DATABASE_URL": database_url,

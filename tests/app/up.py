@@ -13,6 +13,7 @@ import httpx
 
 from tests.app.command import run
 from tests.app.migrated import migrated_folder
+from tests.environ import clean_environ
 from tests.forked import Forked
 from tests.free_port import free_port
 
@@ -21,8 +22,7 @@ class Up:
     """A `larder up` in a process of its own."""
 
     def __init__(self, folder: Path, stdout: int | None = None, /, **environ: str) -> None:
-        self.environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
+        self.environ = clean_environ() | {
             "LARDER_STATE_DIR": str(folder),
             "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
             "LARDER_APP__STANDBY": "false",

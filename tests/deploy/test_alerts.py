@@ -1,8 +1,6 @@
 """Each alert fires above its threshold and not below it, has node and tenant labels, and links to the runbook."""
 
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.require import require
+from tests.deploy.tools import ROOT, checked, declared, read_metrics, sections
 
-ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "larder.rules.yml"
 RUNBOOK = ROOT / "docs" / "operate" / "runbook.md"
-METRICS = ROOT / "docs" / "reference" / "metrics.md"
 
 GROUPS = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
 RULE = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}
@@ -221,13 +217,6 @@ FURTHER = {
 }
 
 
-def promtool(*arguments: str | Path) -> str:
-    require(shutil.which("promtool"), "promtool is not installed (Debian: apt install prometheus)")
-    result = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, timeout=120)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
 def rendered(text: str, labels: dict[str, str]) -> str:
     """The annotation as Prometheus renders it."""
 
@@ -247,7 +236,7 @@ def groups_for(alert: str) -> list[dict[str, Any]]:
     ]
 
 
-def checked(alert: str, case: Case, series: Series) -> dict[str, Any]:
+def rule_test(alert: str, case: Case, series: Series) -> dict[str, Any]:
     expected = [expectation(RULE[alert], case.labels)] if series is case.fires else []
     return {
         "interval": f"{case.step}m",
@@ -269,7 +258,7 @@ def test_every_alert_has_a_case() -> None:
     ("alert", "case"), [*CASES.items(), *FURTHER.items()], ids=[*CASES, *(f"{name}-2" for name in FURTHER)]
 )
 def test_an_alert_fires_and_does_not_fire_just_below(alert: str, case: Case, tmp_path: Path) -> None:
-    tests = [checked(alert, case, series) for series in (case.fires, case.below, *case.also_below)]
+    tests = [rule_test(alert, case, series) for series in (case.fires, case.below, *case.also_below)]
     rules, file = tmp_path / "rules.yml", tmp_path / "case.yml"
     rules.write_text(yaml.safe_dump({"groups": groups_for(alert)}), encoding="utf-8")
     cases = {
@@ -279,7 +268,7 @@ def test_an_alert_fires_and_does_not_fire_just_below(alert: str, case: Case, tmp
         "tests": tests,
     }
     file.write_text(yaml.safe_dump(cases), encoding="utf-8")
-    promtool("test", "rules", file)
+    checked("promtool", "test", "rules", file)
 
 
 @pytest.mark.parametrize("alert", RULE)
@@ -301,19 +290,8 @@ def test_rules_have_no_dollar_sign_which_grafana_takes_for_a_variable_of_the_env
 
 
 def test_rules_read_metrics_that_exist() -> None:
-    declared = set(re.findall(r"^\| `(\w+)`", METRICS.read_text(encoding="utf-8"), re.MULTILINE))
     recorded = {rule["record"] for group in GROUPS for rule in group["rules"] if "record" in rule}
     text = "\n".join(rule["expr"] for group in GROUPS for rule in group["rules"])
     for name in recorded:
         text = text.replace(name, "")
-    read = set(re.findall(r"\blarder_\w+", text))
-    assert read <= declared, read - declared
-
-
-def sections(page: Path) -> dict[str, str]:
-    """The text below each heading, by the heading's anchor."""
-    parts = re.split(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    return {
-        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-"): text
-        for title, text in zip(parts[::2], parts[1::2], strict=True)
-    }
+    assert read_metrics(text) - declared() == set()

@@ -12,9 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from importlib.util import find_spec
@@ -30,11 +28,12 @@ from dataplane.client import Space, attach
 from dataplane.ping import ping
 from dataplane.protocol.keys import chain
 from tests.dataplane.plane import wait_for
-from tests.e2e.larder import running
+from tests.deploy.tools import ROOT, answer, node_in_sync, running
+from tests.e2e import larder as one_machine
 from tests.free_port import free_port
 from tests.require import require
 
-CHART = Path(__file__).parents[2] / "deploy" / "helm" / "larder"
+CHART = ROOT / "deploy" / "helm" / "larder"
 LARDER = Path(sys.executable).with_name("larder")
 KUBERNETES = ["1.28.0", "1.32.0", "1.37.0"]
 NEEDED = "is not installed: .venv/bin/python -m pip install -r tests/deploy/requirements.txt"
@@ -357,7 +356,7 @@ def test_each_revision_replaces_the_join_token(helm: Any, socket_dir: Path, tmp_
         (tmp_path / name).write_text(text)
     port = free_port()
     settings = {"LARDER_APP__ADMIN_TOKEN": ADMIN, "LARDER_APP__JOIN_URL": f"tcp://127.0.0.1:{port}"}
-    with running(socket_dir, **settings) as larder, Cluster() as cluster:
+    with one_machine.running(socket_dir, **settings) as larder, Cluster() as cluster:
         threading.Thread(target=cluster.serve_forever, daemon=True).start()
         environ = environment_of(job) | {
             "LARDER_URL": larder.url,
@@ -447,34 +446,19 @@ def test_the_chart_has_the_version_of_the_project(version: str) -> None:
     assert (chart["version"], chart["appVersion"]) == (version, version)
 
 
-@contextmanager
 def container(
     manifest: dict[str, Any], environ: dict[str, str], paths: dict[str, str], log: Path
-) -> Iterator["subprocess.Popen[bytes]"]:
+) -> AbstractContextManager["subprocess.Popen[bytes]"]:
     """Run the only container's arguments and environment here; `paths` maps its folders to folders of this machine."""
-    arguments = pod(manifest)["containers"][0]["args"]
-    given = environment_of(manifest) | environ
 
     def here(text: str) -> str:
         for folder, ours in paths.items():
             text = text.replace(folder, ours)
         return text
 
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [str(LARDER), *map(here, arguments)],
-            env={**inherited, **{name: here(value) for name, value in given.items()}},
-            cwd=log.parent,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0, log.read_text(errors="replace")
+    arguments = map(here, pod(manifest)["containers"][0]["args"])
+    given = environment_of(manifest) | environ
+    return running(log, LARDER, *arguments, environ={name: here(value) for name, value in given.items()})
 
 
 def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any, socket_dir: Path) -> None:
@@ -512,25 +496,9 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
         "LARDER_APP__SHUTDOWN_GRACE_S": "20",  # a busy machine takes longer than the default
     }
 
-    def node() -> Any:
-        request = urllib.request.Request(f"{api}/api/v1/nodes", headers={"Authorization": f"Bearer {secret}"})
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                nodes = json.load(answer)["items"]
-        except OSError:
-            return None
-        return next((each for each in nodes if each["state"] == "in_sync"), None)
-
-    def is_ready() -> bool:
-        try:
-            with urllib.request.urlopen(f"{api}/healthz", timeout=60) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
     with ExitStack() as stack:
         stack.enter_context(container(found["Deployment/larder-manager"], managing, paths, log))
-        wait_for(is_ready, "the manager is ready")
+        wait_for(lambda: answer(f"{api}/healthz"), "the manager is ready")
         made = subprocess.run(
             [LARDER, "nodes", "token", "create", "--name", "larder", "--uses", "100", "--ttl", "1h"],
             env={**os.environ, "LARDER_TOKEN": secret, "LARDER_URL": api},
@@ -544,7 +512,7 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
         holding, plane = (found[f"DaemonSet/larder-{name}"] for name in ("holder", "dataplane"))
         stack.enter_context(container(holding, {}, paths, log))
         process = stack.enter_context(container(plane, {}, paths, log))
-        joined = wait_for(node, "the node is in sync")
+        joined = wait_for(lambda: node_in_sync(api, secret), "the node is in sync")
         assert joined["name"] == "node-1.example"
         (spec,) = plane["spec"]["template"]["spec"]["containers"]
         socket = f"{socket_dir}/run/engine.sock"

@@ -18,6 +18,7 @@ from dataplane.client import Client, Space, attach
 from dataplane.holding.requests import describe
 from dataplane.protocol.keys import chain
 from tests.dataplane.plane import wait_for
+from tests.environ import clean_environ
 from tests.free_port import free_port
 from tests.lmcache.client import Client as LMCacheClient
 from tests.lmcache.client import prompt
@@ -38,11 +39,10 @@ def container(name: str, overrides: dict[str, str], log: Path) -> Iterator[Calla
     exit code."""
     service = COMPOSE["services"][name]
     given = {each: str(value) for each, value in service["environment"].items() if each.startswith("LARDER_")}
-    environ = {each: value for each, value in os.environ.items() if not each.startswith("LARDER_")}
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["unshare", "--pid", "--fork", "--mount-proc", str(LARDER), *service.get("command", ["up"])],
-            env={**environ, **given, **overrides},
+            env=clean_environ(**given | overrides),
             stdout=output,
             stderr=output,
         )

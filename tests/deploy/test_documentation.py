@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.deploy.tools import ROOT, sections
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 SOURCES = sorted(
     path
@@ -24,13 +25,6 @@ _NO_PROSE = re.compile(r"^ *```.*?^ *```|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _MENTION = re.compile(r"\b(?:docs|benchmarks)/[\w/-]+\.md\b")
 
 
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as forges and MkDocs make them."""
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -38,9 +32,9 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
         found = page.parent / target
         assert found.exists(), target
         if anchor and found.suffix == ".md":
-            assert anchor[1:] in anchors(found), f"{target}{anchor}"
+            assert anchor[1:] in sections(found), f"{target}{anchor}"
     for anchor in _OWN.findall(text):
-        assert anchor in anchors(page), f"#{anchor}"
+        assert anchor in sections(page), f"#{anchor}"
 
 
 def test_pages_that_files_mention_exist() -> None:

@@ -1,8 +1,6 @@
 """Configuration of Prometheus and Alertmanager: it is valid, and its targets exist."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +8,10 @@ import pytest
 import yaml
 
 from dataplane.base.settings import Common
-from tests.require import require
+from tests.deploy.tools import ROOT, checked
 
-ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 ALERTMANAGER = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
-PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
-
-
-def checked(tool: str, *arguments: str | Path) -> str:
-    require(shutil.which(tool), f"{tool} is not installed (Debian: apt install {PACKAGES[tool]})")
-    result = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False, timeout=60)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
 
 
 def here(config: Path, folder: Path) -> Path:

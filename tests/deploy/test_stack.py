@@ -3,16 +3,12 @@ dashboards has data, and an alert reaches its receiver and Larder. Grafana itsel
 
 import json
 import math
-import os
 import re
-import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,13 +20,13 @@ import pytest
 import yaml
 
 from dataplane.memory.named import PREFIX
+from tests.app.command import run
+from tests.deploy.tools import ROOT, declared, read_metrics, require_tool, running
+from tests.environ import clean_environ
 from tests.free_port import free_port
 from tests.lmcache.client import Client
-from tests.require import require
 
-ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-METRICS = ROOT / "docs" / "reference" / "metrics.md"
 DASHBOARDS = {path.stem: json.loads(path.read_bytes()) for path in (DEPLOY / "grafana" / "dashboards").iterdir()}
 NEEDS_A_GPU = {"Memory of GPUs", "Copies", "GPU copies of pins"}
 pytestmark = pytest.mark.timeout(600)
@@ -48,50 +44,18 @@ def panels() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
 QUERIES = [(name, panel["title"], target["expr"]) for name, panel, target in panels() if "expr" in target]
 
 
-def metrics_of(expr: str) -> set[str]:
-    return set(re.findall(r"\blarder_\w+", expr))
-
-
-def declared() -> set[str]:
-    """Names of all series of the declared metrics."""
-    found = re.findall(r"^\| `(\w+)` \| (\w+)", METRICS.read_text(encoding="utf-8"), re.MULTILINE)
-    parts = {"histogram": ("_bucket", "_count", "_sum")}
-    return {name + part for name, kind in found for part in parts.get(kind, ("",))}
-
-
 def test_panels_read_metrics_that_exist() -> None:
-    read = set().union(*(metrics_of(expr) for _, _, expr in QUERIES))
-    assert read <= declared(), read - declared()
+    read = set().union(*(read_metrics(expr) for _, _, expr in QUERIES))
+    assert read - declared() == set()
 
 
-def settled(holds: Callable[[], Any], what: str, timeout_s: float = 120) -> Any:
-    deadline = time.monotonic() + timeout_s
+def settled(holds: Callable[[], Any], what: str) -> Any:
+    """Wait for something, and leave Prometheus some time between two looks."""
+    deadline = time.monotonic() + 120
     while not (found := holds()):
-        assert time.monotonic() < deadline, f"{what} within {timeout_s} s"
+        assert time.monotonic() < deadline, what
         time.sleep(0.2)
     return found
-
-
-@contextmanager
-def running(name: str, log: Path, *arguments: str | Path, **environ: str) -> Iterator["subprocess.Popen[bytes]"]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [name, *map(str, arguments)],
-            env={**{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}, **environ},
-            cwd=log.parent,
-            stdout=output,
-            stderr=output,
-        )
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(60)
-                raise
 
 
 class Receiver(ThreadingHTTPServer):
@@ -132,7 +96,7 @@ class Stack:
             "LARDER_KV_EVENTS_URL": f"tcp://127.0.0.1:{free_port()}",
         }
         demo = ("-m", "app.demo", "--rate", "60", "--state-dir", folder / "state")
-        enter(running(sys.executable, folder / "demo.log", *demo, **environ))
+        enter(running(folder / "demo.log", sys.executable, *demo, environ=environ))
         self.api = enter(httpx.Client(base_url=self.url, trust_env=False, timeout=60))
         config = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
         config["route"] |= {"group_wait": "1s", "group_interval": "2s"}
@@ -145,8 +109,8 @@ class Stack:
         address = f"127.0.0.1:{ports['alertmanager']}"
         enter(
             running(
-                "prometheus-alertmanager",
                 folder / "alertmanager.log",
+                "prometheus-alertmanager",
                 f"--config.file={folder}/alertmanager.yml",
                 f"--storage.path={folder}/alerts",
                 f"--web.listen-address={address}",
@@ -165,8 +129,8 @@ class Stack:
         address = f"127.0.0.1:{ports['prometheus']}"
         enter(
             running(
-                "prometheus",
                 folder / "prometheus.log",
+                "prometheus",
                 f"--config.file={folder}/prometheus.yml",
                 f"--storage.tsdb.path={folder}/metrics",
                 f"--web.listen-address={address}",
@@ -200,8 +164,8 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    for tool, package in (("prometheus", "prometheus"), ("prometheus-alertmanager", "prometheus-alertmanager")):
-        require(shutil.which(tool), f"{tool} is not installed (Debian: apt install {package})")
+    require_tool("prometheus")
+    require_tool("prometheus-alertmanager")
     folder = tmp_path_factory.mktemp("stack")
     with ExitStack() as entered:
         made = Stack(folder, entered.enter_context)
@@ -213,16 +177,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def exercise(made: Stack) -> None:
     """Load that the demonstration lacks: records of deploy/demo.yml, and a client of LMCache."""
-    larder = Path(sys.executable).with_name("larder")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    applied = subprocess.run(
-        [larder, "apply", "-f", DEPLOY / "demo.yml", "--take-over", "--yes", "--url", made.url],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    arguments = ("apply", "-f", str(DEPLOY / "demo.yml"), "--take-over", "--yes", "--url", made.url)
+    applied = run(*arguments, env=clean_environ())
     assert applied.returncode == 0, applied.stdout + applied.stderr
     with Client(made.gateway) as client:
         client.register()

@@ -4,15 +4,11 @@ No systemd runs here as process 1. `systemd-analyze verify` reads the units, and
 environment, and stops and kills the process group of each, as systemd does with a control group.
 """
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from dataplane.holding.requests import describe
 from dataplane.protocol.keys import chain
 from dataplane.settings import load as load_data_plane
 from tests.dataplane.plane import wait_for
+from tests.deploy.tools import node_in_sync, require_tool, running
 from tests.free_port import free_port
 from tests.require import require
 
@@ -66,7 +63,7 @@ def units(manager: str, tmp_path: Path) -> Path:
 
 
 def test_systemd_accepts_the_units(manager: str, units: Path, tmp_path: Path) -> None:
-    require(shutil.which("systemd-analyze"), "systemd-analyze is not installed (Debian: apt install systemd)")
+    require_tool("systemd-analyze")
     command = ["systemd-analyze", "verify", manager, *(str(units / name) for name in UNITS)]
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ)
@@ -167,26 +164,11 @@ def test_an_executable_that_the_units_hide_is_refused_for_the_machine(tmp_path: 
     assert "--user" in result.output
 
 
-@contextmanager
-def service(unit: Path, overrides: dict[str, str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def service(unit: Path, overrides: dict[str, str], log: Path) -> AbstractContextManager["subprocess.Popen[bytes]"]:
     """Run the unit's command as its service does, with `overrides` as its EnvironmentFile."""
     (command,) = settings_of(unit)["ExecStart"]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command.replace("/bin/true", str(LARDER)).split(),
-            env={**environ, **environment_of(unit), **overrides},
-            cwd=log.parent,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            assert process.wait(60) == 0, log.read_text(errors="replace")
+    arguments = command.replace("/bin/true", str(LARDER)).split()
+    return running(log, *arguments, environ=environment_of(unit) | overrides, group=True)
 
 
 def test_the_cache_outlives_a_restart_or_a_kill_of_either_service(
@@ -214,13 +196,7 @@ def test_the_cache_outlives_a_restart_or_a_kill_of_either_service(
     keys, space = chain(list(range(512))), Space(model="m")
 
     def node() -> Any:
-        url = f"http://127.0.0.1:{overrides['LARDER_HTTP_PORT']}/api/v1/nodes"
-        try:
-            with urllib.request.urlopen(url, timeout=60) as answer:
-                nodes = json.load(answer)["items"]
-        except OSError:
-            return None
-        return next((each for each in nodes if each["state"] == "in_sync"), None)
+        return node_in_sync(f"http://127.0.0.1:{overrides['LARDER_HTTP_PORT']}")
 
     def read() -> None:
         with attach(str(socket), [space], timeout_s=60) as client:

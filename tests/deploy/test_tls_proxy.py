@@ -2,11 +2,8 @@
 
 import os
 import re
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,12 @@ import pytest
 import yaml
 
 from tests.app.command import run
-from tests.e2e.larder import Larder, running, until
+from tests.deploy.tools import ROOT, checked, require_tool, running
+from tests.e2e import larder as one_machine
+from tests.e2e.larder import Larder, until
 from tests.free_port import free_port
-from tests.require import require
 
 pytestmark = pytest.mark.full
-ROOT = Path(__file__).parents[2]
 NAME = "larder.example"
 TOKEN = "an-admin-token-of-more-than-32-characters"
 
@@ -44,35 +41,20 @@ class Proxied:
     http: httpx.Client
 
 
-@contextmanager
-def ended(*command: str | Path) -> Iterator[None]:
-    process = subprocess.Popen(command)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
-    require(shutil.which("nginx"), "nginx is not installed (Debian: apt install nginx-light)")
-    require(shutil.which("openssl"), "openssl is not installed (Debian: apt install openssl)")
+    require_tool("nginx")
     folder = tmp_path_factory.mktemp("proxy")
     certificate, key, port = folder / "larder.crt", folder / "larder.key", free_port()
     subject = ("-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME},IP:127.0.0.1")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *subject],
-        check=True,
-        capture_output=True,
-    )
+    checked("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *subject)
     settings = {
         "LARDER_APP__TRUSTED_PROXIES": "127.0.0.1",
         "LARDER_APP__ALLOWED_HOSTS": NAME,
         "LARDER_APP__ADMIN_TOKEN": TOKEN,
     }
     (folder / "state").mkdir()
-    with running(folder / "state", **settings) as larder:
+    with one_machine.running(folder / "state", **settings) as larder:
         server = block("tls.md", "nginx")
         for old, new in (
             ("listen 443", f"listen 127.0.0.1:{port}"),
@@ -90,7 +72,9 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         url = f"https://127.0.0.1:{port}"
         context = ssl.create_default_context(cafile=str(certificate))
         with (
-            ended("nginx", "-e", folder / "error.log", "-c", folder / "nginx.conf", "-g", "daemon off;"),
+            running(
+                folder / "log", "nginx", "-e", folder / "error.log", "-c", folder / "nginx.conf", "-g", "daemon off;"
+            ),
             httpx.Client(
                 base_url=url,
                 verify=context,
@@ -141,7 +125,7 @@ def test_commands_reach_the_server_with_the_authoritys_certificate(proxied: Prox
 
 
 def test_prometheus_scrapes_through_the_proxy(proxied: Proxied, tmp_path: Path) -> None:
-    require(shutil.which("prometheus"), "prometheus is not installed (Debian: apt install prometheus)")
+    require_tool("prometheus")
     config: dict[str, Any] = yaml.safe_load(block("observability.md", "yaml"))
     (job,) = config["scrape_configs"]
     (tmp_path / "token").write_text(TOKEN)
@@ -153,7 +137,8 @@ def test_prometheus_scrapes_through_the_proxy(proxied: Proxied, tmp_path: Path) 
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"
     with (
-        ended(
+        running(
+            tmp_path / "log",
             "prometheus",
             f"--config.file={tmp_path}/prometheus.yml",
             f"--storage.tsdb.path={tmp_path}/metrics",

@@ -1,38 +1,44 @@
 """The dashboard of a real Larder in a browser: open it, go to a page, press what is there."""
 
-import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Locator, Page, ViewportSize
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from tests.e2e.conftest import LIMIT_MS
 from tests.e2e.larder import Larder
+from tests.web.watch import Watch
+
+
+@contextmanager
+def visited(larder: Larder, browser: Browser, *, expects_failures: bool = True, **options: Any) -> Iterator[Page]:
+    """The live page, in which nothing may go wrong but requests that are refused."""
+    viewport: ViewportSize = {"width": options.pop("width", 1440), "height": 1000}
+    context = browser.new_context(viewport=viewport, reduced_motion="reduce", **options)
+    context.set_default_timeout(LIMIT_MS)
+    try:
+        watch = Watch(context.new_page(), larder.url, expects_failures=expects_failures)
+        watch.page.goto(larder.url)
+        yield watch.page
+    finally:
+        context.close()
+    watch.check()
 
 
 @contextmanager
 def opened(larder: Larder, browser: Browser, token: str = "", **options: Any) -> Iterator[Page]:
-    """The live page; with a token after a login. Nothing may be thrown, and nothing foreign requested."""
-    thrown: list[str] = []
-    foreign: list[str] = []
-    viewport: ViewportSize = {"width": options.pop("width", 1440), "height": 1000}
-    context = browser.new_context(viewport=viewport, reduced_motion="reduce", **options)
-    context.set_default_timeout(LIMIT_MS)
-    with ExitStack() as stack:
-        stack.callback(context.close)
-        page = context.new_page()
-        page.on("pageerror", lambda error: thrown.append(str(error)))
-        page.on("request", lambda request: None if request.url.startswith(larder.url) else foreign.append(request.url))
-        page.goto(larder.url)
+    """The live page with its numbers; with a token after a login."""
+    with visited(larder, browser, **options) as page:
         if token:
-            page.get_by_label("Token").fill(token)
-            page.get_by_label("Token").press("Enter")
+            log_in(page, token)
         page.locator("#verdict-title").wait_for()
         yield page
-    assert thrown == []
-    assert foreign == []
+
+
+def log_in(page: Page, token: str) -> None:
+    page.get_by_label("Token").fill(token)
+    page.get_by_label("Token").press("Enter")
 
 
 def dialog(page: Page, title: str) -> Locator:
@@ -51,9 +57,17 @@ def press(place: Page | Locator, name: str) -> None:
     place.get_by_role("button", name=name, exact=True).click()
 
 
-def shot(page: Page, name: str) -> None:
-    if folder := os.environ.get("LARDER_TEST_SCREENSHOTS"):
-        page.screenshot(path=str(Path(folder) / f"{name}.png"))
+def panel(page: Page, name: str) -> Locator:
+    return page.get_by_role("region", name=name, exact=True)
+
+
+def save(form: Locator, node: str = "") -> None:
+    """Check, save and close a form; with a node, wait until that has applied it."""
+    press(form, "Check")
+    press(form, "Save")
+    if node:
+        expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
+    press(form, "Done")
 
 
 def fits(page: Page) -> bool:

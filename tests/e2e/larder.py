@@ -18,6 +18,7 @@ import httpx
 from dataplane.client import Client, Space, attach
 from tests.app.command import run
 from tests.app.migrated import migrated_folder
+from tests.environ import clean_environ
 from tests.forked import Forked
 from tests.free_port import free_port
 
@@ -95,11 +96,9 @@ class Larder:
         return run(*arguments, env={**os.environ, "LARDER_URL": self.url})
 
 
-def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
-    """With more settings, such as `LARDER_APP__AUTH="required"`."""
-    migrated_folder(folder)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    environ |= {
+def environ_of(folder: Path, port: int, **settings: str) -> dict[str, str]:
+    """The environment of `larder up`, with more settings, such as `LARDER_APP__AUTH="required"`."""
+    return clean_environ() | {
         "LARDER_STATE_DIR": str(folder),
         "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
         "LARDER_APP__STANDBY": "false",
@@ -109,8 +108,12 @@ def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
         "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),
         **settings,
     }
+
+
+def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
+    migrated_folder(folder)
     with (folder / "log").open("ab") as log:
-        return Forked("app", "up", env=environ, stdout=log, stderr=log)
+        return Forked("app", "up", env=environ_of(folder, port, **settings), stdout=log, stderr=log)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect
 from app.http.examples import EXAMPLES
 from dataplane.ipc.queue import MessageQueue, QueueReader
 from dataplane.ipc.store import ShmObjectStore
-from tests.e2e.dashboard import dialog, fits, go, opened, press, shot
+from tests.e2e.dashboard import dialog, fits, go, opened, press, save
 from tests.e2e.larder import MODEL, Larder, cached, keys, running, store, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -43,7 +43,6 @@ def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(socke
         expect(limit).to_be_focused()
         expect(form.locator("#field-limit_bytes-faults")).to_contain_text("4 apples")
         expect(form.locator("#field-floor_bytes-faults")).to_have_text("")
-        shot(page, "quota-wrong")
         limit.fill("2MiB")
         press(form, "Add a tier")
         form.get_by_label("Tier", exact=True).fill("disk")
@@ -52,11 +51,9 @@ def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(socke
         expect(form.get_by_role("heading", name="What would be created")).to_be_focused()
         expect(form.get_by_role("row", name="limit_bytes 2 MiB")).to_be_visible()
         expect(form.get_by_text(f"{node} would accept it")).to_be_visible()
-        shot(page, "quota-review")
         assert larder.get("quotas")["total"] == 0, "a dry run stored something"
         press(form, "Save")
         expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
-        shot(page, "quota-saved")
         press(form, "Done")
         quota = larder.get("quotas/acme")
         assert (quota["limit_bytes"], quota["floor_bytes"]) == (2 << 20, 1 << 20)
@@ -78,7 +75,6 @@ def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(socke
         assert changed.status_code == 200, changed.text
         press(form, "Save")
         expect(form.get_by_text("This quota was changed in the meantime.")).to_be_visible()
-        shot(page, "quota-conflict")
         assert larder.get("quotas/acme")["limit_bytes"] == 2 << 20
         press(form, "Load the new state, keep my changes")
         expect(form.get_by_role("row", name="weight 1 7")).to_be_visible()
@@ -95,7 +91,6 @@ def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(socke
         page.get_by_role("link", name="acme").click()
         page.get_by_role("button", name="Delete the quota of acme").click()
         sure = dialog(page, "Delete the quota acme")
-        shot(page, "quota-delete")
         press(sure, "Delete acme")
         expect(sure.get_by_text(f"{node} has dropped it")).to_be_visible()
         assert larder.get("quotas")["total"] == 0
@@ -119,7 +114,6 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         expect(form.locator("#field-parameters-faults")).to_contain_text(
             "directory: unknown; expected one of directories, segment_bytes, direct_io, threads"
         )
-        shot(page, "tier-wrong-dark")
         form.get_by_label("Type type").fill("redis")
         form.get_by_label("Parameters parameters").fill('{"servers": ["a:1"], "password": "hunter2"}')
         press(form, "Check")
@@ -131,7 +125,6 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         expect(form.get_by_text(f"{node} would accept it")).to_be_visible()
         assert fits(page)
         assert not disk.exists(), "a dry run opened the tier"
-        shot(page, "tier-review-dark")
         press(form, "Save")
         expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
         press(form, "Done")
@@ -159,10 +152,7 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         press(form, "Check")
         expect(form.locator("#field-low_watermark-faults")).to_contain_text("at most high_watermark, 0.9")
         form.get_by_label("Low watermark low_watermark").fill("0.8")
-        press(form, "Check")
-        press(form, "Save")
-        expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
-        press(form, "Done")
+        save(form, node)
         expect(page.get_by_role("region", name="Policies")).to_contain_text("s3fifo")
         until(lambda: larder.node()["stats"]["policy"]["algorithm"] == "s3fifo", "in force")
 
@@ -183,7 +173,6 @@ def test_a_pin_is_created_and_deleted_and_an_engine_expelled(socket_dir: Path, b
             form.get_by_label("Keys keys").fill('["12"]')
             press(form, "Check")
             expect(form.locator("#field-keys-faults")).to_contain_text("64")
-            shot(page, "pin-wrong")
             form.get_by_label("Keys keys").fill(str([key.hex() for key in prompt]).replace("'", '"'))
             form.get_by_label("Time to live, seconds ttl_s").fill("3600")
             press(form, "Check")
@@ -245,10 +234,8 @@ def test_a_pin_is_created_and_deleted_and_an_engine_expelled(socket_dir: Path, b
             with engine.acquire(prompt):
                 page.get_by_role("button", name="Expel vllm 0.33").click()
                 sure = dialog(page, f"Expel vllm 0.33 on {node}")
-                shot(page, "expel")
                 press(sure, "Expel vllm 0.33")
                 expect(sure.get_by_role("alert")).to_contain_text("holds")
-                shot(page, "expel-refused")
                 sure.get_by_label("Expel by force").check()
                 press(sure, "Expel vllm 0.33")
                 expect(sure.get_by_role("status")).to_contain_text("is expelled")
@@ -281,7 +268,6 @@ def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, brows
                 expect(shown).to_contain_text("larder quotas edit acme")
                 expect(shown).to_contain_text("the role viewer")
                 expect(shown.get_by_role("button", name="Check")).to_have_count(0)
-                shot(page, "viewer")
                 press(shown, "Close")
                 go(page, "policy")
                 page.get_by_role("button", name="Details of the policy default").click()
@@ -300,7 +286,6 @@ def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, brows
                 press(form, "Check")
                 expect(form.get_by_role("alert").filter(has_text="ceiling").first).to_be_visible()
                 expect(form.get_by_label("Limit limit_bytes")).to_have_value("1MiB")
-                shot(page, "no-ceiling")
                 ceiling = larder.api.put("/api/v1/ceilings/acme", json={"max_limit_bytes": "4MiB"})
                 assert ceiling.is_success, ceiling.text
                 press(form, "Check")
@@ -333,7 +318,6 @@ def test_queues_and_stores_in_shared_memory_are_seen_on_the_node(socket_dir: Pat
         expect(seen.filter(has_text=f"{name} queue").last).to_contain_text("100 B sent")
         expect(seen.filter(has_text=f"images-{os.getpid()}").last).to_contain_text("1 object")
         seen.filter(has_text=f"{name} queue").last.scroll_into_view_if_needed()
-        shot(page, "ipc")
         page.wait_for_function("document.documentElement.scrollWidth <= 400")
 
 
@@ -359,10 +343,8 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
             expect(form.locator("#field-strength-faults")).to_contain_text("a permanent pin has no end")
             form.get_by_label("Strength strength").select_option("soft")
             press(form, "1 week")
-            shot(page, "pin-edit")
             press(form, "Check")
             expect(form.get_by_role("row", name="strength guaranteed soft")).to_be_visible()
-            shot(page, "pin-edit-review")
             before = larder.get("pins/system")
             assert before["strength"] == "guaranteed", "a dry run stored something"
             changed = larder.api.patch(
@@ -374,10 +356,7 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
             press(form, "Save")
             expect(form.get_by_text("This pin was changed in the meantime.")).to_be_visible()
             press(form, "Load the new state, keep my changes")
-            press(form, "Check")
-            press(form, "Save")
-            expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
-            press(form, "Done")
+            save(form, node)
             pin = larder.get("pins/system")
             assert (pin["strength"], pin["note"]) == ("soft", "of another")
             assert pin["expires_at"] > before["expires_at"] + 500_000
@@ -391,10 +370,8 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
         expect(form.locator("#field-max_limit_bytes-faults")).to_contain_text("4 apples")
         form.get_by_label("Max limit max_limit_bytes").fill("1000GiB")
         form.get_by_role("group", name="Strengths").get_by_label("soft", exact=True).check()
-        shot(page, "ceiling-edit")
         press(form, "Check")
         expect(form.get_by_role("row", name="max_limit_bytes")).to_be_visible()
-        shot(page, "ceiling-review")
         assert larder.get("ceilings")["total"] == 0, "a dry run stored something"
         press(form, "Save")
         expect(form.get_by_role("heading", name="Saved")).to_be_visible()
@@ -410,15 +387,11 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
         press(form, "Check")
         expect(form.locator("#field-prefill_tokens_per_s-faults")).to_contain_text("more than 0")
         form.get_by_label("Prefill tokens per second prefill_tokens_per_s").fill("12000")
-        press(form, "Check")
-        press(form, "Save")
-        press(form, "Done")
+        save(form)
         page.get_by_role("button", name="Edit the rate llama").click()
         form = dialog(page, "Rate llama")
         form.get_by_label("Note note").fill("measured")
-        press(form, "Check")
-        press(form, "Save")
-        press(form, "Done")
+        save(form)
         rate = larder.get("rates/llama")
         assert (rate["prefill_tokens_per_s"], rate["note"]) == (12000, "measured")
 
@@ -436,23 +409,19 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
         expect(form.get_by_label("Name")).to_have_value("words")
         press(form, "Check")
         expect(form.get_by_role("row", name="digest")).to_be_visible()
-        shot(page, "tokenizer-review")
         press(form, "Save")
         press(form, "Done")
         digest = larder.get("tokenizers/words")["digest"]
         page.get_by_role("button", name="Edit the tokenizer words").click()
         form = dialog(page, "Tokenizer words")
         form.get_by_label("Note note").fill("of June")
-        press(form, "Check")
-        press(form, "Save")
-        press(form, "Done")
+        save(form)
         record = larder.get("tokenizers/words")
         assert (record["digest"], record["note"]) == (digest, "of June"), "the file stays"
         for width, dark in ((1280, False), (400, False), (1280, True), (400, True)):
             page.set_viewport_size({"width": width, "height": 1000})
             page.emulate_media(color_scheme="dark" if dark else "light")
             page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
-            shot(page, f"records-{width}{'-dark' if dark else ''}")
         page.get_by_role("button", name="Delete the rate llama").click()
         press(dialog(page, "Delete the rate llama"), "Delete llama")
         until(lambda: larder.get("rates")["total"] == 0, "deleted")

@@ -19,6 +19,7 @@ import pytest
 
 from tests.e2e.commands import larder_command
 from tests.e2e.larder import Larder, keys, running, store, until
+from tests.environ import clean_environ
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -165,16 +166,16 @@ def run(larder: Larder, texts: list[str], folder: Path, programs: Path) -> list[
             text.replace("127.0.0.1:8470", f"127.0.0.1:{larder.port}"),
             f"{{ echo {CODE}$?; echo {END}; }} | tee /dev/stderr",
         ]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")} | {
-        "LARDER_URL": larder.url,
-        "LARDER_STATE_DIR": str(larder.folder),
-        "LARDER_HTTP_PORT": str(larder.port),
-        "LARDER_LMCACHE_PORT": "0",
-        "HOME": str(folder),
-        "XDG_CONFIG_HOME": str(folder / "config"),
-        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
+    environ = clean_environ(
+        LARDER_URL=larder.url,
+        LARDER_STATE_DIR=str(larder.folder),
+        LARDER_HTTP_PORT=str(larder.port),
+        LARDER_LMCACHE_PORT="0",
+        HOME=str(folder),
+        XDG_CONFIG_HOME=str(folder / "config"),
+        PATH=f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        PYTHONPATH=str(ROOT),
+    )
     ended = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         env=environ,

@@ -20,7 +20,7 @@ import pytest
 from dataplane.client import Client
 from dataplane.protocol.keys import chain
 from tests.app.command import run
-from tests.e2e.larder import BLOCK_BYTES, MODEL, POOL_BLOCKS, START_S, Larder, keys, store, until
+from tests.e2e.larder import BLOCK_BYTES, MODEL, START_S, Larder, environ_of, keys, store, until
 from tests.forked import Forked
 from tests.free_port import free_port
 from tests.threads import join
@@ -42,19 +42,8 @@ class Restarted(Larder):
 
     @property
     def environ(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-        return {
-            **inherited,
-            "LARDER_STATE_DIR": str(self.folder),
-            "LARDER_HTTP_PORT": str(self.port),
-            "LARDER_CONFIG": str(self.config),
-            "LARDER_DATAPLANE__KEEP_MEMORY_S": "600",
-            "LARDER_APP__STANDBY": "false",
-            "LARDER_APP__SHUTDOWN_GRACE_S": "20",  # a busy machine takes longer than the default
-            "LARDER_LMCACHE_PORT": "0",
-            "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),
-            "LARDER_URL": self.url,
-        }
+        more = {"LARDER_CONFIG": str(self.config), "LARDER_URL": self.url}
+        return environ_of(self.folder, self.port, LARDER_DATAPLANE__KEEP_MEMORY_S="600", **more)
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return run(*arguments, env=self.environ, timeout=120)

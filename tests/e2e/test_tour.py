@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from app.http.examples import EXAMPLES
-from tests.e2e.dashboard import dialog, go, opened, press
+from tests.e2e.dashboard import dialog, go, log_in, opened, panel, press, save
 from tests.e2e.larder import BLOCK_BYTES, MODEL, Larder, keys, running, store, until
 
 # Other tests add network namespaces, at which Chromium gives up the requests that it has open.
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(400)]
-
-
-def panel(page: Page, name: str) -> Any:
-    return page.get_by_role("region", name=name, exact=True)
 
 
 def a_tenant_is_limited_and_its_limit_removed(larder: Larder, page: Page) -> None:
@@ -63,9 +58,7 @@ def a_prompt_is_pinned_by_its_text(larder: Larder, page: Page) -> None:
     form.get_by_label("Tokenizer tokenizer").set_input_files(
         {"name": "tokenizer.json", "mimeType": "application/json", "buffer": tokenizer.encode()}
     )
-    press(form, "Check")
-    press(form, "Save")
-    press(form, "Done")
+    save(form)
     go(page, "pins")
     press(page, "New pin")
     form = dialog(page, "New pin")
@@ -73,11 +66,8 @@ def a_prompt_is_pinned_by_its_text(larder: Larder, page: Page) -> None:
     form.get_by_label("Text text").fill("hello world " * 8)
     form.get_by_text("More fields").click()
     form.get_by_label("Chunk tokens chunk_tokens").fill("4")
-    press(form, "Check")
-    press(form, "Save")
     node = larder.node()["name"]
-    expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
-    press(form, "Done")
+    save(form, node)
     page.get_by_role("link", name="prompt", exact=True).click()
     expect(panel(page, "Acknowledged by")).to_contain_text(f"{node} has applied it")
     expect(panel(page, "On nodes and tiers")).to_contain_text(node)
@@ -147,8 +137,7 @@ def a_token_is_created_and_used(larder: Larder, page: Page) -> None:
     token = form.locator("pre").inner_text()
     larder.api.headers["Authorization"] = f"Bearer {token}"
     page.reload()
-    page.get_by_label("Token").fill(token)
-    page.get_by_label("Token").press("Enter")
+    log_in(page, token)
     go(page, "settings")
     tokens = panel(page, "Tokens")
     expect(tokens.get_by_role("row", name=re.compile("^root"))).to_contain_text("yours")

@@ -5,6 +5,7 @@ Each says `ready` once it has begun, and goes on until it is killed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import socket
@@ -115,8 +116,7 @@ def lie(path: str, seed: int) -> None:
 
 def be_deaf(path: str, seed: int) -> None:
     """Ask and never read an answer; connect again when that ends."""
-    started = False
-    while True:
+    for turn in itertools.count():
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(path)
             connection.send(encode(Attach(1, VERSION, f"deaf-{seed}", [READ_ONLY])))
@@ -125,8 +125,7 @@ def be_deaf(path: str, seed: int) -> None:
                     connection.send(encode(Map(number, [1, 2, 3])))
             except OSError:
                 pass
-        if not started:
-            started = True
+        if turn == 0:
             ready()
         time.sleep(0.05)
 
@@ -134,8 +133,7 @@ def be_deaf(path: str, seed: int) -> None:
 def babble(path: str, seed: int) -> None:
     """Messages that are well formed and wrong, and bytes that are no messages."""
     rng = random.Random(seed)
-    started = False
-    while True:
+    for turn in itertools.count():
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(path)
             connection.settimeout(5)
@@ -147,8 +145,7 @@ def babble(path: str, seed: int) -> None:
                     connection.recv(1 << 18)
             except OSError:
                 pass
-        if not started:
-            started = True
+        if turn == 0:
             ready()
 
 
@@ -173,14 +170,12 @@ def _babble(rng: random.Random) -> bytes:
 def hang(path: str, seed: int) -> None:
     """Reserve, write half, say so, and write the rest when it wakes up, again and again."""
     client = attach(path, [make.space()], group=f"hanger-{seed}", timeout_s=30)
-    turn = 0
-    while True:
-        turn += 1
+    for turn in itertools.count():
         with client.reserve(make.keys(4, ("hang", seed, turn)), PAGE) as reservation:
             views = [reservation.view(at) for at in reservation.writable]
             for view in views:
                 view[: PAGE // 2] = b"h" * (PAGE // 2)
-            if turn == 1:
+            if turn == 0:
                 ready()
             time.sleep(0.2)
             for view in views:
@@ -191,16 +186,14 @@ def hang(path: str, seed: int) -> None:
 def come_and_go(path: str, seed: int) -> None:
     """Attach, reserve, and leave without a word, or with one."""
     rng = random.Random(seed)
-    started = False
-    while True:
+    for turn in itertools.count():
         client = attach(path, [make.space()], group=f"visitor-{seed}", timeout_s=30)
         reservation = client.reserve(make.keys(3, ("visit", seed, rng.random())), PAGE)
         if rng.random() < 0.5:
             reservation.abort()
         client.close()
         del reservation, client
-        if not started:
-            started = True
+        if turn == 0:
             ready()
         time.sleep(0.02)
 
@@ -229,19 +222,9 @@ def fork(path: str, seed: int) -> None:
 
 ROLES: dict[str, Callable[[str, int], None]] = {
     each.__name__: each
-    for each in (
-        scribble_ring,
-        scribble_header,
-        scribble_counters,
-        hold_everything,
-        lie,
-        be_deaf,
-        babble,
-        hang,
-        come_and_go,
-        fork,
-    )
-}
+    for each in (scribble_ring, scribble_header, scribble_counters, hold_everything, lie, be_deaf, babble, hang,
+                 come_and_go, fork)
+}  # fmt: skip
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](sys.argv[2], int(sys.argv[3]))

@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -21,18 +21,7 @@ from tests.dataplane.broken_plane import SEGMENT, BrokenPlane, memory
 KEYS = make.keys(4)
 NBYTES = 4096
 EXAMPLES = 40
-REPLIES = (
-    wire.Reserved,
-    wire.BlocksCommitted,
-    wire.Aborted,
-    wire.Leased,
-    wire.Reported,
-    wire.SegmentsMapped,
-    wire.Detached,
-    wire.Serving,
-    wire.Refused,
-    wire.Attached,
-)
+REPLIES = get_args(wire.EngineReply)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from dataplane.client import attach
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.lookups import ListBlocks, LookupChain
+from dataplane.protocol.control.messages import ControlRequest
 from dataplane.protocol.control.moves import Move, ReadMove
 from dataplane.protocol.control.nodes import DescribeNode, Hello, Resize
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixKeys, Trace
@@ -30,26 +32,7 @@ PIECES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=3)),
     max_leaves=8,
 )
-OPS = (
-    "hello",
-    "snapshot",
-    "bodies",
-    "describe",
-    "invalidate",
-    "demote",
-    "clear",
-    "lookup",
-    "list_blocks",
-    "verify",
-    "verification",
-    "move",
-    "read_move",
-    "list_prefixes",
-    "prefix_keys",
-    "trace",
-    "resize",
-    "x",
-)
+OPS = [*(kind.__struct_config__.tag for kind in get_args(ControlRequest)), "x"]
 
 
 def fields_of(kind: type[msgspec.Struct]) -> st.SearchStrategy[dict[str, object]]:
@@ -58,7 +41,8 @@ def fields_of(kind: type[msgspec.Struct]) -> st.SearchStrategy[dict[str, object]
     return st.dictionaries(names, st.one_of(NUMBERS, TEXT, PIECES), max_size=8)
 
 
-def any_of(kind: type[msgspec.Struct], tag: str) -> st.SearchStrategy[bytes]:
+def any_of(kind: type[msgspec.Struct]) -> st.SearchStrategy[bytes]:
+    tag = kind.__struct_config__.tag
     return fields_of(kind).map(lambda fields: msgspec.msgpack.encode({"op": tag, **fields}))
 
 
@@ -86,6 +70,17 @@ KEYS = st.one_of(
     st.integers(0, 20).map(lambda count: make.packed(make.keys(count))),
     st.just(make.packed(make.keys(2)) * 2),
 )
+FUZZED: tuple[type[msgspec.Struct], ...] = (
+    Hello,
+    DescribeNode,
+    Invalidate,
+    LookupChain,
+    ListBlocks,
+    Verify,
+    Move,
+    Trace,
+    Resize,
+)
 MESSAGES = st.one_of(
     SNAPSHOTS,
     st.builds(Bodies, TEXT, st.dictionaries(TEXT, st.binary(max_size=64), max_size=3)).map(encode),
@@ -103,15 +98,7 @@ MESSAGES = st.one_of(
     st.builds(PrefixKeys, TEXT, TEXT).map(encode),
     st.builds(Trace, TEXT, st.floats(), INTEGERS).map(encode),
     st.builds(Resize, TEXT, st.one_of(st.integers(-1, 64 << 20), st.just(2**62))).map(encode),
-    any_of(Hello, "hello"),
-    any_of(DescribeNode, "describe"),
-    any_of(Invalidate, "invalidate"),
-    any_of(LookupChain, "lookup"),
-    any_of(ListBlocks, "list_blocks"),
-    any_of(Verify, "verify"),
-    any_of(Move, "move"),
-    any_of(Trace, "trace"),
-    any_of(Resize, "resize"),
+    *[any_of(kind) for kind in FUZZED],
     st.tuples(st.sampled_from(OPS), st.dictionaries(TEXT, PIECES, max_size=5)).map(
         lambda each: msgspec.msgpack.encode({**each[1], "op": each[0]})
     ),

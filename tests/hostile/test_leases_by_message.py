@@ -8,19 +8,13 @@ from pathlib import Path
 import pytest
 
 from dataplane.client import Client, attach
-from dataplane.client.attachment import Attachment
 from dataplane.protocol.spaces import Space
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
 from tests.hammer.content import MODEL
 from tests.hammer.test_hammer import hammer, seconds
-from tests.hostile.content import chain, read, store
-
-
-def attachment_of(client: Client) -> Attachment:
-    attachment = client._link.attachment
-    assert attachment is not None
-    return attachment
+from tests.hostile.content import chain, connect, fill, read, store
+from tests.hostile.misfits import attachment_of
 
 
 def counted(client: Client) -> int:
@@ -31,10 +25,6 @@ def counted(client: Client) -> int:
 @pytest.fixture
 def slow_plane(make_plane: Callable[..., Plane]) -> Plane:
     return make_plane(dataplane__membarrier="false").start()
-
-
-def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.full
@@ -65,10 +55,7 @@ def test_a_lease_holds_its_blocks_until_it_is_released(slow_plane: Plane) -> Non
         assert read(client, 7) == (8, 0)
         lease.release()
         assert counted(client) == 0
-        for number in range(48):
-            with client.reserve([make.key(("more", number))], make.MIB) as reservation:
-                assert reservation.refused == {}
-                reservation.commit()
+        fill(client, "more", 48)
         assert client.lookup(chain(7)) == 0
 
 

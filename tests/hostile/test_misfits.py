@@ -13,14 +13,16 @@ from itertools import repeat
 
 import pytest
 
-from dataplane.client import Client, Code, attach
+from dataplane.client import Code
 from dataplane.protocol.codec import encode
 from dataplane.protocol.engine import Map
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, engine_process, line, wait_for
-from tests.hostile.content import chain, read, store
+from tests.hostile.content import chain, connect, fill, read, store
+from tests.hostile.misfits import ROLES
+from tests.hostile.soak import NOT_HERE
 
 PAGE = 4096
 TURNS = 150
@@ -39,10 +41,6 @@ def misfit(plane: Plane, role: str, seed: int = 1) -> Iterator[subprocess.Popen[
         process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
-
-
-def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 def shown(stats: NodeStats, pid: int) -> EngineStats:
@@ -65,29 +63,7 @@ def work(plane: Plane, turns: int = 50, seed: int = 3) -> tuple[int, int]:
     return stored, seen
 
 
-def whole_pool_is_usable(plane: Plane) -> None:
-    """Sixteen blocks of a megabyte fill the pool of 16 MiB."""
-    with connect(plane, group="fresh") as client:
-        for number in range(16):
-            with client.reserve([make.key(("fresh", number))], make.MIB) as reservation:
-                assert reservation.refused == {}
-                assert reservation.commit().blocks == 1
-
-
-@pytest.mark.parametrize(
-    "role",
-    [
-        "scribble_ring",
-        "scribble_header",
-        "scribble_counters",
-        "lie",
-        "be_deaf",
-        "babble",
-        "hang",
-        "come_and_go",
-        "fork",
-    ],
-)
+@pytest.mark.parametrize("role", sorted(ROLES.keys() - NOT_HERE))
 def test_others_work_on_beside_a_misfit_and_nothing_of_it_is_left(plane: Plane, role: str) -> None:
     with misfit(plane, role, 1), misfit(plane, role, 2):
         stored, seen = work(plane, TURNS)
@@ -97,15 +73,14 @@ def test_others_work_on_beside_a_misfit_and_nothing_of_it_is_left(plane: Plane, 
     stats = plane.wait_stats(lambda stats: not stats.engines, "both are gone")
     assert (stats.pool.quarantined_bytes, stats.pool.reserved_bytes) == (0, 0)
     assert stats.totals.corrupt_blocks == 0
-    whole_pool_is_usable(plane)
+    with connect(plane, group="fresh") as client:
+        fill(client, "fresh")
     assert "Traceback" not in plane.log()
 
 
 def test_an_engine_that_leases_everything_is_shown_and_others_get_the_reason(plane: Plane) -> None:
     with connect(plane, group="honest") as client:
-        for number in range(16):
-            with client.reserve([make.key(("old", number))], make.MIB) as reservation:
-                assert reservation.commit().blocks == 1
+        fill(client, "old")
         with misfit(plane, "hold_everything") as holder:
             with client.reserve([make.key("new")], make.MIB) as reservation:
                 assert set(reservation.refused) <= {Code.POOL_FULL, Code.FRAGMENTED}

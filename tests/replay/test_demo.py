@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,22 @@ from app.demo import DemoError, _wait_until_tier_serves, main
 from dataplane.base import allowed_secrets
 from dataplane.replay.sessions import SYSTEM_PROMPT_BLOCKS
 from tests.dataplane.plane import wait_for
+from tests.environ import clean_environ
+from tests.forked import run
 from tests.free_port import free_port
+
+SMALL = clean_environ(LARDER_HTTP_PORT="0", LARDER_POOL_BYTES="64MiB", LARDER_LMCACHE_PORT="0")
 
 
 def _children(pid: int) -> list[int]:
     found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return found + [below for child in found for below in _children(child)]
+
+
+def _wait_for_ends(pidfds: Iterable[int]) -> None:
+    for pidfd in pidfds:
+        assert select.select([pidfd], [], [], 60)[0], "a child is still there"
+        os.close(pidfd)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +47,7 @@ def _children(pid: int) -> list[int]:
     ids=["ctrl-c", "sigterm-twice"],
 )
 def test_a_demonstration_sets_quotas_and_a_pin_and_leaves_nothing_behind(socket_dir, number, twice):
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "64MiB", "LARDER_LMCACHE_PORT": "0"}
-    environ |= {"TMPDIR": str(socket_dir)}
+    environ = {**SMALL, "TMPDIR": str(socket_dir)}
     command = [sys.executable, "-m", "app.demo", "--rate", "60"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
@@ -60,9 +69,7 @@ def test_a_demonstration_sets_quotas_and_a_pin_and_leaves_nothing_behind(socket_
         assert f'"{tenant}"' in quotas
     assert str(SYSTEM_PROMPT_BLOCKS) in pin
     assert len(children) >= 5, "larder up, its data plane, the load and three engines"
-    for child in children:
-        assert select.select([child], [], [], 60)[0], "a child is still there"
-        os.close(child)
+    _wait_for_ends(children)
     assert not list(socket_dir.iterdir())
 
 
@@ -73,8 +80,7 @@ def test_a_demonstration_obeys_the_settings(socket_dir):
     engine_socket = socket_dir / "engines.sock"
     config = socket_dir / "larder.toml"
     config.write_text(f"lmcache_port = {gateway}\n[app]\nauth = 'required'\n[dataplane]\nnode = 'shown'\n")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    environ |= {"LARDER_POOL_BYTES": "64MiB", "LARDER_ENGINE_SOCKET": str(engine_socket)}
+    environ = clean_environ(LARDER_POOL_BYTES="64MiB", LARDER_ENGINE_SOCKET=str(engine_socket))
     environ |= {"TMPDIR": str(socket_dir), "LARDER_CONFIG": str(config), "LARDER_STATE_DIR": "/nonexistent"}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -101,11 +107,8 @@ def test_a_demonstration_obeys_the_settings(socket_dir):
 
 @pytest.mark.full
 def test_a_demonstration_creates_the_folder_of_its_state(socket_dir):
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "64MiB", "LARDER_LMCACHE_PORT": "0"}
     folder = socket_dir / "not" / "yet"
-    command = [sys.executable, "-m", "app.demo", "--seconds", "1", "--state-dir", str(folder)]
-    demo = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=90, check=False)
+    demo = run("app.demo", "--seconds", "1", "--state-dir", str(folder), env=SMALL, timeout=90)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert (folder / "larder.log").stat().st_size > 0
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -145,9 +148,7 @@ def test_the_demonstration_waits_until_its_s3_tier_serves(monkeypatch):
 
 @pytest.mark.full
 def test_a_demonstration_with_s3_serves_from_all_tiers_and_continues_after_a_kill(socket_dir):
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "16MiB", "LARDER_LMCACHE_PORT": "0"}
-    environ |= {"LARDER_DATAPLANE__DISK_TIER_BYTES": "64MiB"}
+    environ = {**SMALL, "LARDER_POOL_BYTES": "16MiB", "LARDER_DATAPLANE__DISK_TIER_BYTES": "64MiB"}
     folder = socket_dir / "state"
     command = [sys.executable, "-m", "app.demo", "--s3", "--rate", "60", "--state-dir", str(folder)]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as demo:
@@ -155,14 +156,12 @@ def test_a_demonstration_with_s3_serves_from_all_tiers_and_continues_after_a_kil
         each = (_shares(line) for line in demo.stdout if "requests" in line)
         shares = next(shares for shares in each if shares.get("disk") and shares.get("s3"))
         assert 0 < shares["memory"] < 100
-        children = {pid: os.pidfd_open(pid) for pid in _children(demo.pid)}
+        children = [os.pidfd_open(pid) for pid in _children(demo.pid)]
         demo.kill()
-        for child in children.values():
+        for child in children:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(child, signal.SIGKILL)
-        for child in children.values():
-            assert select.select([child], [], [], 60)[0], "a child is still there"
-            os.close(child)
+        _wait_for_ends(children)
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         lines = iter(demo.stdout)

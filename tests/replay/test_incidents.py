@@ -11,6 +11,7 @@ import pytest
 
 from app.incidents import INCIDENTS
 from tests.app.command import run
+from tests.environ import clean_environ
 from tests.forked import Forked
 
 CAUSES = {
@@ -55,8 +56,7 @@ def why(url: str, token: str, name: str) -> str:
 @pytest.mark.parametrize("incident", INCIDENTS)
 def test_why_names_the_cause_of_an_incident(socket_dir: Path, incident: str) -> None:
     name, expected = CAUSES[incident]
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("LARDER_")}
-    environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "64MiB", "LARDER_LMCACHE_PORT": "0"}
+    environ = clean_environ(LARDER_HTTP_PORT="0", LARDER_POOL_BYTES="64MiB", LARDER_LMCACHE_PORT="0")
     environ |= {"TMPDIR": str(socket_dir), "LARDER_DATAPLANE__NODE": "shown"}
     options = ["--rate", "60", "--incident", incident, "--incident-at", "8"]
     with Forked("app.demo", *options, env=environ, stdout=subprocess.PIPE, text=True) as demo:

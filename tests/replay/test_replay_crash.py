@@ -1,7 +1,6 @@
 """The data plane is killed in the middle of a replay and comes back: misses in between, and no wrong byte."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 
 from dataplane.replay.control import ControlLink
 from tests.dataplane.plane import wait_for
+from tests.environ import clean_environ
 from tests.forked import Forked
 from tests.replay.traces import make_trace, write_trace
 
@@ -21,13 +21,12 @@ BLOCK_BYTES = 4096
 @contextmanager
 def _data_plane(folder: Path) -> Iterator[ControlLink]:
     """A data plane on a folder, queried over its control socket; killed without a shutdown."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    environ |= {
-        "LARDER_STATE_DIR": str(folder),
-        "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
-        "LARDER_POOL_BYTES": "16MiB",
-        "LARDER_LMCACHE_PORT": "0",
-    }
+    environ = clean_environ(
+        LARDER_STATE_DIR=str(folder),
+        LARDER_DATAPLANE__KEEP_MEMORY_S="0",
+        LARDER_POOL_BYTES="16MiB",
+        LARDER_LMCACHE_PORT="0",
+    )
     with (
         (folder / "log").open("ab") as log,
         Forked("dataplane", env=environ, stdout=log, stderr=log) as process,

@@ -64,11 +64,14 @@ def _assert_bytes_are_right(result: dict[str, Any]) -> None:
     assert result["read_bytes"] == result["blocks_hit"] * result["block_bytes"]
 
 
-def test_blocks_that_a_disk_tier_holds_are_hits_with_their_bytes(trace, trace_path):
-    without, ceiling = ExactLru(60), ExactLru(1 << 20)
+def served(reference: ExactLru, trace: list[list[int]]) -> ExactLru:
     for ids in trace:
-        without.serve(ids)
-        ceiling.serve(ids)
+        reference.serve(ids)
+    return reference
+
+
+def test_blocks_that_a_disk_tier_holds_are_hits_with_their_bytes(trace, trace_path):
+    without, ceiling = served(ExactLru(60), trace), served(ExactLru(1 << 20), trace)
     result = _result(_replay(trace_path, "--pool-blocks", 60, "--disk-tier", "64MiB", "--json"))
     assert without.hits < result["blocks_hit"] <= ceiling.hits
     assert result["blocks_loaded"] > 0
@@ -78,9 +81,7 @@ def test_blocks_that_a_disk_tier_holds_are_hits_with_their_bytes(trace, trace_pa
 
 @pytest.mark.parametrize("pool_blocks", [7, *(pytest.param(count, marks=pytest.mark.full) for count in (60, 150))])
 def test_one_engine_has_the_hits_of_an_exact_lru(trace, trace_path, pool_blocks):
-    reference = ExactLru(pool_blocks)
-    for ids in trace:
-        reference.serve(ids)
+    reference = served(ExactLru(pool_blocks), trace)
     result = _result(_replay(trace_path, "--pool-blocks", pool_blocks, "--json"))
     assert result["blocks_hit"] == reference.hits
     assert sum(result["blocks_refused"].values()) == reference.refused
@@ -108,9 +109,7 @@ def test_four_engines_share_one_pool_and_its_accounts_add_up(trace_path):
 
 @pytest.mark.full
 def test_larger_blocks_are_exact_too(trace, trace_path):
-    reference = ExactLru(100)
-    for ids in trace[:150]:
-        reference.serve(ids)
+    reference = served(ExactLru(100), trace[:150])
     result = _result(_replay(trace_path, "--limit", 150, "--pool-blocks", 100, "--block-bytes", "64KiB", "--json"))
     assert result["blocks_hit"] == reference.hits
     _assert_bytes_are_right(result)

@@ -2,46 +2,43 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.require import require
 from tests.web.player import DIST, Player, playing
+from tests.web.watch import Watch
 
 
-class Watched:
-    """A page, the server that it talks to, and what went wrong in it."""
+class Watched(Watch):
+    """A page, and the server that it talks to."""
 
     def __init__(self, page: Page, player: Player) -> None:
-        self.page = page
-        self.player = player
+        super().__init__(page, player.url)
         self.play = player.play
-        self.complaints: list[str] = []
-        self.foreign: list[str] = []
-        self.expects_failures = False
-        """Set by tests that break the server on purpose: the browser reports failed requests on the console."""
-        page.on("console", lambda message: self._console(message.type, message.text))
-        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
-        page.on("request", lambda request: self._request(request.url))
 
-    def _console(self, kind: str, text: str) -> None:
-        failed = text.startswith("Failed to load resource")
-        # Chromium gives up its requests when a test beside this one adds a network namespace, and repeats them.
-        if not (failed and (self.expects_failures or "ERR_NETWORK_CHANGED" in text)):
-            self.complaints.append(f"{kind}: {text}")
-
-    def _request(self, url: str) -> None:
-        if not url.startswith(self.player.url):
-            self.foreign.append(url)
+    def hear(self, name: str, node: str = "", **fields: Any) -> None:
+        """Send an event to the page."""
+        play = self.play
+        event = {"name": name, "at": play.now()["at"], "seq": 900 + len(play.events), "node": node, "actor": ""}
+        play.events.append({**event, "fields": fields})
 
     def open(self, at: str = "") -> Page:
         """Open the dashboard at a page, such as `tenants/acme?sort=used`; the overview by default."""
-        self.page.goto(f"{self.player.url}#/{at}")
+        self.page.goto(f"{self.url}#/{at}")
         return self.page
 
 
 OpenState = Callable[..., Watched]
+
+
+def look(page: Page, width: int, scheme: Any) -> None:
+    """Show the page at this width, in the scheme `light` or `dark`."""
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=scheme)
+    page.wait_for_function("width => innerWidth === width", arg=width)
 
 
 def new_context(browser: Browser) -> BrowserContext:
@@ -64,7 +61,7 @@ def open_state(browser: Browser, shared_context: BrowserContext) -> Iterator[Ope
     """`open_state("busy", width=390, dark=True)`: the page showing that fixture; `opened=False` leaves it blank.
 
     Each page has an origin of its own. `alone=True` opens it in a context of its own, for tests that change the
-    context: its clock, its permissions, its network.
+    context: its clock, its permissions, its network. `role="admin"` is the role of whoever looks at it.
     """
     require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")
     watched: list[Watched] = []
@@ -78,8 +75,11 @@ def open_state(browser: Browser, shared_context: BrowserContext) -> Iterator[Ope
             dark: bool = False,
             opened: bool = True,
             alone: bool = False,
+            role: str = "",
         ) -> Watched:
             player = stack.enter_context(playing(name))
+            if role:
+                player.play.session = {**player.play.session, "role": role}
             context = shared_context
             if alone:
                 context = new_context(browser)
@@ -96,5 +96,4 @@ def open_state(browser: Browser, shared_context: BrowserContext) -> Iterator[Ope
 
         yield start
     for one in watched:
-        assert one.foreign == []
-        assert one.complaints == []
+        one.check()

@@ -50,11 +50,9 @@ def listed(items: list[Any], total: int | None = None) -> dict[str, Any]:
     return {"items": items, "total": len(items) if total is None else total, "next_cursor": ""}
 
 
+EMPTY = "alerts pushes managers policies tiers ipc tokens ceilings rates tokenizers events/history"
 LISTS: dict[str, Any] = {
-    **dict.fromkeys(
-        ("alerts", "pushes", "managers", "policies", "tiers", "ipc", "tokens", "ceilings", "rates", "tokenizers", "events/history"),
-        listed([]),
-    ),
+    **dict.fromkeys(EMPTY.split(), listed([])),
     "blocks": {"items": [], "failed_nodes": [], "next_cursor": ""},
     "annotations": [],
 }

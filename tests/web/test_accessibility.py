@@ -7,17 +7,20 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.require import require
-from tests.web.conftest import OpenState
+from tests.web.conftest import OpenState, look
 from tests.web.pages import PAGES
 from tests.web.player import WEB
+from tests.web.test_recorded_states import NAMES
 
 pytestmark = pytest.mark.browser
 
 AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 RUN = """async (tags) => {
-  const { violations } = await axe.run(document, { runOnly: { type: 'tag', values: tags }, resultTypes: ['violations'] });
-  return violations.flatMap(({ id, nodes }) => nodes.map(({ target, failureSummary, html }) => `${id}: ${target} ${html.slice(0, 200)} ${failureSummary}`));
+  const options = { runOnly: { type: 'tag', values: tags }, resultTypes: ['violations'] };
+  const { violations } = await axe.run(document, options);
+  return violations.flatMap(({ id, nodes }) => nodes.map(
+    ({ target, failureSummary, html }) => `${id}: ${target} ${html.slice(0, 200)} ${failureSummary}`));
 }"""
 LOOKS = ((1440, "light"), (360, "dark"))
 OTHER_LOOKS = ((1440, "dark"), (360, "light"))
@@ -30,32 +33,18 @@ def violations(page: Page) -> Any:
     return page.evaluate(RUN, TAGS)
 
 
-def look(page: Page, width: int, scheme: Any) -> None:
-    page.set_viewport_size({"width": width, "height": 900})
-    page.emulate_media(color_scheme=scheme)
-    page.wait_for_function("width => innerWidth === width", arg=width)
-
-
-def in_every_state(*states: str) -> list[Any]:
+def in_each_look(state: str) -> list[Any]:
     return [
-        pytest.param(
-            state, looks, marks=() if (state, looks) == ("busy", LOOKS) else (pytest.mark.full,), id=f"{state}-{looks[0][1]}"
-        )
-        for state in states
-        for looks in (LOOKS, OTHER_LOOKS)
-    ]  # fmt: skip
+        pytest.param(state, looks, marks=() if daily else pytest.mark.full, id=f"{state}-{looks[0][1]}")
+        for looks, daily in ((LOOKS, state == "busy"), (OTHER_LOOKS, False))
+    ]
 
 
-@pytest.mark.parametrize(
-    ("state", "looks"),
-    in_every_state("busy", "over-limit", "nacked", "lost", "cold", "fresh", "empty", "tenant", "thousand-tenants"),
-)  # fmt: skip
+@pytest.mark.parametrize(("state", "looks"), [case for state in NAMES for case in in_each_look(state)])
 def test_every_page_is_accessible(open_state: OpenState, state: str, looks: Any) -> None:
     require(AXE.is_file(), "axe-core is not installed (make web)")
-    one = open_state(state, opened=False)
+    one = open_state(state, opened=False, role="" if state == "tenant" else "admin")
     one.expects_failures = True  # some states have no such tenant, pin or node
-    if state != "tenant":
-        one.play.session = {**one.play.session, "role": "admin"}
     found = []
     for at in PAGES:
         page = one.open(at)
@@ -69,9 +58,8 @@ def test_every_page_is_accessible(open_state: OpenState, state: str, looks: Any)
 @pytest.mark.parametrize("looks", [LOOKS, pytest.param(OTHER_LOOKS, marks=pytest.mark.full)])
 def test_dialogs_and_the_palette_are_accessible(open_state: OpenState, looks: Any) -> None:
     require(AXE.is_file(), "axe-core is not installed (make web)")
-    one = open_state("busy", opened=False)
+    one = open_state("busy", opened=False, role="admin")
     one.expects_failures = True  # a fixture cannot be changed, not even for a preview
-    one.play.session = {**one.play.session, "role": "admin"}
     found = []
     for at, button in DIALOGS:
         page = one.open(at)

@@ -6,37 +6,19 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from tests.app.apart import serving_apart
 from tests.app.callers import ADMIN, bearer
 from tests.require import require
 from tests.web.player import DIST
+from tests.web.watch import Watch
 
 pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(400)]
-FAILED = "Failed to load resource"
-"""What browsers themselves say on the console of any answer that is a refusal."""
 
 
-class Docs:
-    """The page, and what went wrong in it."""
-
-    def __init__(self, page: Page, url: str) -> None:
-        self.page = page
-        self.url = url
-        self.complaints: list[str] = []
-        self.foreign: list[str] = []
-        page.on("console", lambda message: self._on_console(message.type, message.text))
-        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
-        page.on(
-            "request",
-            lambda request: None if request.url.startswith(url) else self.foreign.append(request.url),
-        )
-        page.goto(f"{url}/api/docs")
-
-    def _on_console(self, kind: str, text: str) -> None:
-        if not text.startswith(FAILED):
-            self.complaints.append(f"{kind}: {text}")
+class Docs(Watch):
+    """The page; requests that are refused are expected."""
 
     def route(self, tag: str, name: str) -> Locator:
         """Opened and ready to be tried."""
@@ -49,9 +31,7 @@ class Docs:
         """The answer to a request with these parameters (`If_Match` for If-Match), which must be of this status."""
         for name, value in fields.items():
             route.locator(f"tr[data-param-name={name.replace('_', '-')}] input").fill(value)
-        with self.page.expect_response(
-            lambda answer: "/api/v1/" in answer.url and "session" not in answer.url
-        ) as got:
+        with self.page.expect_response(lambda answer: "/api/v1/" in answer.url and "session" not in answer.url) as got:
             route.get_by_role("button", name="Execute").click()
         assert got.value.status == status, got.value.text()
         answer = route.locator(".live-responses-table .response").first
@@ -75,10 +55,10 @@ def opened(browser: Browser, folder: Path, **settings: str) -> Iterator[Docs]:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         stack.callback(context.close)
         context.set_default_timeout(60_000)
-        docs = Docs(context.new_page(), url)
+        docs = Docs(context.new_page(), url, expects_failures=True)
+        docs.page.goto(f"{url}/api/docs")
         yield docs
-        assert docs.foreign == []
-        assert docs.complaints == []
+        docs.check()
 
 
 def everything_can_be_tried(docs: Docs) -> None:
@@ -93,9 +73,7 @@ def everything_can_be_tried(docs: Docs) -> None:
     expect(docs.execute(put, 200, If_Match='"1"')).to_contain_text('"limit_bytes": 5368709120')
     patch = docs.route("quotas", "patchQuota")
     expect(patch.locator(".body-param-content-type")).to_contain_text("application/merge-patch+json")
-    expect(docs.execute(patch, 200, tenant="acme", If_Match='"2"')).to_contain_text(
-        '"limit_bytes": 8589934592'
-    )
+    expect(docs.execute(patch, 200, tenant="acme", If_Match='"2"')).to_contain_text('"limit_bytes": 8589934592')
     docs.execute(docs.route("quotas", "deleteQuota"), 204, tenant="acme", If_Match="*")
 
 

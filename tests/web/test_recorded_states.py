@@ -15,8 +15,8 @@ from app.schemas.fleet.managers import ManagerList
 from app.schemas.fleet.pushes import PushList
 from app.schemas.records.ceilings import CeilingList
 from app.schemas.records.policies import PolicyList
-from app.schemas.records.prefixes import PrefixList
 from app.schemas.records.prefill_rates import RateList
+from app.schemas.records.prefixes import PrefixList
 from app.schemas.records.tiers import TierList
 from app.schemas.records.tokenizers import TokenizerList
 from app.schemas.usage.reports import UsageReport
@@ -51,17 +51,7 @@ def test_the_busy_state_has_something_on_every_page():
 
 
 def test_every_state_that_the_page_must_show_has_a_fixture():
-    assert NAMES == [
-        "busy",
-        "cold",
-        "empty",
-        "fresh",
-        "lost",
-        "nacked",
-        "over-limit",
-        "tenant",
-        "thousand-tenants",
-    ]
+    assert NAMES == ["busy", "cold", "empty", "fresh", "lost", "nacked", "over-limit", "tenant", "thousand-tenants"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,13 +16,6 @@ class ConnectionCounts:
     ended: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("all", "slow_head", "slow_body"), 0))
 
 
-def raise_descriptors() -> None:
-    """Raise the soft limit of descriptors to the hard limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def most_connections() -> int:
     """Return the largest number of connections that may be open at once."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

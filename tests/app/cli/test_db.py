@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from app.cli.commands.machine.db import db
+from app.cli import larder
 from app.errors import Conflict, StoreUnavailable
 from app.store.base import backup as copies
 from app.store.base.database import full_url
@@ -26,7 +26,7 @@ def run(empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LARDER_DATABASE_URL", empty_database_url)
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
-    return lambda *arguments: CliRunner().invoke(db, list(arguments), catch_exceptions=False)
+    return db
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "larder.db"
 
 
-def check() -> Result:
-    return CliRunner().invoke(db, ["check"])
+def db(*arguments: str) -> Result:
+    return CliRunner().invoke(larder, ["db", *arguments], catch_exceptions=False)
 
 
 def extracted(archive: Path, folder: Path, member: str = "larder.db") -> Path:
@@ -66,7 +66,7 @@ def test_a_database_without_a_schema_is_reported_as_to_be_upgraded(run: Db, tmp_
 
 def test_a_check_does_not_create_a_missing_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
-    checked = check()
+    checked = db("check")
     assert checked.exit_code == 1
     assert "there is no database" in checked.output
     assert not (tmp_path / "larder.db").exists()
@@ -90,14 +90,14 @@ def execute(file: Path, statement: str) -> None:
 )
 def test_faults_of_a_database_are_reported(file: Path, statement: str, message: str) -> None:
     execute(file, statement)
-    checked = check()
+    checked = db("check")
     assert message in checked.output
     assert checked.exit_code == int(bool(message))
 
 
 def test_a_newer_schema_is_not_upgraded(file: Path) -> None:
     execute(file, "UPDATE alembic_version SET version_num='9999'")
-    upgraded = CliRunner().invoke(db, ["upgrade"])
+    upgraded = db("upgrade")
     assert upgraded.exit_code == 1
     assert "cannot be upgraded: the schema is at revision 9999" in upgraded.output
     assert "a newer Larder wrote it" in upgraded.output
@@ -107,13 +107,13 @@ def test_an_incomplete_file_is_reported(file: Path) -> None:
     with file.open("r+b") as damaged:
         damaged.seek(4096 * 3)
         damaged.write(os.urandom(4096 * 4))
-    assert check().exit_code == 1
+    assert db("check").exit_code == 1
 
 
 def test_a_file_that_is_not_a_database_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
     (tmp_path / "larder.db").write_bytes(b"not a database at all" * 1000)
-    checked = check()
+    checked = db("check")
     assert checked.exit_code == 1
     assert "Traceback" not in checked.output
 
@@ -124,7 +124,7 @@ def test_a_copy_is_whole_while_the_database_is_written_to(file: Path, tmp_path: 
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         try:
             assert writer.stdout.readline() == b"writing\n"
-            assert CliRunner().invoke(db, ["backup", str(copy)]).exit_code == 0
+            assert db("backup", str(copy)).exit_code == 0
         finally:
             writer.kill()
     assert copy.stat().st_mode & 0o777 == 0o600
@@ -153,10 +153,10 @@ for n in range(10**9):
 def test_an_existing_file_is_replaced_only_by_force(file: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     copy.write_text("precious")
-    refused = CliRunner().invoke(db, ["backup", str(copy)])
+    refused = db("backup", str(copy))
     assert (refused.exit_code, copy.read_text()) == (1, "precious")
     assert "--force" in refused.output
-    assert CliRunner().invoke(db, ["backup", str(copy), "--force"]).exit_code == 0
+    assert db("backup", str(copy), "--force").exit_code == 0
     assert extracted(copy, tmp_path).read_bytes().startswith(b"SQLite format 3")
 
 
@@ -189,7 +189,7 @@ def test_a_backup_of_postgres_is_one_of_pg_dump(
 def test_no_error_repeats_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://user:sesame@127.0.0.1:1/larder")
     for arguments in (["upgrade"], ["check"], ["backup", str(tmp_path / "x")]):
-        result = CliRunner().invoke(db, arguments)
+        result = db(*arguments)
         assert result.exit_code == 1
         assert "sesame" not in result.output
 
@@ -199,7 +199,7 @@ def test_a_database_is_never_replaced_by_a_copy_of_itself(file: Path, tmp_path: 
     (tmp_path / "link.db").symlink_to("larder.db")
     os.link(file, tmp_path / "second.db")
     before = (file.stat().st_ino, file.read_bytes())
-    refused = CliRunner().invoke(db, ["backup", str(tmp_path / name), "--force"], catch_exceptions=False)
+    refused = db("backup", str(tmp_path / name), "--force")
     assert (refused.exit_code, "belongs to the database itself" in refused.output) == (1, True)
     assert (file.stat().st_ino, file.read_bytes()) == before
     assert (tmp_path / "link.db").is_symlink()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from app.cli.commands.machine.db import db
+from app.cli import larder
 from app.push.keys import key_pair
 from app.store.base import migrate
 from app.store.base.database import Database
@@ -31,7 +31,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    result: Result = CliRunner().invoke(db, list(arguments), catch_exceptions=False)
+    result: Result = CliRunner().invoke(larder, ["db", *arguments], catch_exceptions=False)
     assert result.exit_code == code, result.output
     return result.output
 

@@ -16,13 +16,11 @@ import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from app.cli import SECTIONS
 from app.cli import larder as root
-from app.cli.support.printing import table as tables
-from app.cli.support.printing.table import Column, shortened, table
-from app.cli.support.printing.terminal import wrapped
-from app.cli.support.resources import watch
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.printing import terminal
+from app.cli.support.printing.terminal import Column, cells, shortened, table, wrapped
+from app.cli.support.resources import options
+from app.cli.support.resources.options import Output, output_option, watch_option
 from tests.app.callers import create_token, guarding
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
@@ -60,9 +58,7 @@ async def recorded(plane: Plane, name: str) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_every_command_is_in_one_section_of_the_help_and_help_is_a_command() -> None:
-    listed = [name for names in SECTIONS.values() for name in names]
-    assert sorted(listed) == sorted(root.list_commands(click.Context(root)))
+def test_help_is_a_command() -> None:
     assert run("help").output == run("--help").output
     assert run("help", "quotas", "set").output == run("quotas", "set", "--help").output
 
@@ -97,7 +93,8 @@ def test_every_noun_alone_lists(alone: Path) -> None:
         command = root.get_command(click.Context(root), name)
         if isinstance(command, click.Group) and "list" in command.commands and name not in ("audit", "context"):
             refused = run(name, "--json")
-            assert (refused.exit_code, "no Larder answers" in refused.output) == (6, True), name
+            assert refused.exit_code == 6, name
+            assert re.search(r"no Larder answers at .*; start one with 'larder up'", refused.output), name
 
 
 def test_a_misspelt_command_or_option_is_suggested() -> None:
@@ -119,18 +116,18 @@ def test_columns_are_left_out_by_priority_and_texts_end_at_words(
         (45, "name   size  owner"),
         (20, "name   size"),
     ):
-        monkeypatch.setattr(tables, "width", lambda width=width: width)
+        monkeypatch.setattr(terminal, "width", lambda width=width: width)
         table("", COLUMNS, rows)
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == expected
-        assert all(tables.cells(line) <= width for line in lines)
+        assert all(cells(line) <= width for line in lines)
     table("", COLUMNS, rows, wide=True)
     out = capsys.readouterr().out
     assert ("goes on a note" in out, "aa" in out) == (True, True)
     assert shortened("one two three", 9) == "one two…"
     assert shortened("one two three", 8) == "one two…"
     assert shortened("unbreakable", 5) == "unbr…"
-    monkeypatch.setattr(tables, "width", lambda: 24)
+    monkeypatch.setattr(terminal, "width", lambda: 24)
     table("", [Column("name", str), Column("at", lambda _: "11-26 16:21:59Z")], ["prefill-worker-of-rack-17"])
     assert capsys.readouterr().out.splitlines()[1].split("  ") == ["prefill-…rack-17", "11-26 16:21:59Z"]
 
@@ -153,14 +150,14 @@ def test_a_watched_list_appends_new_items(monkeypatch: pytest.MonkeyPatch) -> No
 
     @click.command()
     @output_option
-    @watch.watch_option
+    @watch_option
     def listing(output: Output) -> None:
         items = next(frames, None)
         if items is None:
             raise click.Abort
         output.listing("Names", {"items": items}, [Column("name", lambda item: item)], lambda item: item)
 
-    monkeypatch.setattr(watch, "POLL_S", 0.0)
+    monkeypatch.setattr(options, "POLL_S", 0.0)
     shown = CliRunner().invoke(listing, ["--watch"])
     assert shown.stdout == "Names (1)\nname\na\nNames (2)\nb\n"
     frames = iter([["a"], ["b"]])

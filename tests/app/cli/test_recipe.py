@@ -19,7 +19,7 @@ async def test_the_noun_of_the_recipe_lists(plane: Plane, monkeypatch: pytest.Mo
     module = ModuleType(MODULE)
     exec(code("Add a noun to the command line"), vars(module))
     monkeypatch.setitem(sys.modules, MODULE, module)
-    monkeypatch.setitem(cli._COMMANDS, "join-tokens", (f"{MODULE}:join_tokens", "Show join tokens."))
+    monkeypatch.setitem(cli._COMMANDS, "join-tokens", ("fleet.join_tokens", "Show join tokens."))
     done = await asyncio.to_thread(CliRunner().invoke, cli.larder, ["join-tokens", "--url", str(plane.http.base_url)])
     assert done.exit_code == 0, done.output
     assert "Join tokens (0)\nid" in done.output

@@ -29,7 +29,7 @@ from tests.app.command import run
 from tests.app.fake_node import FakeNode
 from tests.app.manager import Manager, running, until
 from tests.app.silent_proxy import SilentProxy
-from tests.deploy.test_stack import running as monitored
+from tests.deploy.tools import running as monitored
 from tests.free_port import free_port
 from tests.postgres_cluster import PostgresCluster
 from tests.require import require
@@ -389,7 +389,7 @@ async def test_sums_over_managers_count_a_node_once(
     config.write_text(json.dumps({"scrape_configs": [scrape]}))
     address = f"127.0.0.1:{free_port()}"
     options = (f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address={address}")
-    with monitored("prometheus", tmp_path / "prometheus.log", *options):
+    with monitored(tmp_path / "prometheus.log", "prometheus", *options):
         async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, timeout=60) as prometheus:
 
             async def value(expr: str) -> str:

@@ -15,7 +15,7 @@ from app.services.base.principals import ROLES
 from tests.app.callers import bearer, create_token, guarding
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
-from tests.app.published import description
+from tests.app.published import RECORDS, body_of, description, example_of, operations
 
 pytestmark = pytest.mark.anyio
 LIMIT_BYTES = 2048
@@ -33,15 +33,7 @@ NAMES = {
 """What stands in paths: names of what there is."""
 MISSING = {**dict.fromkeys(NAMES, "nobody"), "number": "7", "client": "7"}
 DESCRIBED: dict[str, Any] = description()
-OPERATIONS = {
-    operation["operationId"]: (method.upper(), path, operation)
-    for path, item in DESCRIBED["paths"].items()
-    for method, operation in item.items()
-}
-RECORDS = {"quotas": "QuotaPut", "policies": "PolicyPut", "pins": "PinPut", "rates": "RatePut",
-           "tokenizers": "TokenizerPut", "ceilings": "CeilingPut", "tiers": "TierPut"}  # fmt: skip
-
-
+OPERATIONS = {each[2]["operationId"]: (each[0].upper(), *each[1:]) for each in operations(DESCRIBED)}
 QUERIES = {"getSeries": "?name=hit_ratio"}
 """Queries of operations that need one."""
 
@@ -61,9 +53,8 @@ class Asking:
         address = re.sub(r"{(\w+)}", lambda found: known[found[1]], path)
         headers = more.pop("headers", {})
         if "requestBody" in operation and "content" not in more:
-            ((kind, body),) = operation["requestBody"]["content"].items()
-            more["content"] = json.dumps(EXAMPLES[body["schema"]["$ref"].rpartition("/")[2]])
-            headers = {"content-type": kind, **headers}
+            more["content"] = json.dumps(example_of(operation))
+            headers = {"content-type": body_of(operation)[0], **headers}
         async with self.http.stream(method, address + query, headers=headers, **more, auth=None) as answer:
             assert str(answer.status_code) in operation["responses"], f"{name}: {answer.status_code}"
             for header in operation["responses"][str(answer.status_code)]["headers"]:
@@ -109,8 +100,8 @@ async def test_unreadable_requests_and_unacceptable_types_are_refused_as_declare
             picture = await asking.ask(name, headers={"accept": "image/png", "if-match": '"none"'})
             assert (picture.status_code == 406) == ("406" in declared), name
         if "requestBody" in operation:
+            kind, _ = body_of(operation)
             for content, status in (("{", 400), (f'"{"x" * LARGE_BYTES}"', 413), ("[]", 422)):
-                ((kind, _),) = operation["requestBody"]["content"].items()
                 if status == 413 and name in {"putTokenizer", "patchTokenizer"}:  # files are large
                     continue
                 answer = await asking.ask(name, content=content, headers={"content-type": kind})

@@ -12,7 +12,7 @@ from app.http.description import TAGS
 from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, TYPE_PREFIX
 from tests.app.plane import Plane
-from tests.app.published import description
+from tests.app.published import description, operations
 
 pytestmark = pytest.mark.anyio
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -21,12 +21,6 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 @pytest.fixture(scope="module")
 def described() -> dict[str, Any]:
     return description()
-
-
-def operations(described: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    return [
-        (method, path, operation) for path, item in described["paths"].items() for method, operation in item.items()
-    ]
 
 
 def test_it_conforms_to_the_specification(described: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from app.services.base.yielding import WorkAbandoned, awaited, in_thread, with_pauses
 from tests.app.callers import guarding, send
 from tests.app.plane import Plane
+from tests.app.raw import connected
 from tests.app.tokenizer_files import put
 
 pytestmark = pytest.mark.anyio
@@ -154,27 +155,24 @@ async def test_a_wait_that_was_left_releases_its_slot(plane: Plane) -> None:
 
 
 async def test_a_stream_before_another_request_ends_with_its_connection(plane: Plane) -> None:
-    host, port = plane.http.base_url.host, plane.http.base_url.port
     slots = plane.app.parts.stream_slots
-    reader, writer = await asyncio.open_connection(host, port)
-    writer.write(
-        b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    )
-    with capture_logs() as logged:
-        await reader.readuntil(b"retry: 1000")
-        writer.transport.abort()
-        await until(lambda: not slots.in_use)
+    async with connected(plane) as (reader, writer):
+        writer.write(
+            b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        )
+        with capture_logs() as logged:
+            await reader.readuntil(b"retry: 1000")
+            writer.transport.abort()
+            await until(lambda: not slots.in_use)
     assert "request.crashed" not in {line["event"] for line in logged}
 
 
 async def test_a_body_that_never_ends_is_given_up_with_its_connection(plane: Plane) -> None:
-    host, port = plane.http.base_url.host, plane.http.base_url.port
-    reader, writer = await asyncio.open_connection(host, port)
     head = "POST /api/v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99"
-    writer.write(f"{head}\r\nexpect: 100-continue\r\n\r\n".encode())
-    await reader.readuntil(b"100 Continue\r\n\r\n")  # it is being read
-    writer.write(b'{"document"')
-    writer.close()
+    async with connected(plane) as (reader, writer):
+        writer.write(f"{head}\r\nexpect: 100-continue\r\n\r\n".encode())
+        await reader.readuntil(b"100 Continue\r\n\r\n")  # it is being read
+        writer.write(b'{"document"')
     await until(lambda: given_up(plane) == 1)
 
 

@@ -17,13 +17,11 @@ from app.http.examples import EXAMPLES
 from tests.app.callers import ADMIN, bearer, create_token, guarding
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
-from tests.app.published import description
+from tests.app.published import RECORDS, body_of, description, example_of, operations
 from tests.sizes import size
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 DESCRIBED: dict[str, Any] = description()
-RECORDS = {"quotas": "QuotaPut", "policies": "PolicyPut", "pins": "PinPut", "rates": "RatePut",
-           "ceilings": "CeilingPut", "tiers": "TierPut"}  # fmt: skip
 TEXTS = ("", "\0", "%", "é", "a" * 5000, "nan", "-inf", "1e400", "9" * 5000, "-1", "1.5",
          "a:b", "\r\n", "9223372036854775808", "0001-01-01T00:00:00+14:00")  # fmt: skip
 HEADERS = (*TEXTS, "Bearer larder_é", "a-" + "9" * 5000, '"', 'W/"', "*/*;q=x",
@@ -54,12 +52,6 @@ def cursors(sort: str = "") -> Iterator[str]:
             yield text_of(msgspec.msgpack.encode([sort, value, key]))
     for place in (["", 1], ["n", (1 << 64) - 1], ["n", -1], ["node-a", 1 << 62], ["\0", 5], ["n", 1.5], [1, "n"]):
         yield text_of(msgspec.msgpack.encode(place))
-
-
-def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, item in DESCRIBED["paths"].items():
-        for method, operation in item.items():
-            yield method, path, operation
 
 
 def address_of(path: str) -> str:
@@ -100,7 +92,7 @@ async def plane(socket_dir: Path, node: FakeNode) -> Any:
 
 async def test_cursors_of_every_list(plane: Plane) -> None:
     asking = Asking(plane.http)
-    for method, path, operation in operations():
+    for method, path, operation in operations(DESCRIBED):
         names = {parameter["name"] for parameter in operation.get("parameters", ())}
         if "cursor" not in names:
             continue
@@ -136,12 +128,11 @@ async def test_page_tokens_of_the_list_of_objects(plane: Plane) -> None:
 
 async def test_parameters_of_every_route(plane: Plane) -> None:
     asking = Asking(plane.http)
-    for method, path, operation in operations():
-        body = operation.get("requestBody", {}).get("content", {})
+    for method, path, operation in operations(DESCRIBED):
         headers, more = {"if-match": "*"}, {}
-        for kind, content in body.items():
-            more["content"] = json.dumps(EXAMPLES[content["schema"]["$ref"].rpartition("/")[2]])
-            headers["content-type"] = kind
+        if "requestBody" in operation:
+            more["content"] = json.dumps(example_of(operation))
+            headers["content-type"], _ = body_of(operation)
         for parameter in operation.get("parameters", ()):
             name = parameter["name"]
             for text in TEXTS:
@@ -171,9 +162,9 @@ async def test_headers(plane: Plane) -> None:
 async def test_bodies_of_every_route(plane: Plane) -> None:
     """Nested deeply, as a whole and in each field; and values that are hard to hold."""
     asking = Asking(plane.http)
-    for method, path, operation in operations():
-        for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-            name = content["schema"]["$ref"].rpartition("/")[2]
+    for method, path, operation in operations(DESCRIBED):
+        if "requestBody" in operation:
+            kind, name = body_of(operation)
             headers = {"content-type": kind, "if-match": "*"}
             for body in bodies(name):
                 await asking.ask(method, address_of(path), content=body, headers=headers)

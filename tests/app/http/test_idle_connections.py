@@ -2,41 +2,21 @@
 
 import asyncio
 import resource
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from app.http.middleware import connections, server_protocol
 from tests.app.plane import Plane, serving, settings_in
+from tests.app.raw import answered, connected
 
 pytestmark = pytest.mark.anyio
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 PUT = (
     b"PUT /api/v1/quotas/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n"
 )
-
-
-@asynccontextmanager
-async def connected(plane: Plane) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    url = urlsplit(str(plane.http.base_url))
-    reader, writer = await asyncio.open_connection(url.hostname, url.port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-
-
-async def until_closed(plane: Plane, *sent: bytes) -> None:
-    """Send these, and then wait until the server has closed the connection."""
-    async with connected(plane) as (reader, writer), asyncio.timeout(60):
-        for part in sent:
-            writer.write(part)
-            await writer.drain()
-        await reader.read()
 
 
 async def served(plane: Plane) -> bool:
@@ -54,15 +34,15 @@ async def test_a_connection_ends_if_its_request_does_not_arrive(
     async with serving(settings_in(socket_dir)) as plane:
         whole = HEAD + b"\r\n"
         for sent in (b"", HEAD + b"X: ", b"\r\n", whole + HEAD, PUT, PUT + b'{"limit_bytes"'):
-            await until_closed(plane, sent)
+            await answered(plane, sent)
         monkeypatch.setattr(server_protocol, "HEAD_S", 60)
-        async with connected(plane) as (reader, writer), asyncio.timeout(60):  # nor does an empty line after an answer
+        async with connected(plane) as (reader, writer):  # nor does an empty line after an answer
             writer.write(whole)
             await reader.readuntil(b"}")
             monkeypatch.setattr(server_protocol, "HEAD_S", 0.2)
             writer.write(b"\r\n")
             await reader.read()
-        async with connected(plane) as (reader, writer), asyncio.timeout(60):  # a byte now and then buys no time
+        async with connected(plane) as (reader, writer):  # a byte now and then buys no time
             ended = asyncio.create_task(reader.read())
             writer.write(HEAD + b"X: ")
             while not ended.done():
@@ -78,23 +58,22 @@ async def test_an_idle_connection_outlives_those_of_proxies(socket_dir: Path, mo
     assert server_protocol.IDLE_S > 60
     monkeypatch.setattr(server_protocol, "IDLE_S", 0.2)
     async with serving(settings_in(socket_dir)) as plane:
-        await until_closed(plane, HEAD + b"\r\n")
+        await answered(plane, HEAD + b"\r\n")
 
 
 async def test_an_answer_that_takes_long_is_left_alone(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_protocol, "HEAD_S", 0.1)
     monkeypatch.setattr(server_protocol, "BODY_S", 0.1)
     async with serving(settings_in(socket_dir)) as plane, connected(plane) as (reader, writer):
-        async with asyncio.timeout(60):
-            # Part of another request behind the stream does not end the stream either.
-            writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\nGET /heal")
-            await reader.readuntil(b"\r\n\r\n")
-            for _ in range(3):
-                await until_closed(plane)
-            monkeypatch.setattr(server_protocol, "HEAD_S", 60)
-            monkeypatch.setattr(server_protocol, "BODY_S", 60)
-            await plane.put_quota("acme", 5, wait="")
-            await reader.readuntil(b"acme")
+        # Part of another request behind the stream does not end the stream either.
+        writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\nGET /heal")
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(3):
+            await answered(plane)
+        monkeypatch.setattr(server_protocol, "HEAD_S", 60)
+        monkeypatch.setattr(server_protocol, "BODY_S", 60)
+        await plane.put_quota("acme", 5, wait="")
+        await reader.readuntil(b"acme")
 
 
 async def test_one_connection_too_many_is_refused_and_the_next_after_it_is_served(
@@ -102,7 +81,7 @@ async def test_one_connection_too_many_is_refused_and_the_next_after_it_is_serve
 ) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
-        async with connected(plane), connected(plane), connected(plane) as (reader, _), asyncio.timeout(60):
+        async with connected(plane), connected(plane), connected(plane) as (reader, _):
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n"), answer
         assert b"\r\nretry-after: 1\r\n" in answer
@@ -117,12 +96,12 @@ async def test_a_body_that_trickles_is_given_up_with_a_problem_and_counted(
 ) -> None:
     monkeypatch.setattr(server_protocol, "BODY_S", 0.2)
     async with serving(settings_in(socket_dir)) as plane:
-        async with connected(plane) as (reader, writer), asyncio.timeout(60):
+        async with connected(plane) as (reader, writer):
             writer.write(PUT + b"{")
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n"), answer
         assert b"urn:larder:problem:body-too-slow" in answer
-        async with connected(plane) as (reader, writer), asyncio.timeout(60):
+        async with connected(plane) as (reader, writer):
             ended = asyncio.create_task(reader.read())
             writer.write(PUT.replace(b"50", b"5000000") + b"{")
             while not ended.done():  # a byte now and then buys no time

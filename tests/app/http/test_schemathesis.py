@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 from app.http.examples import EXAMPLES
 from app.services.base.principals import ROLES
 from tests.app.callers import ADMIN, bearer
-from tests.app.published import description
+from tests.app.published import description, example_of
 from tests.e2e.larder import Larder, keys, running, store
 from tests.sizes import size
 
@@ -175,8 +175,7 @@ def example(raw: dict[str, Any], tokens: dict[str, str]) -> Any:
     """The body that the description shows."""
     if raw["operationId"] == "logIn":
         return {"token": tokens["viewer"]}
-    (content,) = raw["requestBody"]["content"].values()
-    return EXAMPLES[content["schema"]["$ref"].rpartition("/")[2]]
+    return example_of(raw)
 
 
 def do_not_wait(case: Any, name: str) -> None:

@@ -1,19 +1,17 @@
 """Bytes of HTTP/1.1 against a real server: trailers, request targets, hosts, upgrades."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from app.http.middleware.server_protocol import MAX_HEAD_BYTES
 from app.services.base.throttle import BURST
 from tests.app.callers import ADMIN, guarding
-from tests.app.plane import Plane, serving, settings_in
+from tests.app.plane import WAIT_S, Plane, serving, settings_in
+from tests.app.raw import answered, connected, status_of
 
 pytestmark = pytest.mark.anyio
-ANSWER_S = 60.0
 CHUNKED_PUT = (
     b"PUT /api/v1/quotas/%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
@@ -21,28 +19,8 @@ CHUNKED_PUT = (
 BODY = b'{"limit_bytes": 5}'
 
 
-async def answered(plane: Plane, *parts: bytes) -> bytes:
-    """Return all bytes that the server sends before it closes the connection. Each part is sent after the previous
-    one."""
-    url = urlsplit(str(plane.http.base_url))
-    reader, writer = await asyncio.open_connection(url.hostname, url.port)
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            for part in parts:
-                writer.write(part)
-                await writer.drain()
-                await asyncio.sleep(0.02)
-            return await reader.read()
-    finally:
-        writer.close()
-
-
 def get(target: str, host: str) -> bytes:
     return f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
-
-
-def status(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1]) if answer else 0
 
 
 @pytest.fixture
@@ -80,7 +58,7 @@ async def test_fields_of_a_trailer_section_are_no_headers(alone: Plane) -> None:
         for together in (False, True):  # the fields come before the application starts, or while it waits
             head, body = with_trailers(b"t%d%d" % (at, together), field)
             answer = await answered(alone, *((head + body,) if together else (head, body)))
-            assert status(answer) == 201, (field, answer)
+            assert status_of(answer) == 201, (field, answer)
             assert b"from-the-trailer" not in answer
 
 
@@ -89,29 +67,24 @@ async def test_a_trailer_that_closes_the_connection_ends_it_after_the_answer(
     alone: Plane, monkeypatch: pytest.MonkeyPatch, *, waits: bool
 ) -> None:
     """The parser takes no further request then, so one would wait in vain."""
-    monkeypatch.setattr("app.http.middleware.server_protocol.HEAD_S", 10 * ANSWER_S)
+    monkeypatch.setattr("app.http.middleware.server_protocol.HEAD_S", 10 * WAIT_S)
     head = (CHUNKED_PUT % b"closed").replace(b"Connection: close\r\n", b"")
     if not waits:  # the answer comes before the end of the body
         head = head.replace(b"PUT /api/v1/quotas/closed", b"DELETE /api/v1/nothing")
-    url = urlsplit(str(alone.http.base_url))
-    reader, writer = await asyncio.open_connection(url.hostname, url.port)
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            writer.write(head)
-            answer = b"" if waits else await reader.readuntil(b"}")
-            writer.write(with_trailers(b"", b"Connection: close")[1] + get("/healthz", "localhost"))
-            answer += await reader.read()
-    finally:
-        writer.close()
+    async with connected(alone) as (reader, writer):
+        writer.write(head)
+        answer = b"" if waits else await reader.readuntil(b"}")
+        writer.write(with_trailers(b"", b"Connection: close")[1] + get("/healthz", "localhost"))
+        answer += await reader.read()
     assert answer.count(b"HTTP/1.1 ") == 1, answer
-    assert status(answer) == (201 if waits else 404)
+    assert status_of(answer) == (201 if waits else 404)
 
 
 async def test_a_token_in_a_trailer_is_ignored(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         field = f"Authorization: Bearer {ADMIN}".encode()
         for parts in (with_trailers(b"a", field), (b"".join(with_trailers(b"a", field)),)):
-            assert status(await answered(plane, *parts)) == 401
+            assert status_of(await answered(plane, *parts)) == 401
 
 
 async def test_an_address_in_a_trailer_buys_no_more_attempts(socket_dir: Path) -> None:
@@ -121,7 +94,7 @@ async def test_an_address_in_a_trailer_buys_no_more_attempts(socket_dir: Path) -
         for at in range(int(BURST) + 4):
             head, body = with_trailers(b"a", b"X-Forwarded-For: 9.9.9.%d" % at)
             wrong = head.replace(b"Host:", b"Authorization: Bearer larder_wrong%d\r\nHost:" % at)
-            statuses.append(status(await answered(plane, wrong + body)))
+            statuses.append(status_of(await answered(plane, wrong + body)))
         assert statuses[0] == 401
         assert statuses[-1] == 429
 
@@ -131,7 +104,7 @@ async def test_trailers_are_bounded(alone: Plane) -> None:
     for trailer in (many, b"a: " + b"b" * MAX_HEAD_BYTES, b"b" * (MAX_HEAD_BYTES + 1)):
         pieces = [trailer[at : at + 32_768] for at in range(0, len(trailer), 32_768)]
         answer = await answered(alone, CHUNKED_PUT % b"a", b"1\r\n{\r\n0\r\n", *pieces)
-        assert status(answer) == 431, answer
+        assert status_of(answer) == 431, answer
 
 
 async def test_an_invalid_host_is_refused(alone: Plane) -> None:
@@ -143,7 +116,7 @@ async def test_an_invalid_host_is_refused(alone: Plane) -> None:
         "", "localhost:\u0661", "\xb2",
     ]  # fmt: skip
     answers = {host: await answered(alone, get("/healthz", host)) for host in hosts}
-    assert {host: status(answer) for host, answer in answers.items()} == dict.fromkeys(hosts, 400)
+    assert {host: status_of(answer) for host, answer in answers.items()} == dict.fromkeys(hosts, 400)
     assert all(b'"path":"Host"' in answer for answer in answers.values())
 
 
@@ -153,7 +126,7 @@ async def test_names_of_this_server_are_served_and_others_are_not(alone: Plane) 
     others = ("evil.example", "localhost.", "localhost.evil.example", "127.0.0.1.evil.example", "0x7f.1", "127.1",
               "2130706433", "127.0.0.1.", "1.2.3.4.5", "[127.0.0.1]")  # fmt: skip
     expected = {**dict.fromkeys(ours, 200), **dict.fromkeys(others, 403)}
-    assert {host: status(await answered(alone, get("/healthz", host))) for host in expected} == expected
+    assert {host: status_of(await answered(alone, get("/healthz", host))) for host in expected} == expected
 
 
 async def test_the_authority_of_an_absolute_target_counts(alone: Plane) -> None:
@@ -183,7 +156,7 @@ async def test_the_authority_of_an_absolute_target_counts(alone: Plane) -> None:
         ("/http://evil.example/healthz", "localhost"): 404,
     }
     answers = {case: await answered(alone, get(*case)) for case in expected}
-    assert {case: status(answer) for case, answer in answers.items()} == expected
+    assert {case: status_of(answer) for case, answer in answers.items()} == expected
     assert all(b"urn:larder:problem:" in answers[case] for case in expected if expected[case] >= 400)
 
 
@@ -201,7 +174,7 @@ async def test_a_request_without_one_host_and_a_path_is_refused(alone: Plane) ->
         b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n",
     ):
         answer = await answered(alone, head + b"Connection: close\r\n\r\n")
-        assert status(answer) == 400, (head, answer)
+        assert status_of(answer) == 400, (head, answer)
         assert b"urn:larder:problem:malformed" in answer
 
 
@@ -214,7 +187,7 @@ async def test_a_body_behind_an_upgrade_is_not_read_as_a_request(alone: Plane) -
         (b"Transfer-Encoding: chunked\r\n\r\n", b"%x\r\n%s\r\n0\r\n\r\n" % (len(hidden), hidden)),
     ):
         answer = await answered(alone, head + framing, body)
-        assert status(answer) == 400, answer
+        assert status_of(answer) == 400, answer
         assert answer.count(b"HTTP/1.1 ") == 1
     assert (await alone.get("/api/v1/quotas/kept"))["limit_bytes"] == 5
 
@@ -222,20 +195,15 @@ async def test_a_body_behind_an_upgrade_is_not_read_as_a_request(alone: Plane) -
 async def test_an_upgrade_without_a_body_is_not_followed_and_its_connection_ends(alone: Plane) -> None:
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
     answer = await answered(alone, head + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert status(answer) == 200
+    assert status_of(answer) == 200
     assert b"\r\nconnection: close\r\n" in answer
 
 
 async def test_bytes_behind_a_request_do_not_become_part_of_its_answer(alone: Plane) -> None:
     """The stream of events is open when bytes come that are no request."""
-    url = urlsplit(str(alone.http.base_url))
-    reader, writer = await asyncio.open_connection(url.hostname, url.port)
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"no request\r\n\r\n")
-            rest = await reader.read()
-    finally:
-        writer.close()
+    async with connected(alone) as (reader, writer):
+        writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"no request\r\n\r\n")
+        rest = await reader.read()
     assert b"HTTP/1.1 400" not in rest

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.gateways import GatewayOperation, GatewayStats
+from dataplane.protocol.stats.kv_events import KvEventStats
 from dataplane.protocol.stats.pool import PolicyStats, PoolStats, SpaceStats, SweepStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
@@ -21,8 +21,8 @@ def space(number: int) -> SpaceStats:
 
 
 async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane, node: FakeNode) -> None:
-    node.stats = msgspec.structs.replace(
-        node.stats,
+    await node.report(
+        plane,
         pool=PoolStats(capacity_bytes=9, padding_bytes=7, prefaulted_bytes=5, huge_pages=True),
         totals=Totals(corrupt_blocks=4, invalidated_blocks=6),
         policy=PolicyStats("arc", gate_closed=True, victim_idle_s=1.5, admitted_blocks=2, declined_blocks=3),
@@ -36,7 +36,6 @@ async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane
         ],
         tenants=[TenantStats(f"t{n}", bytes=n, effective_floor_bytes=10) for n in range(60)],
     )
-    await plane.until(lambda: any(s.sweeps for s in plane.app.parts.fleet.stats()))
     samples = await plane.samples()
     values = {sample.name: sample.value for sample in samples}
     assert {
@@ -62,8 +61,7 @@ async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane
 
 
 async def test_booleans_of_the_pool_stay_booleans_in_the_overview(plane: Plane, node: FakeNode) -> None:
-    node.stats = msgspec.structs.replace(node.stats, pool=PoolStats(capacity_bytes=9, huge_pages=True))
-    await plane.until(lambda: any(s.pool.huge_pages for s in plane.app.parts.fleet.stats()))
+    await node.report(plane, pool=PoolStats(capacity_bytes=9, huge_pages=True))
     pool = (await plane.get("/api/v1/overview"))["pool"]
     assert (pool["huge_pages"], pool["locked"], pool["capacity_bytes"]) == (True, False, 9)
 
@@ -106,10 +104,7 @@ async def samples_of(plane: Plane) -> dict[tuple[str, frozenset[tuple[str, str]]
 
 
 async def test_a_gateway_has_metrics_by_operation_and_under_lmcaches_names(plane: Plane, node: FakeNode) -> None:
-    node.stats = msgspec.structs.replace(
-        node.stats, pool=PoolStats(capacity_bytes=8, used_bytes=2, reserved_bytes=1), gateway=gateway()
-    )
-    await plane.until(lambda: any(s.gateway for s in plane.app.parts.fleet.stats()))
+    await node.report(plane, pool=PoolStats(capacity_bytes=8, used_bytes=2, reserved_bytes=1), gateway=gateway())
     found = await samples_of(plane)
 
     def value(name: str, **labels: str) -> float:
@@ -137,8 +132,18 @@ async def test_lmcaches_names_are_omitted_if_disabled_or_without_a_gateway(socke
     async with serving(settings_in(socket_dir, lmcache_metrics=False)) as plane:
         await plane.until_state("in_sync")
         assert not any(name.startswith("larder_gateway") for name, _ in await samples_of(plane))
-        node.stats = msgspec.structs.replace(node.stats, gateway=gateway())
-        await plane.until(lambda: any(s.gateway for s in plane.app.parts.fleet.stats()))
+        await node.report(plane, gateway=gateway())
         names = {name for name, _ in await samples_of(plane)}
         assert "larder_gateway_lookups" in names
         assert not any(name.startswith("lmcache_") for name in names)
+
+
+async def test_the_counters_of_a_publisher_of_kv_events_are_metrics(plane: Plane, node: FakeNode) -> None:
+    async def counters() -> dict[str, float]:
+        return {s.name: s.value for s in await plane.samples() if s.name.startswith("larder_kv_events")}
+
+    assert await counters() == {}
+    await node.report(plane, kv_events=KvEventStats(["tcp://*:5557"], 70, 3, 20, 2))
+    counted = {"published": 70, "dropped": 3, "replayed": 20, "replays_abandoned": 2}
+    expected = {f"larder_kv_events_{name}_total": value for name, value in counted.items()}
+    assert (await counters()).items() >= expected.items()

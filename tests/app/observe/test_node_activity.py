@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import shutil
-import subprocess
 import time
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -24,7 +23,7 @@ from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import WAIT_S, Plane
 from tests.dataplane import factories as make
-from tests.require import require
+from tests.deploy.tools import checked
 
 pytestmark = pytest.mark.anyio
 PAGE = 4096
@@ -102,16 +101,12 @@ async def test_a_hostile_client_does_not_change_totals(governed: Plane, engine: 
 
 
 async def test_promtool_accepts_the_page_of_a_real_client(governed: Plane, engine: Client) -> None:
-    require(shutil.which("promtool"), "promtool is not installed (Debian: apt install prometheus)")
     with engine.reserve(make.keys(2), PAGE, tenant="acme") as reservation:
         reservation.commit()
     engine.acquire(make.keys(2))
     await until(governed, "larder_engine_operation_seconds_count", "acquire", value=1)
-    page = (await governed.http.get("/metrics")).content
-    checked = await asyncio.to_thread(
-        subprocess.run, ["promtool", "check", "metrics"], input=page, capture_output=True, check=False
-    )
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+    check = partial(checked, "promtool", "check", "metrics", text=(await governed.http.get("/metrics")).text)
+    assert await asyncio.to_thread(check) == ""
 
 
 async def test_metrics_that_an_earlier_release_does_not_report_are_omitted(plane: Plane, node: FakeNode) -> None:

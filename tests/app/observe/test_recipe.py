@@ -1,6 +1,5 @@
 """The metric of the recipe 'Add a metric' in CONTRIBUTING.md is in the next scrape."""
 
-import msgspec
 import pytest
 
 from app.observe import node_metrics
@@ -17,7 +16,6 @@ async def test_the_metric_of_the_recipe_is_scraped(
 ) -> None:
     monkeypatch.setattr(node_metrics, "POOL", dict(node_metrics.POOL))
     exec(code("Add a metric"), vars(node_metrics))
-    node.stats = msgspec.structs.replace(node.stats, pool=PoolStats(capacity_bytes=9, max_blocks=7))
-    await plane.until(lambda: any(stats.pool.max_blocks == 7 for stats in plane.app.parts.fleet.stats()))
+    await node.report(plane, pool=PoolStats(capacity_bytes=9, max_blocks=7))
     text = (await plane.http.get("/metrics")).text
     assert f'larder_pool_max_blocks{{node="{node.stats.node}"}} 7.0' in text

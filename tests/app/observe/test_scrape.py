@@ -3,11 +3,10 @@ itself."""
 
 import asyncio
 import gzip
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,7 +33,7 @@ from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.observe.test_metrics import gateway, space
 from tests.app.plane import IMPATIENT, Plane
-from tests.require import require
+from tests.deploy.tools import checked
 
 pytestmark = pytest.mark.anyio
 OM = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"}
@@ -54,17 +53,9 @@ def of(found: dict[tuple[str, Labels], float], name: str, **labels: str) -> floa
     return found.get((f"larder_{name}", frozenset(labels.items())))
 
 
-def problems(text: str) -> str:
-    """Return the output of promtool, which also checks names and units, for a page in the text format."""
-    done = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.stdout + done.stderr
-
-
-def loaded(node: FakeNode) -> None:
-    node.stats = msgspec.structs.replace(
-        node.stats,
+async def load(plane: Plane, node: FakeNode) -> None:
+    await node.report(
+        plane,
         pool=PoolStats(capacity_bytes=9, used_bytes=4),
         totals=Totals(requested_blocks=7, hit_blocks=3),
         refused={"over_limit": 4},
@@ -80,15 +71,14 @@ def loaded(node: FakeNode) -> None:
 
 
 async def test_promtool_accepts_the_page_and_openmetrics_parses(plane: Plane, node: FakeNode) -> None:
-    require(shutil.which("promtool"), "promtool is not installed (Debian: apt install prometheus)")
-    loaded(node)
-    await plane.until(lambda: any(s.gateway for s in plane.app.parts.fleet.stats()))
+    await load(plane, node)
     for path in ("/api/v1/quotas", "/api/v1/nodes/nobody", "/nothing/there", "/api/v1/nothing"):
         await plane.http.get(path)
     await plane.put_quota("a")
     text = await plane.http.get("/metrics")
     assert text.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert await asyncio.to_thread(problems, text.text) == ""
+    check = partial(checked, "promtool", "check", "metrics", text=text.text)  # also of names and units
+    assert await asyncio.to_thread(check) == ""
 
     strict = await plane.http.get("/metrics", headers=OM)
     assert strict.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"

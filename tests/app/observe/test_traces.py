@@ -55,12 +55,12 @@ def receiver() -> Iterator[OtlpReceiver]:
         yield made
 
 
-def put_quota(up: Up, traceparent: str = "", *, changes: bool = False, **body: Any) -> httpx.Response:
+def put_quota(up: Up, traceparent: str = "", *, changes: bool = False, wait_s: int = 30, **body: Any) -> httpx.Response:
     headers = {"if-match": "*"} if changes else {}
     if traceparent:
         headers["traceparent"] = traceparent
     return httpx.put(
-        f"{up.url}/api/v1/quotas/acme?wait=30",
+        f"{up.url}/api/v1/quotas/acme?wait={wait_s}",
         json={"limit_bytes": 8 << 20, **body},
         headers=headers,
         trust_env=False,
@@ -137,16 +137,8 @@ def test_several_changes_in_one_push_are_linked(socket_dir: Path, receiver: Otlp
         try:
             traces = [f"{number:032x}" for number in (1, 2, 3)]
             for number, trace_id in enumerate(traces):
-                body = {"limit_bytes": (8 + number) << 20}
-                headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"} | ({"if-match": "*"} if number else {})
-                httpx.put(
-                    f"{up.url}/api/v1/quotas/acme",
-                    json=body,
-                    headers=headers,
-                    trust_env=False,
-                    verify=False,
-                    timeout=60,
-                )
+                parent = f"00-{trace_id}-00f067aa0ba902b7-01"
+                put_quota(up, parent, changes=number > 0, wait_s=0, limit_bytes=(8 + number) << 20)
         finally:
             os.kill(pid, signal.SIGCONT)
 

@@ -14,13 +14,9 @@ import click
 
 from app.cli.support.api.client import call, every, stream, url_option
 from app.cli.support.keys import seconds
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.terminal import exact, say
+from app.cli.support.printing.terminal import Column, exact, say
 from app.cli.support.resources.documents import value_text
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import watch_option
-from dataplane.base.settings import SettingsError
+from app.cli.support.resources.options import Noun, Output, output_option, watch_option
 
 BROKEN = 3
 """Exit code of `verify` if the audit log was altered."""
@@ -164,14 +160,11 @@ async def _of_database(given: str, expect: str) -> dict[str, Any]:
     from app.services.access.audit import Audit
     from app.store.base.database import Database, full_url
 
-    try:
-        url = full_url(given)
-        # Verifying must not create a missing database.
-        if url.drivername.startswith("sqlite") and not os.path.isfile(url.database or ""):  # noqa: ASYNC240
-            raise click.ClickException(f"the database cannot be read: there is no file {url.database!r}")
-        database = Database(given)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    url = full_url(given)
+    # Verifying must not create a missing database.
+    if url.drivername.startswith("sqlite") and not os.path.isfile(url.database or ""):  # noqa: ASYNC240
+        raise click.ClickException(f"the database cannot be read: there is no file {url.database!r}")
+    database = Database(given)
     try:
         found: dict[str, Any] = msgspec.to_builtins(await Audit(database).verify(expect))
     except LarderError as error:

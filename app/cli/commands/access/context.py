@@ -9,10 +9,8 @@ from app.cli.support.api.client import checked_url
 from app.cli.support.credentials import contexts
 from app.cli.support.credentials.contexts import Context
 from app.cli.support.exit_codes import NothingFound
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.printing.terminal import Column, say, table
+from app.cli.support.resources.options import Noun, Output, output_option
 
 _COLUMNS = (
     Column("current", lambda c: "*" if c["current"] else ""),

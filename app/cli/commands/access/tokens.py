@@ -4,16 +4,12 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, segment, url_option
+from app.cli.support.api.client import call, every, segment, url_option
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.terminal import say
-from app.cli.support.resources.lists import listed, unasked_option
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.printing.terminal import Column, say
+from app.cli.support.resources.options import Noun, Output, output_option, unasked_option, watch_option
 
 
 def _used(token: dict[str, Any]) -> str:
@@ -44,7 +40,7 @@ def tokens() -> None:
 @watch_option
 def list_tokens(url: str | None, output: Output) -> None:
     """List all tokens, without their secrets."""
-    output.listing("Tokens", listed(url, "/api/v1/tokens"), _COLUMNS, "id")
+    output.listing("Tokens", every(url, "/api/v1/tokens"), _COLUMNS, "id")
 
 
 @tokens.command("get")
@@ -70,7 +66,7 @@ def describe_token(url: str | None, token: str) -> None:
 def _found(url: str | None, token: str) -> dict[str, Any]:
     """Return a token by its id or name. Raises NothingFound."""
     found: list[dict[str, Any]] = [
-        each for each in listed(url, "/api/v1/tokens")["items"] if token in (each["id"], each["name"])
+        each for each in every(url, "/api/v1/tokens")["items"] if token in (each["id"], each["name"])
     ]
     if not found:
         raise NothingFound(f"there is no token {token!r}")

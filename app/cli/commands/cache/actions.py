@@ -11,7 +11,7 @@ from app.cli.support.api.short import whole
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import agrees, say
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.options import Output, output_option
 
 VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")

@@ -4,16 +4,11 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, segment, url_option
+from app.cli.support.api.client import call, pages, segment, url_option
 from app.cli.support.api.short import whole
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import watch_option
-
-PAGE = 1000
+from app.cli.support.printing.terminal import Column, say, table
+from app.cli.support.resources.options import Noun, Output, output_option, watch_option
 
 
 def _columns(key_digits: int, space_digits: int) -> list[Column]:
@@ -75,11 +70,17 @@ def list_blocks(
     """List cached blocks. `-o wide` shows keys and spaces in full, as other commands take them."""
     space = None if space is None else whole(url, "space", space)
     filters = {"tenant": tenant, "model": model, "space": space, "prefix": prefix, "node": node}
-    answer, more = _listed(url, filters, limit)
+    read = list(pages(url, "/api/v1/blocks", filters, limit))
+    failed = {each["node"]: each for page in read for each in page["failed_nodes"]}
+    answer = {
+        "items": [block for page in read for block in page["items"]],
+        "next_cursor": read[-1]["next_cursor"],
+        "failed_nodes": list(failed.values()),
+    }
     if output.data(answer, [item["key"] for item in answer["items"]]):
         return
     _print(f"Blocks ({len(answer['items'])})", answer, output)
-    if more:
+    if answer["next_cursor"]:
         say("there are more: --limit N shows them")
 
 
@@ -88,18 +89,3 @@ def _print(title: str, answer: dict[str, Any], output: Output) -> None:
     table(title, columns, answer["items"], wide=output.wide)
     for failed in answer["failed_nodes"]:
         say(f"{failed['node']}: {failed['error']}")
-
-
-def _listed(url: str | None, filters: dict[str, str | None], limit: int) -> tuple[dict[str, Any], bool]:
-    """Return the items of all pages up to `limit`, and whether there are more."""
-    items: list[dict[str, Any]] = []
-    failed: dict[str, dict[str, Any]] = {}
-    cursor = ""
-    while True:
-        query = {**filters, "limit": str(min(PAGE, limit - len(items))), "cursor": cursor or None}
-        page = call(url, "GET", "/api/v1/blocks", None, query)
-        items += page["items"]
-        failed |= {each["node"]: each for each in page["failed_nodes"]}
-        cursor = page["next_cursor"]
-        if not cursor or len(items) >= limit:
-            return {"items": items, "next_cursor": cursor, "failed_nodes": list(failed.values())}, bool(cursor)

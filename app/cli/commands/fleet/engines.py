@@ -8,11 +8,8 @@ from app.cli.support.api.client import ApiError, call, segment, url_option
 from app.cli.support.api.names import NODES
 from app.cli.support.exit_codes import worded
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.printing.terminal import Column, say, table
+from app.cli.support.resources.options import Noun, Output, output_option, watch_option
 
 
 def _state(engine: dict[str, Any]) -> str:

@@ -7,10 +7,9 @@ import click
 
 from app.cli.support.api.client import call, url_option
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.options import Output, output_option
 from app.push import keys
 from app.settings import load
-from dataplane.base.settings import SettingsError
 
 
 @click.group()
@@ -87,10 +86,7 @@ def switch(url: str | None, force: bool) -> None:
 
 
 def _path() -> Path:
-    try:
-        settings = load()
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    settings = load()
     return keys.key_path(settings.state_dir, settings.app.curve_key_file)
 
 
@@ -110,10 +106,7 @@ def _coming(path: Path) -> str:
 
 
 def _checked(path: Path) -> str:
-    try:
-        return keys.key_pair(path.parent, str(path)).public
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    return keys.key_pair(path.parent, str(path)).public
 
 
 def _missing(url: str | None, coming: str) -> list[str]:

@@ -10,12 +10,8 @@ from app.cli.support.api.names import NODES
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import seconds
 from app.cli.support.printing import caches, show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say
-from app.cli.support.resources.lists import unasked_option
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.printing.terminal import Column, say, table
+from app.cli.support.resources.options import Noun, Output, output_option, unasked_option, watch_option
 
 SMALL_BLOCK_BYTES = 4096
 """Block size from which a node derives its largest number of blocks when `max_blocks` is not set."""

@@ -4,10 +4,8 @@ import click
 
 from app.cli.support.api.client import call, url_option
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.printing.terminal import Column
+from app.cli.support.resources.options import Noun, Output, output_option, watch_option
 
 _COLUMNS = (
     Column("sent", lambda p: show.ago(p["sent_at"])),

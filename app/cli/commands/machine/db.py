@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from app.cli.support.printing.terminal import say
-from app.settings import Settings, load
-from dataplane.base.settings import SettingsError, without_password
+from app.settings import load
+from dataplane.base.settings import without_password
 from dataplane.base.units import format_size
 
 
@@ -65,17 +65,13 @@ def backup(file: Path, force: bool) -> None:
     """Copy the database and the manager key to FILE while they are in use.
 
     FILE becomes a tar archive of mode 0600: the key in it authenticates to every node. `larder db restore` reads it."""
-    from app.errors import LarderError
     from app.push import keys
     from app.store.base import backup as copies
     from app.store.base.database import full_url
 
-    settings = _settings()
+    settings = load()
     key = keys.key_path(settings.state_dir, settings.app.curve_key_file)
-    try:
-        size = copies.backup(full_url(settings.common.database_url), file, force=force, keys=(key, keys.next_path(key)))
-    except (LarderError, SettingsError) as error:
-        raise click.ClickException(str(error)) from None
+    size = copies.backup(full_url(settings.common.database_url), file, force=force, keys=(key, keys.next_path(key)))
     key_note = f"and the manager key {key}; keep it secret" if key.exists() else "; there is no manager key yet"
     say(f"{file}: {format_size(size)}, the database {key_note}".replace(" ;", ";"))
 
@@ -91,33 +87,28 @@ def restore(file: Path, force: bool) -> None:
     The backup is checked, and migrated if an older release made it. Works on SQLite; for Postgres, the command says
     what to run instead."""
     from app.cli.commands.machine.up import alone
-    from app.errors import LarderError
     from app.push import keys
     from app.store import restore as restores
     from app.store.base import private
     from app.store.base.database import full_url
     from app.store.fleet.leader_lock import FileLeaderLock
 
-    settings = _settings()
+    settings = load()
     key = keys.key_path(settings.state_dir, settings.app.curve_key_file)
-
-    try:
-        url = full_url(settings.common.database_url)
-        if url.get_backend_name() != "sqlite":
-            raise click.ClickException(f"this command restores SQLite only. For Postgres: {restores.POSTGRES_STEPS}")
-        target = Path(url.database or "").absolute()
-        with contextlib.suppress(OSError):  # the lock reports it
-            private.make_folder(target.parent)
-        lock = FileLeaderLock(str(target))
-        with alone(settings):
-            if asyncio.run(lock.take()) is None:
-                raise click.ClickException(f"a Larder uses {target}: stop it first")
-            try:
-                done = restores.restore(file, target, key, force=force)
-            finally:
-                asyncio.run(lock.release())
-    except (LarderError, SettingsError) as error:
-        raise click.ClickException(str(error)) from None
+    url = full_url(settings.common.database_url)
+    if url.get_backend_name() != "sqlite":
+        raise click.ClickException(f"this command restores SQLite only. For Postgres: {restores.POSTGRES_STEPS}")
+    target = Path(url.database or "").absolute()
+    with contextlib.suppress(OSError):  # the lock reports it
+        private.make_folder(target.parent)
+    lock = FileLeaderLock(str(target))
+    with alone(settings):
+        if asyncio.run(lock.take()) is None:
+            raise click.ClickException(f"a Larder uses {target}: stop it first")
+        try:
+            done = restores.restore(file, target, key, force=force)
+        finally:
+            asyncio.run(lock.release())
     migrated = "" if done.from_revision == done.revision else f", migrated from {done.from_revision}"
     say(f"{done.database}: restored, at revision {done.revision}{migrated}")
     stays = f"{key} is unchanged" if key.exists() else "nodes of other machines must join again"
@@ -126,19 +117,11 @@ def restore(file: Path, force: bool) -> None:
         say(f"kept: {path}")
 
 
-def _settings() -> Settings:
-    try:
-        return load()
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
-
-
 def _with_database(work: Any, *, must_exist: bool = False) -> tuple[str, Any]:
-    """Return the database URL without its password, and the result of `work`. Raises ClickException."""
-    from app.errors import LarderError
+    """Return the database URL without its password, and the result of `work`. Raises ClickException, LarderError."""
     from app.store.base.database import Database
 
-    given = _settings().common.database_url
+    given = load().common.database_url
 
     async def run() -> Any:
         database = Database(given)
@@ -149,7 +132,4 @@ def _with_database(work: Any, *, must_exist: bool = False) -> tuple[str, Any]:
         finally:
             await database.close()
 
-    try:
-        return without_password(given), asyncio.run(run())
-    except (LarderError, SettingsError) as error:
-        raise click.ClickException(str(error)) from None
+    return without_password(given), asyncio.run(run())

@@ -13,8 +13,8 @@ from app.cli.support.api.client import base_url, call, default_url
 from app.cli.support.machine import checkup, gpus
 from app.cli.support.machine.checkup import CheckResult
 from app.cli.support.printing import caches, show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.printing.terminal import Column, table
+from app.cli.support.resources.options import Output, output_option
 from app.settings import Settings, load
 from dataplane.base.child_command import module_command
 from dataplane.base.settings import URL_VARIABLE, SettingsError, without_password

@@ -1,28 +1,26 @@
 """`larder down`: stop the Larder of a state directory and release the memory of its cache."""
 
 import os
-import select
 import signal
 import socket
 import time
 from pathlib import Path
-from struct import calcsize, unpack
 
 import click
 
 from app.cli.support.machine.exit_watchdog import BEYOND_GRACE_S
 from app.cli.support.machine.left_memory import left_memory
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.options import Output, output_option
 from app.settings import Settings, load
-from app.supervisor.locks import is_locked
-from dataplane.base.settings import SettingsError
+from app.supervisor.node_process import has_exited, pid_of
 from dataplane.base.units import format_size
+from dataplane.holding.folder import DATA_PLANE_LOCK_NAME, is_locked
+from dataplane.holding.record import load_record
 from dataplane.protocol.signals import RELEASE_SIGNAL
 
 POLL_S = 0.05
 DATA_PLANE_ENDS_S = 20.0
-_CREDENTIALS = "iII"
 
 
 @click.command()
@@ -34,10 +32,7 @@ def down(config: str | None, output: Output) -> None:
 
     Ctrl-C and SIGTERM keep the cache in memory for dataplane.keep_memory_s; this command does not.
     """
-    try:
-        settings = load(config)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    settings = load(config)
     stopped = _stop(settings)
     try:
         amount = release_memory(settings, "released by `larder down`", quiet=True)
@@ -96,7 +91,7 @@ def _stop(settings: Settings) -> bool:
         if _is_locked(path):  # otherwise another process may have reused the pid
             _signal(pidfd, signal.SIGTERM, f"larder up (process {pid})")
         within_s = 2 * settings.app.shutdown_grace_s + BEYOND_GRACE_S + DATA_PLANE_ENDS_S
-        if not _ends(pidfd, within_s) or not _unlocked(path, POLL_S * 20):
+        if not has_exited(pidfd, within_s) or not _unlocked(path, POLL_S * 20):
             raise click.ClickException(f"process {pid} did not end within {within_s:g} s after SIGTERM")
     finally:
         os.close(pidfd)
@@ -106,16 +101,14 @@ def _stop(settings: Settings) -> bool:
 def _release_data_plane(settings: Settings) -> tuple[int, int] | None:
     """Stop a data plane that outlived its `larder up`. Return the blocks and bytes that it had cached, or None when
     there was no such data plane. Raises ClickException."""
-    path = settings.state_dir / "dataplane.lock"
+    path = settings.state_dir / DATA_PLANE_LOCK_NAME
     if not _is_locked(path):
         return None
-    credentials = _CREDENTIALS
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(DATA_PLANE_ENDS_S)
             connection.connect(settings.common.engine_socket)
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, calcsize(credentials))
-        pidfd = os.pidfd_open(unpack(credentials, raw)[0])
+            pidfd = os.pidfd_open(pid_of(connection))
     except OSError as error:
         raise click.ClickException(
             f"a data plane runs with the state directory {settings.state_dir}, and cannot be reached at "
@@ -124,23 +117,12 @@ def _release_data_plane(settings: Settings) -> tuple[int, int] | None:
         ) from None
     try:
         _signal(pidfd, RELEASE_SIGNAL, "the data plane")
-        if not _ends(pidfd, DATA_PLANE_ENDS_S):
+        if not has_exited(pidfd, DATA_PLANE_ENDS_S):
             raise click.ClickException(f"the data plane did not end within {DATA_PLANE_ENDS_S:g} s")
     finally:
         os.close(pidfd)
-    return _recorded(settings.state_dir)
-
-
-def _recorded(state_dir: Path) -> tuple[int, int]:
-    """Return the blocks and bytes that the data plane recorded at its end."""
-    import msgspec
-
-    try:
-        record = msgspec.json.decode((state_dir / "cache.json").read_bytes(), type=dict[str, object])
-    except (OSError, msgspec.DecodeError, RecursionError):
-        return 0, 0
-    blocks, nbytes = record.get("blocks", 0), record.get("bytes", 0)
-    return (blocks, nbytes) if isinstance(blocks, int) and isinstance(nbytes, int) else (0, 0)
+    record = load_record(str(settings.state_dir))
+    return record.get("blocks", 0), record.get("bytes", 0)
 
 
 def _signal(pidfd: int, number: signal.Signals, process: str) -> None:
@@ -150,12 +132,6 @@ def _signal(pidfd: int, number: signal.Signals, process: str) -> None:
         return
     except PermissionError:
         raise click.ClickException(f"{process} belongs to another user; run this command as that user") from None
-
-
-def _ends(pidfd: int, within_s: float) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(within_s * 1000))
 
 
 def _unlocked(path: Path, within_s: float) -> bool:

@@ -6,7 +6,6 @@ import click
 
 from app.settings import load
 from dataplane.base.child_command import standalone_command
-from dataplane.base.settings import SettingsError
 
 
 @click.command()
@@ -20,9 +19,6 @@ def holder(config: str | None) -> None:
     """
     from dataplane.holding.requests import PROGRAM
 
-    try:
-        settings = load(config)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    settings = load(config)
     command = standalone_command(PROGRAM, str(settings.state_dir.absolute()))
     os.execv(command[0], command)  # the holder has none of the modules of this command

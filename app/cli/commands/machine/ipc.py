@@ -4,9 +4,8 @@ import click
 import msgspec
 
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import repeat_options, watch_option
+from app.cli.support.printing.terminal import Column, table
+from app.cli.support.resources.options import Output, output_option, repeat_options, watch_option
 
 
 def _count(count: int | None) -> str:

@@ -7,7 +7,7 @@ import click
 
 from app.cli.support.api.client import call, url_option
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.options import Output, output_option
 from dataplane.base.units import format_size
 
 POLL_S = 0.1

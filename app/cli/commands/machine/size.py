@@ -10,7 +10,7 @@ import click
 
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.options import Output, output_option
 from dataplane.base.units import parse_size
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}

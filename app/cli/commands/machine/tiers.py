@@ -9,9 +9,8 @@ import msgspec
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import F
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.printing.terminal import Column, say, table
+from app.cli.support.resources.options import Output, output_option
 
 R = TypeVar("R")
 _CHECKED = (

@@ -18,7 +18,6 @@ import click
 
 from app.settings import Settings, check_bind, load, without_secrets
 from dataplane.base.child_command import module_command
-from dataplane.base.settings import SettingsError
 from dataplane.base.state_folder import check_state_folder, unusable
 from dataplane.protocol.signals import SETTINGS_EXIT_CODE
 
@@ -55,10 +54,7 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
     """Start Larder: API, dashboard and data plane, in the foreground until SIGTERM or Ctrl-C."""
     if config is not None:
         os.environ["LARDER_CONFIG"] = config  # the data plane reads the same file
-    try:
-        settings = load(config)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    settings = load(config)
     if print_config:
         from app.cli.support.api.client import print_json
 
@@ -206,18 +202,15 @@ def _await_early(early: "NodeProcess") -> None:
 
 
 def _check_join(settings: Settings) -> None:
-    """Raise ClickException for an invalid join URL or key, with which nodes could not reach this management plane. Runs
+    """Raise SettingsError for an invalid join URL or key, with which nodes could not reach this management plane. Runs
     before anything is written."""
     if not settings.app.join_url:
         return
     from app.push.joining import check_url
     from app.push.keys import check_key
 
-    try:
-        check_url(settings.app.join_url)
-        check_key(settings.state_dir, settings.app.curve_key_file)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    check_url(settings.app.join_url)
+    check_key(settings.state_dir, settings.app.curve_key_file)
 
 
 @contextlib.contextmanager
@@ -237,8 +230,6 @@ def alone(settings: Settings) -> Iterator[int]:
             os.close(locked)
     except OSError as error:
         raise click.ClickException(str(unusable(folder, error))) from None
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -297,10 +288,7 @@ def _serve(settings: Settings, listener: socket.socket, handed_on: _HandedOn, ea
     from dataplane.base import otlp
     from dataplane.base.log import configure
 
-    try:
-        app = create_app(settings)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    app = create_app(settings)
     log = configure(settings.app.log_level, settings.app.log_format)
     telemetry = otlp.start("management-plane", __version__, os.environ, socket.gethostname())
     host, port = listener.getsockname()[:2]
@@ -330,11 +318,7 @@ async def _prepare(database: "Database") -> None:
 
     try:
         await migrate.upgrade(database)
-    except SettingsError as error:
-        await database.close()
-        raise click.ClickException(str(error)) from None
     except migrate.NewerSchema as error:
-        await database.close()
         raise click.ClickException(
             f"the database {database.engine.url} cannot be used: {error}; start that release, or restore a backup that "
             "this one made"
@@ -342,23 +326,18 @@ async def _prepare(database: "Database") -> None:
     except (StoreUnavailable, DBAPIError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
         reason = cause.orig if isinstance(cause, DBAPIError) else cause or error
-        await database.close()
         raise click.ClickException(
             f"the database {database.engine.url} cannot be used: {str(reason).strip()}; see LARDER_DATABASE_URL"
         ) from None
 
 
 async def _check_bind(settings: Settings, database: "Database") -> None:
-    """Raise ClickException if the configured address is not safe to serve. Runs before the first request."""
+    """Raise SettingsError if the configured address is not safe to serve. Runs before the first request."""
     from app.store.access import tokens
 
     async with database.read() as session:
         exist = await tokens.exist(session)
-    try:
-        check_bind(settings, tokens_exist=exist)
-    except SettingsError as error:
-        await database.close()
-        raise click.ClickException(str(error)) from None
+    check_bind(settings, tokens_exist=exist)
 
 
 async def _apply_file(parts: "Parts") -> None:
@@ -369,7 +348,6 @@ async def _apply_file(parts: "Parts") -> None:
     try:
         await parts.startup_document.start()
     except StartupDocumentError as error:
-        await parts.database.close()
         raise click.ClickException(str(error)) from None
 
 
@@ -394,11 +372,11 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
 
     from app.cli.support.machine.exit_watchdog import exit_after
     from app.cli.support.machine.serving import announce
-    from app.http.middleware.connections import raise_descriptors
     from app.http.middleware.server_protocol import protocol_of
     from app.http.server import Server
+    from app.supervisor.descriptors import allow_descriptors
 
-    raise_descriptors()
+    allow_descriptors()
 
     class LoggedServer(Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -448,10 +426,14 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
         loop.add_signal_handler(number, stop, number.name)
     # Signals may be pending from the replaced process.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
-    await _prepare(app.parts.database)
-    await _apply_file(app.parts)
-    loop.add_signal_handler(signal.SIGHUP, app.parts.startup_document.trigger)
-    await _check_bind(settings, app.parts.database)
+    try:
+        await _prepare(app.parts.database)
+        await _apply_file(app.parts)
+        loop.add_signal_handler(signal.SIGHUP, app.parts.startup_document.trigger)
+        await _check_bind(settings, app.parts.database)
+    except BaseException:
+        await app.parts.database.close()
+        raise
     await server.serve(sockets=[listener])
     for task in announcing:
         task.cancel()

@@ -9,14 +9,10 @@ from app.cli.support.api.client import call, state_headers, url_option
 from app.cli.support.api.names import TENANTS
 from app.cli.support.keys import FINITE, seconds
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.terminal import say
+from app.cli.support.printing.terminal import Column, say
 from app.cli.support.resources.fields import put_fields, required
-from app.cli.support.resources.lists import listed
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.resources.options import Noun, Output, output_option
+from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_list, add_set
 from app.schemas.records.ceilings import CeilingPut
 
 _NONE = "none"
@@ -55,16 +51,11 @@ def ceilings() -> None:
     """Manage ceilings: bounds on changes to quotas and pins by callers that are limited to a tenant."""
 
 
-@ceilings.command("list")
-@url_option
-@output_option
-@watch_option
-def list_ceilings(url: str | None, output: Output) -> None:
-    """List all ceilings. `as it is` means that the tenant's operators may lower the value but not raise it."""
-    answer = listed(url, _CEILINGS.path)
-    output.listing("Ceilings", answer, _COLUMNS, "tenant")
-
-
+add_list(
+    ceilings,
+    _CEILINGS,
+    "List all ceilings. `as it is` means that the tenant's operators may lower the value but not raise it.",
+)
 add_get(ceilings, _CEILINGS, "Show one tenant's ceiling.")
 
 

@@ -5,19 +5,23 @@ from typing import IO, Any
 
 import click
 
-from app.cli.support.api.client import call, state_headers, url_option, wait_option
+from app.cli.support.api.client import call, every, state_headers, url_option, wait_option
 from app.cli.support.api.names import names
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
 from app.cli.support.printing import caches, show
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.terminal import say
+from app.cli.support.printing.terminal import Column, say
 from app.cli.support.resources.fields import field_options, given_fields
-from app.cli.support.resources.lists import listed, owner_option, paged
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.selectors import NONE, reach
+from app.cli.support.resources.options import (
+    NONE,
+    Noun,
+    Output,
+    output_option,
+    owner_option,
+    paged,
+    reach,
+    watch_option,
+)
 from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set
-from app.cli.support.resources.watch import watch_option
 from app.schemas.records.pins import STORED, PinPut
 from dataplane.protocol.control.records import TIERS
 
@@ -75,7 +79,7 @@ def list_pins(
 ) -> None:
     """List all pins."""
     filters = {"tenant": tenant, "model": model, "tier": tier, "managed_by": managed_by}
-    answer = listed(url, _PINS.path, filters, **page)
+    answer = every(url, _PINS.path, filters, **page)
     output.listing("Pins", answer, _COLUMNS, "name")
 
 

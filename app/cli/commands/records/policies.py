@@ -5,17 +5,12 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, find, state_headers, url_option, wait_option
+from app.cli.support.api.client import call, every, find, state_headers, url_option, wait_option
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say
+from app.cli.support.printing.terminal import Column, say, table
 from app.cli.support.resources.fields import field_options, given_fields, put_fields, required
-from app.cli.support.resources.lists import listed
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.selectors import reach
+from app.cli.support.resources.options import Noun, Output, output_option, reach, watch_option
 from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set, show_dry_run
-from app.cli.support.resources.watch import watch_option
 from app.schemas.records.policies import PolicyPut
 from dataplane.protocol.control.records import POLICY_IN_FORCE
 
@@ -76,7 +71,7 @@ def policies() -> None:
 @watch_option
 def list_policies(url: str | None, output: Output) -> None:
     """List all policies, and the policy in force on each node."""
-    answer = listed(url, _POLICIES.path)
+    answer = every(url, _POLICIES.path)
     if output.listing("Policies", answer, _COLUMNS, "name"):
         say()
         in_force = [{"node": node, **policy} for node, policy in sorted(answer["in_force"].items())]

@@ -5,18 +5,22 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import ApiError, call, state_headers, url_option, wait_option
+from app.cli.support.api.client import ApiError, call, every, state_headers, url_option, wait_option
 from app.cli.support.api.names import TENANTS
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.terminal import say
+from app.cli.support.printing.terminal import Column, say
 from app.cli.support.resources.fields import field_options, given_fields, put_fields, required
-from app.cli.support.resources.lists import listed, owner_option, paged
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.selectors import NONE, reach
+from app.cli.support.resources.options import (
+    NONE,
+    Noun,
+    Output,
+    output_option,
+    owner_option,
+    paged,
+    reach,
+    watch_option,
+)
 from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set, show_dry_run
-from app.cli.support.resources.watch import watch_option
 from app.schemas.records.quotas import QuotaPut
 
 MAX_TIERS = 1000
@@ -57,7 +61,7 @@ def quotas() -> None:
 @watch_option
 def list_quotas(url: str | None, managed_by: str | None, output: Output, **page: Any) -> None:
     """List all quotas."""
-    answer = listed(url, _QUOTAS.path, {"managed_by": managed_by}, **page)
+    answer = every(url, _QUOTAS.path, {"managed_by": managed_by}, **page)
     output.listing("Quotas", answer, _COLUMNS, "tenant")
 
 

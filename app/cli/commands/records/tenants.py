@@ -4,16 +4,12 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, url_option, wait_option
+from app.cli.support.api.client import call, every, url_option, wait_option
 from app.cli.support.api.names import TENANTS
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.terminal import say
-from app.cli.support.resources.lists import listed, paged
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.printing.terminal import Column, say
+from app.cli.support.resources.options import Noun, Output, output_option, paged, watch_option
 from app.cli.support.resources.verbs import Resource, add_describe, add_get
-from app.cli.support.resources.watch import watch_option
 
 _COLUMNS = (
     Column("tenant", lambda t: t["tenant"]),
@@ -44,7 +40,7 @@ def tenants() -> None:
 def list_tenants(managed: bool | None, sort: str | None, url: str | None, output: Output, **page: Any) -> None:
     """List all tenants, largest first."""
     query = {"managed": None if managed is None else str(managed).lower()}
-    answer = listed(url, _TENANTS.path, query, sort=sort or "-bytes", **page)
+    answer = every(url, _TENANTS.path, query, sort=sort or "-bytes", **page)
     output.listing("Tenants", answer, _COLUMNS, "tenant")
 
 

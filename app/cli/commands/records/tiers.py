@@ -6,17 +6,21 @@ from typing import Any
 import click
 
 from app.cli.commands.machine.tiers import check, repair, usage
-from app.cli.support.api.client import ANY_STATE, call, state_headers, url_option, wait_option
+from app.cli.support.api.client import ANY_STATE, call, every, state_headers, url_option, wait_option
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say
+from app.cli.support.printing.terminal import Column, say, table
 from app.cli.support.resources.fields import field_options, given_fields, put_fields, required
-from app.cli.support.resources.lists import listed, owner_option, paged, unasked_option
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.selectors import reach
+from app.cli.support.resources.options import (
+    Noun,
+    Output,
+    output_option,
+    owner_option,
+    paged,
+    reach,
+    unasked_option,
+    watch_option,
+)
 from app.cli.support.resources.verbs import Resource, add_describe, add_edit, add_set, show_dry_run
-from app.cli.support.resources.watch import watch_option
 from app.schemas.records.tiers import TierPut
 
 _FIELDS = [name for name in TierPut.__struct_fields__ if name != "managed_by"]
@@ -76,7 +80,7 @@ def tiers() -> None:
 @watch_option
 def list_tiers(url: str | None, kind: str | None, managed_by: str | None, output: Output, **page: Any) -> None:
     """List all tiers: those of records, and those of the settings of nodes."""
-    answer = listed(url, _TIERS.path, {"type": kind, "managed_by": managed_by}, **page)
+    answer = every(url, _TIERS.path, {"type": kind, "managed_by": managed_by}, **page)
     if output.listing("Tiers", answer, _COLUMNS, "name"):
         for line in dict.fromkeys(line for tier in answer["items"] for line in _remarks(tier)):
             say(line)

@@ -7,13 +7,9 @@ import click
 
 from app.cli.support.api.client import call, state_headers, url_option
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.terminal import say
-from app.cli.support.resources.lists import listed
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_get
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.printing.terminal import Column, say
+from app.cli.support.resources.options import Noun, Output, output_option
+from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_get, add_list
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens of a tokenizer_config.json, by the names that templates use."""
@@ -41,15 +37,7 @@ def tokenizers() -> None:
     """Manage tokenizers of models, which allow pins and look-ups by text and messages."""
 
 
-@tokenizers.command("list")
-@url_option
-@output_option
-@watch_option
-def list_tokenizers(url: str | None, output: Output) -> None:
-    """List all tokenizers."""
-    output.listing("Tokenizers", listed(url, _TOKENIZERS.path), _COLUMNS, "name")
-
-
+add_list(tokenizers, _TOKENIZERS, "List all tokenizers.")
 add_get(tokenizers, _TOKENIZERS, "Show one tokenizer, without its file.")
 add_delete(tokenizers, _TOKENIZERS, "Delete a tokenizer. Pins that were made with it stay.")
 add_describe(tokenizers, _TOKENIZERS)

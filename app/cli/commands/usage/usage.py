@@ -11,13 +11,9 @@ from app.cli.support.api.client import ApiError, call, state_headers, stream, ur
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import FINITE
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import exact, say
-from app.cli.support.resources.lists import listed
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.printing.terminal import Column, exact, say, table
+from app.cli.support.resources.options import Noun, Output, output_option
+from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_list, add_set
 from app.schemas.records.prefill_rates import RatePut
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -147,15 +143,7 @@ def rates() -> None:
     """Manage prefill rates of engines, from which the saved prefill time is estimated."""
 
 
-@rates.command("list")
-@url_option
-@output_option
-@watch_option
-def list_rates(url: str | None, output: Output) -> None:
-    """List all rates."""
-    output.listing("Rates", listed(url, _RATES.path), _RATE_COLUMNS, "name")
-
-
+add_list(rates, _RATES, "List all rates.")
 add_get(rates, _RATES, "Show one rate.")
 add_edit(rates, _RATES, method="PUT")
 add_delete(rates, _RATES, "Delete a rate.")

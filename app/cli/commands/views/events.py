@@ -15,12 +15,9 @@ from app.cli.support.api.client import every, url_option
 from app.cli.support.api.event_stream import SUMMED, Event, FollowedEvents
 from app.cli.support.api.event_stream import key as event_key
 from app.cli.support.keys import seconds
-from app.cli.support.printing.table import table
-from app.cli.support.printing.terminal import say
+from app.cli.support.printing.terminal import say, table
 from app.cli.support.resources.events import EVENT_COLUMNS
-from app.cli.support.resources.nouns import Noun
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.resources.options import Noun, Output, output_option, watch_option
 
 
 @click.group(cls=Noun)

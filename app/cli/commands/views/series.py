@@ -10,9 +10,8 @@ from app.cli.support.api.client import call, url_option
 from app.cli.support.api.names import NODES, TENANTS, names
 from app.cli.support.keys import seconds
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say, wrapped
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.printing.terminal import Column, say, table, wrapped
+from app.cli.support.resources.options import Output, output_option
 
 MAX_MARKS = 10
 CELLS = 24

@@ -7,10 +7,8 @@ import click
 
 from app.cli.support.api.client import ApiError, call, url_option
 from app.cli.support.printing import caches, show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say, wrapped
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.watch import watch_option
+from app.cli.support.printing.terminal import Column, say, table, wrapped
+from app.cli.support.resources.options import Output, output_option, watch_option
 
 MAX_ROWS = 20
 """Number of tenants, and of pins, that the status lists."""

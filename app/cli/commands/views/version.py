@@ -6,8 +6,8 @@ import click
 
 from app import __version__
 from app.cli.support.api.client import base_url, call, url_option
-from app.cli.support.printing.table import Column, table
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.printing.terminal import Column, table
+from app.cli.support.resources.options import Output, output_option
 
 _COLUMNS = (
     Column("what", lambda each: each["what"]),

@@ -15,10 +15,9 @@ from app.cli.support.api.names import TENANTS_AND_NODES
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
 from app.cli.support.printing import caches, show
-from app.cli.support.printing.table import table
-from app.cli.support.printing.terminal import say, wrapped
+from app.cli.support.printing.terminal import say, table, wrapped
 from app.cli.support.resources.events import EVENT_COLUMNS, concerns
-from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.options import Output, output_option
 
 MAX_ALERTS = 200
 MAX_CHANGES = 1000

@@ -16,7 +16,7 @@ from app.cli.support.exit_codes import Unreachable
 from app.cli.support.keys import F, seconds
 from app.cli.support.printing.terminal import exact
 from app.settings import load
-from dataplane.base.settings import TIMEOUT_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, SettingsError
+from dataplane.base.settings import TIMEOUT_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
 from dataplane.base.visible import plain
 
 TIMEOUT_S = 60.0
@@ -182,17 +182,30 @@ def every(
     query: Mapping[str, str | Sequence[str] | None] | None = None,
     limit: int | None = None,
     cursor: str | None = None,
+    sort: str | None = None,
 ) -> Any:
-    """Return the items of all pages of a list, at most `limit`. `total` and `next_cursor` are those of the last page.
-    Raises ClickException."""
-    items: list[Any] = []
+    """Return the items of all pages of a list, at most `limit`. The other fields, such as `total` and `next_cursor`,
+    are those of the last page. Raises ClickException."""
+    read = list(pages(url, path, {"sort": sort, **(query or {})}, limit, cursor))
+    return {**read[-1], "items": [item for page in read for item in page["items"]]}
+
+
+def pages(
+    url: str | None,
+    path: str,
+    query: Mapping[str, str | Sequence[str] | None],
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Iterator[Any]:
+    """Yield the pages of a list, with at most `limit` items together. Raises ClickException."""
+    count = 0
     while True:
-        most = PAGE if limit is None else min(PAGE, limit - len(items))
-        page = call(url, "GET", path, None, {**(query or {}), "limit": str(most), "cursor": cursor})
-        items += page["items"]
-        cursor = page["next_cursor"]
-        if not cursor or (limit is not None and len(items) >= limit):
-            return {**page, "items": items}
+        most = PAGE if limit is None else min(PAGE, limit - count)
+        page = call(url, "GET", path, None, {**query, "limit": str(most), "cursor": cursor})
+        yield page
+        count, cursor = count + len(page["items"]), page["next_cursor"]
+        if not cursor or (limit is not None and count >= limit):
+            return
 
 
 def find(url: str | None, path: str) -> Any:
@@ -255,11 +268,8 @@ def checked_url(url: str) -> str:
 
 
 def default_url() -> str:
-    """Return the URL of the Larder that runs with these settings on this machine. Raises ClickException."""
-    try:
-        common = load(environ=os.environ).common
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    """Return the URL of the Larder that runs with these settings on this machine. Raises SettingsError."""
+    common = load(environ=os.environ).common
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(common.http_host, common.http_host)
     return f"http://{host}:{common.http_port}"
 

@@ -6,10 +6,13 @@ from typing import Any
 import click
 
 from app.cli.support.api.client import call
+from dataplane.base.settings import SettingsError
 
 WAIT_S = 0.5
 """Longest wait for the server, because a shell waits for the completion."""
 MAX_NAMES = 200
+
+_FAILURES = (click.ClickException, click.exceptions.Exit, SettingsError, KeyError, TypeError, ValueError, OSError)
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -24,7 +27,15 @@ def names(*sources: tuple[str, str]) -> Complete:
             try:
                 answer: Any = call(ctx.params.get("url"), "GET", path, timeout_s=WAIT_S)
                 found += [str(item[field]) for item in answer["items"]]
-            except (click.ClickException, click.exceptions.Exit, KeyError, TypeError, ValueError, OSError):
+            except (
+                click.ClickException,
+                click.exceptions.Exit,
+                SettingsError,
+                KeyError,
+                TypeError,
+                ValueError,
+                OSError,
+            ):
                 continue
         return [name for name in found if name.startswith(incomplete) and name.isprintable()][:MAX_NAMES]
 

@@ -22,8 +22,8 @@ import msgspec
 
 from app.cli.support.machine.left_memory import left_memory
 from app.settings import Settings
-from app.supervisor.locks import is_locked
 from dataplane.base.units import format_size
+from dataplane.holding.folder import is_locked
 from dataplane.protocol import barrier
 from dataplane.protocol.join import JOINED_FILE
 

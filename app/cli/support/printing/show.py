@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.table import table as print_table
-from app.cli.support.printing.terminal import say
+from app.cli.support.printing.terminal import Column, say
+from app.cli.support.printing.terminal import table as print_table
 from dataplane.base.units import format_size
 
 ID_JOURNAL_WARNS = 0.8

@@ -6,8 +6,7 @@ from typing import Any
 
 from app.cli.support.api.client import ApiError, call
 from app.cli.support.printing import show
-from app.cli.support.printing.table import Column, table
-from app.cli.support.printing.terminal import say
+from app.cli.support.printing.terminal import Column, say, table
 from app.cli.support.resources.events import EVENT_COLUMNS, concerning
 
 USAGE_DAYS = 7

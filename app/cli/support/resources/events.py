@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.cli.support.api.client import ApiError, every
-from app.cli.support.printing.table import Column
+from app.cli.support.printing.terminal import Column
 
 MAX_SEARCHED = 1000
 """Number of the newest events among which those of a record are looked for."""

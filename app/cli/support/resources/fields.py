@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from app.cli.support.keys import FINITE, F
-from app.cli.support.resources.selectors import NONE, selector, selector_option
+from app.cli.support.resources.options import NONE, selector, selector_option
 from dataplane.base.field_errors import member_types
 
 

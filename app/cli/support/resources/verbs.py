@@ -6,13 +6,10 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import ANY_STATE, call, find, segment, state_headers, url_option, wait_option
+from app.cli.support.api.client import ANY_STATE, call, every, find, segment, state_headers, url_option, wait_option
 from app.cli.support.api.names import names
-from app.cli.support.printing.table import Column
-from app.cli.support.printing.terminal import say
-from app.cli.support.resources.lists import unasked_option
-from app.cli.support.resources.output import Output, output_option
-from app.cli.support.resources.selectors import reach
+from app.cli.support.printing.terminal import Column, say
+from app.cli.support.resources.options import Output, output_option, reach, unasked_option, watch_option
 from dataplane.base.units import format_size
 
 
@@ -49,6 +46,17 @@ class Resource:
         if record is not None and click.get_current_context().info_name == "create":
             raise click.ClickException(f"the {self.noun} {name!r} exists; 'set' changes it")
         return record
+
+
+def add_list(group: click.Group, resource: Resource, about: str) -> None:
+    """Add `list`, which prints all records."""
+
+    @group.command("list", help=about)
+    @url_option
+    @output_option
+    @watch_option
+    def list_records(url: str | None, output: Output) -> None:
+        output.listing(f"{resource.noun}s".capitalize(), every(url, resource.path), resource.columns, resource.key)
 
 
 def add_get(group: click.Group, resource: Resource, about: str) -> None:

@@ -9,9 +9,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, Limit
-from app.http.problems import declared
 from app.schemas.access.audit import AuditEntry, AuditFilters, AuditList, AuditVerified
 from app.schemas.base.listing import PageRequest
 from app.services.access.audit import Audit
@@ -20,14 +19,7 @@ LINES = "application/x-ndjson"
 _Text = Annotated[str | None, QueryParameter(max_length=256, description="Only entries with this value.")]
 
 
-@get(
-    "/",
-    operation_id="listAudit",
-    summary="List audit entries, newest first: changes, actions and denied requests",
-    opt={"role": "admin"},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="admin")
 async def list_audit(
     audit: NamedDependency[Audit],
     actor: _Text = None,
@@ -42,39 +34,34 @@ async def list_audit(
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> AuditList:
+    """List audit entries, newest first: changes, actions and denied requests."""
     filters = AuditFilters(actor, action, kind, name, decision, since, until)
     return await audit.page(PageRequest(limit, cursor), filters)
 
 
-@get(
+@operation(
+    get,
     "/export",
-    operation_id="exportAudit",
-    summary="Export the audit log as JSON lines, oldest first",
-    opt={"role": "admin"},
-    media_type=LINES,
-    responses={
-        200: ResponseSpec(AuditEntry, generate_examples=False, media_type=LINES, description="One entry per line."),
-        **declared(),
+    role="admin",
+    answers={
+        200: ResponseSpec(AuditEntry, generate_examples=False, media_type=LINES, description="One entry per line.")
     },
+    media_type=LINES,
 )
 async def export_audit(audit: NamedDependency[Audit]) -> Stream:
+    """Export the audit log as JSON lines, oldest first."""
     lines: AsyncIterator[bytes] = audit.export()
     return Stream(lines, media_type=LINES)
 
 
-@get(
-    "/verify",
-    operation_id="verifyAudit",
-    summary="Verify that no audit entry was changed, removed, moved or added",
-    opt={"role": "admin"},
-    responses=declared("invalid"),
-)
+@operation(get, "/verify", "invalid", role="admin")
 async def verify_audit(
     audit: NamedDependency[Audit],
     expect: Annotated[
         str, QueryParameter(pattern="^([0-9a-f]{64})?$", description="Hash that some entry must have.")
     ] = "",
 ) -> AuditVerified:
+    """Verify that no audit entry was changed, removed, moved or added."""
     return await audit.verify(expect)
 
 

@@ -8,8 +8,8 @@ from litestar.params import JSONBody
 from app.http.body import StrictRequest
 from app.http.cookies import session_cookie, set_session
 from app.http.middleware.source import ClientAddresses
+from app.http.operation import operation
 from app.http.principals import caller, origin
-from app.http.problems import declared
 from app.schemas.access.tokens import SessionAnswer, SessionPost
 from app.services.access.sessions import SESSION_S, LoginSessions
 
@@ -19,21 +19,14 @@ MAX_BODY_BYTES = 4096
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
-@post(
-    "/",
-    operation_id="logIn",
-    summary="Log in with a token; the answer sets a session cookie that is valid for 12 hours",
-    status_code=200,
-    request_max_body_size=MAX_BODY_BYTES,
-    opt={"body": SessionPost, "role": "anyone"},
-    responses=declared("malformed", "invalid", "unsupported-media-type", "too-large"),
-)
+@operation(post, "/", role="anyone", request_max_body_size=MAX_BODY_BYTES)
 async def log_in(
     request: StrictRequest,
     sessions: NamedDependency[LoginSessions],
     sources: NamedDependency[ClientAddresses],
     data: JSONBody[SessionPost],
 ) -> Response[SessionAnswer]:
+    """Log in with a token; the answer sets a session cookie that is valid for 12 hours."""
     cookie, answer = await sessions.log_in(data.token, origin())
     return Response(
         answer,
@@ -42,30 +35,22 @@ async def log_in(
     )
 
 
-@get(
-    "/",
-    operation_id="getSession",
-    summary=("Get the identity of the session, and the CSRF token that changes need (`X-CSRF-Token`)"),
-    opt={"role": "viewer", "scoped": True},
-    responses=declared(),
-)
+@operation(get, "/", role="viewer", scoped=True)
 async def get_session(
     request: StrictRequest, sessions: NamedDependency[LoginSessions], sources: NamedDependency[ClientAddresses]
 ) -> Response[SessionAnswer]:
+    """Get the identity of the session, and the CSRF token that changes need (`X-CSRF-Token`)."""
     answer = await sessions.get(_cookie(request, sources), caller())
     return Response(answer, headers={CSRF_HEADER: answer.csrf_token, **_NO_STORE})
 
 
-@delete(
-    "/",
-    operation_id="logOut",
-    summary="End the session",
-    opt={"role": "viewer", "scoped": True},
-    responses={204: ResponseSpec(None, description="The session has ended."), **declared()},
+@operation(
+    delete, "/", role="viewer", scoped=True, answers={204: ResponseSpec(None, description="The session has ended.")}
 )
 async def log_out(
     request: StrictRequest, sessions: NamedDependency[LoginSessions], sources: NamedDependency[ClientAddresses]
 ) -> Response[None]:
+    """End the session."""
     await sessions.log_out(_cookie(request, sources), caller())
     return Response(None, status_code=204, cookies=[set_session("", 0, secure=_secure(request, sources))])
 

@@ -7,91 +7,55 @@ from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody
 
 from app.http.body import MERGE_PATCH
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, Limit, Sort
 from app.http.principals import caller
-from app.http.problems import declared
 from app.schemas.access.tokens import TokenAnswer, TokenList, TokenMade, TokenPatch, TokenPost, Whoami
 from app.schemas.base.listing import PageRequest
 from app.services.access.tokens import Tokens
 from app.services.access.tokens import whoami as identity_of
 
-_WRITES = ("malformed", "invalid", "conflict", "unsupported-media-type", "too-large")
 
-
-@get(
-    "/",
-    operation_id="listTokens",
-    summary="List tokens, without their secrets",
-    opt={"role": "admin"},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="admin")
 async def list_tokens(
     tokens: NamedDependency[Tokens], sort: Sort = "name", limit: Limit = 1000, cursor: Cursor = ""
 ) -> TokenList:
+    """List tokens, without their secrets."""
     return await tokens.page(PageRequest(limit, cursor, sort))
 
 
-@get(
-    "/{token_id:str}",
-    operation_id="getToken",
-    summary="Get a token by its id or name, without its secret",
-    opt={"role": "admin"},
-    responses=declared("not-found"),
-)
+@operation(get, "/{token_id:str}", "not-found", role="admin")
 async def get_token(tokens: NamedDependency[Tokens], token_id: FromPath[str]) -> TokenAnswer:
+    """Get a token by its id or name, without its secret."""
     return await tokens.get(token_id)
 
 
-@post(
-    "/",
-    operation_id="createToken",
-    summary="Create a token; only this answer contains its secret",
-    opt={"body": TokenPost, "role": "admin", "setup": True},
-    responses=declared(*_WRITES),
-)
+@operation(post, "/", "conflict", role="admin", opt={"setup": True}, status_code=201)
 async def create_token(tokens: NamedDependency[Tokens], data: JSONBody[TokenPost]) -> Response[TokenMade]:
+    """Create a token; only this answer contains its secret."""
     made = await tokens.make(data, caller())
     return Response(made, headers={"Location": f"/api/v1/tokens/{made.id}"})
 
 
-@patch(
-    "/{token_id:str}",
-    operation_id="patchToken",
-    summary="Rename a token, or change its expiry",
-    opt={"body": dict[str, Any], "patch": TokenPatch, "role": "admin"},
-    responses=declared("not-found", *_WRITES),
-)
+@operation(patch, "/{token_id:str}", "not-found", "conflict", role="admin", opt={"patch": TokenPatch})
 async def patch_token(
     tokens: NamedDependency[Tokens],
     token_id: FromPath[str],
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
 ) -> TokenAnswer:
+    """Rename a token, or change its expiry."""
     return await tokens.patch(token_id, data, caller())
 
 
-@delete(
-    "/{token_id:str}",
-    operation_id="revokeToken",
-    summary="Revoke a token and end its sessions; every manager rejects it within two seconds",
-    opt={"role": "admin"},
-    responses=declared("not-found", "conflict"),
-)
+@operation(delete, "/{token_id:str}", "not-found", "conflict", role="admin")
 async def revoke_token(tokens: NamedDependency[Tokens], token_id: FromPath[str]) -> None:
+    """Revoke a token and end its sessions; every manager rejects it within two seconds."""
     await tokens.revoke(token_id, caller())
 
 
-@get(
-    "/whoami",
-    operation_id="whoami",
-    summary="Get the identity of the caller",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared(),
-    tags=["tokens"],
-    sync_to_thread=False,
-)
+@operation(get, "/whoami", role="viewer", scoped=True, tags=["tokens"], sync_to_thread=False)
 def whoami() -> Whoami:
+    """Get the identity of the caller."""
     return identity_of(caller())
 
 

@@ -8,9 +8,9 @@ from litestar.params import FromPath, JSONBody, PathParameter
 
 from app.http.body import StrictRequest
 from app.http.middleware.disconnect import while_there
+from app.http.operation import operation
 from app.http.parameters import Wait, wait_seconds
 from app.http.principals import caller
-from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.cache.actions import (
     ActionAnswer,
@@ -35,185 +35,111 @@ from app.services.cache.dry_run import DryRuns
 from app.services.cache.lookups import Lookups
 from app.services.fleet.restarts import Restarts
 
-_PROBLEMS = declared("malformed", "invalid", "unsupported-media-type", "too-large", "node-unreachable")
+_ASKS_NODE = ("not-found", "invalid", "node-refused", "node-unreachable")
 
 
-@post(
-    "/lookup",
-    operation_id="lookup",
-    summary="Look up how much of a prefix each node would serve now, by tier",
-    status_code=200,
-    opt={"body": LookupPost, "role": "viewer", "scoped": True},
-    responses=_PROBLEMS,
-)
+@operation(post, "/lookup", "node-unreachable", role="viewer", scoped=True)
 async def lookup(request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) -> LookupAnswer:
+    """Look up how much of a prefix each node would serve now, by tier."""
     with span("actions.lookup"):
         return await while_there(request, lookups.look_up(data, caller()))
 
 
-@post(
-    "/locate",
-    operation_id="locate",
-    summary=("Look up the nodes that hold the start of a prefix, best first, and their engine sockets"),
-    status_code=200,
-    opt={"body": LookupPost, "role": "viewer", "scoped": True},
-    responses=_PROBLEMS,
-)
+@operation(post, "/locate", "node-unreachable", role="viewer", scoped=True)
 async def locate(request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) -> LocateAnswer:
+    """Look up the nodes that hold the start of a prefix, best first, and their engine sockets."""
     with span("actions.locate"):
         return await while_there(request, lookups.locate(data, caller()))
 
 
-@post(
-    "/invalidate",
-    operation_id="invalidate",
-    summary="Invalidate blocks: they become unreadable at once, unless a permanent pin holds them",
-    status_code=200,
-    opt={"body": SweepPost, "role": "operator", "scoped": True},
-    responses=_PROBLEMS,
-)
+@operation(post, "/invalidate", "node-unreachable", role="operator", scoped=True)
 async def invalidate(actions: NamedDependency[Actions], data: JSONBody[SweepPost]) -> ActionAnswer:
+    """Invalidate blocks: they become unreadable at once, unless a permanent pin holds them."""
     with span("actions.invalidate"):
         return await actions.sweep("invalidate", data, caller())
 
 
-@post(
-    "/demote",
-    operation_id="demote",
-    summary="Demote blocks: they are evicted first until they are used again",
-    status_code=200,
-    opt={"body": SweepPost, "role": "operator", "scoped": True},
-    responses=_PROBLEMS,
-)
+@operation(post, "/demote", "node-unreachable", role="operator", scoped=True)
 async def demote(actions: NamedDependency[Actions], data: JSONBody[SweepPost]) -> ActionAnswer:
+    """Demote blocks: they are evicted first until they are used again."""
     with span("actions.demote"):
         return await actions.sweep("demote", data, caller())
 
 
-@post(
-    "/clear",
-    operation_id="clear",
-    summary="Clear the cache; blocks under permanent pins stay unless the request includes them",
-    status_code=200,
-    opt={"body": ClearPost, "role": "operator"},
-    responses=_PROBLEMS,
-)
+@operation(post, "/clear", "node-unreachable", role="operator")
 async def clear(actions: NamedDependency[Actions], data: JSONBody[ClearPost]) -> ActionAnswer:
+    """Clear the cache; blocks under permanent pins stay unless the request includes them."""
     with span("actions.clear"):
         return await actions.clear(data, caller())
 
 
-@post(
-    "/verify",
-    operation_id="verify",
-    summary="Verify the checksums of blocks in the background; corrupt blocks become misses",
-    status_code=200,
-    opt={"body": VerifyPost, "role": "operator", "scoped": True},
-    responses=_PROBLEMS,
-)
+@operation(post, "/verify", "node-unreachable", role="operator", scoped=True)
 async def verify(actions: NamedDependency[Actions], data: JSONBody[VerifyPost], wait: Wait = "") -> VerifyAnswer:
+    """Verify the checksums of blocks in the background; corrupt blocks become misses."""
     with span("actions.verify"):
         return await actions.verify(data, caller(), wait_seconds(wait))
 
 
-@get(
-    "/verify/{node:str}/{number:int}",
-    operation_id="getVerification",
-    summary="Get the progress of a verification",
-    opt={"role": "viewer"},
-    responses=declared("not-found", "invalid", "node-refused", "node-unreachable"),
-)
+@operation(get, "/verify/{node:str}/{number:int}", *_ASKS_NODE, role="viewer")
 async def get_verification(
     actions: NamedDependency[Actions],
     node: FromPath[str],
     number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
 ) -> NodeVerification:
+    """Get the progress of a verification."""
     return await actions.verification(node, number, caller())
 
 
-@post(
-    "/move",
-    operation_id="moveBlocks",
-    summary="Copy blocks to a tier, with or without removing them from memory, or load them into memory",
-    status_code=200,
-    opt={"body": MovePost, "role": "operator", "scoped": True},
-    responses=_PROBLEMS,
-)
-async def move(actions: NamedDependency[Actions], data: JSONBody[MovePost], wait: Wait = "") -> MoveAnswer:
+@operation(post, "/move", "node-unreachable", role="operator", scoped=True)
+async def move_blocks(actions: NamedDependency[Actions], data: JSONBody[MovePost], wait: Wait = "") -> MoveAnswer:
+    """Copy blocks to a tier, with or without removing them from memory, or load them into memory."""
     with span("actions.move"):
         return await actions.move(data, caller(), wait_seconds(wait))
 
 
-@post(
-    "/compress",
-    operation_id="compressBlocks",
-    summary="Encode the blocks of a tier again, with the current `compress` of its record",
-    status_code=200,
-    opt={"body": CompressPost, "role": "operator", "scoped": True},
-    responses=_PROBLEMS,
-)
-async def compress(actions: NamedDependency[Actions], data: JSONBody[CompressPost], wait: Wait = "") -> MoveAnswer:
+@operation(post, "/compress", "node-unreachable", role="operator", scoped=True)
+async def compress_blocks(
+    actions: NamedDependency[Actions], data: JSONBody[CompressPost], wait: Wait = ""
+) -> MoveAnswer:
+    """Encode the blocks of a tier again, with the current `compress` of its record."""
     with span("actions.compress"):
         return await actions.compress(data, caller(), wait_seconds(wait))
 
 
-@get(
-    "/move/{node:str}/{number:int}",
-    operation_id="getMove",
-    summary="Get the progress of a move",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared("not-found", "invalid", "node-refused", "node-unreachable"),
-)
+@operation(get, "/move/{node:str}/{number:int}", *_ASKS_NODE, role="viewer", scoped=True)
 async def get_move(
     actions: NamedDependency[Actions],
     node: FromPath[str],
     number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
 ) -> NodeMove:
+    """Get the progress of a move."""
     return await actions.move_progress(node, number, caller())
 
 
-@delete(
-    "/move/{node:str}/{number:int}",
-    operation_id="cancelMove",
-    summary="Cancel a move; blocks that have been moved stay moved",
-    status_code=200,
-    opt={"role": "operator", "scoped": True},
-    responses=declared("not-found", "invalid", "node-refused", "node-unreachable"),
-)
+@operation(delete, "/move/{node:str}/{number:int}", *_ASKS_NODE, role="operator", scoped=True, status_code=200)
 async def cancel_move(
     actions: NamedDependency[Actions],
     node: FromPath[str],
     number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
     wait: Wait = "",
 ) -> NodeMove:
+    """Cancel a move; blocks that have been moved stay moved."""
     with span("actions.cancel_move"):
         return await actions.cancel_move(node, number, caller(), wait_seconds(wait))
 
 
-@post(
-    "/restart",
-    operation_id="restart",
-    summary="Restart Larder with its cache; refused if the cache would be lost",
-    status_code=200,
-    opt={"body": RestartPost, "role": "operator"},
-    responses=declared("malformed", "invalid", "unsupported-media-type", "too-large", "conflict"),
-)
+@operation(post, "/restart", "conflict", role="operator")
 async def restart(restarts: NamedDependency[Restarts], data: JSONBody[RestartPost]) -> RestartAnswer:
+    """Restart Larder with its cache; refused if the cache would be lost."""
     with span("actions.restart"):
         return await restarts.restart(data, caller())
 
 
-@post(
-    "/dry-run",
-    operation_id="dryRun",
-    summary="Validate records on the nodes without applying or storing them",
-    status_code=200,
-    opt={"body": DryRunPost, "role": "operator"},
-    responses=_PROBLEMS,
-)
+@operation(post, "/dry-run", "node-unreachable", role="operator")
 async def dry_run(
     request: StrictRequest, dry_runs: NamedDependency[DryRuns], data: JSONBody[DryRunPost]
 ) -> DryRunAnswer:
+    """Validate records on the nodes without applying or storing them."""
     with span("actions.dry_run"):
         return await while_there(request, dry_runs.run(data, caller()))
 
@@ -228,10 +154,10 @@ router = Router(
         clear,
         verify,
         get_verification,
-        move,
+        move_blocks,
         get_move,
         cancel_move,
-        compress,
+        compress_blocks,
         restart,
         dry_run,
     ],

@@ -6,23 +6,15 @@ from litestar import Router, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, Limit
 from app.http.principals import caller
-from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.cache.blocks import BlockCopies, BlockList
 from app.services.cache.blocks import BlockFilters, BlockService
 
 
-@get(
-    "/",
-    operation_id="listBlocks",
-    summary="List cached blocks of each node",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    responses=declared("not-found", "invalid", "node-unreachable"),
-)
+@operation(get, "/", "not-found", "invalid", "node-unreachable", role="viewer", scoped=True)
 async def list_blocks(
     blocks: NamedDependency[BlockService],
     tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
@@ -36,18 +28,14 @@ async def list_blocks(
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> BlockList:
+    """List cached blocks of each node."""
     with span("blocks.list"):
         return await blocks.page(BlockFilters(tenant, model, space, key, prefix, node), limit, cursor, caller())
 
 
-@get(
-    "/{key:str}",
-    operation_id="getBlock",
-    summary="Get the blocks of one key on every node and in every space",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared("not-found", "invalid", "node-unreachable"),
-)
+@operation(get, "/{key:str}", "not-found", "invalid", "node-unreachable", role="viewer", scoped=True)
 async def get_block(blocks: NamedDependency[BlockService], key: FromPath[str]) -> BlockCopies:
+    """Get the blocks of one key on every node and in every space."""
     with span("blocks.get"):
         return await blocks.copies(key, caller())
 

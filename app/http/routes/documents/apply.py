@@ -12,9 +12,9 @@ from litestar.params import JSONBody, QueryParameter
 from app.http.body import StrictRequest
 from app.http.middleware.disconnect import while_there
 from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Wait, wait_seconds
 from app.http.principals import caller
-from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.documents.apply import ApplyAnswer, ApplyPut, ExportAnswer
 from app.schemas.fleet.pushes import TypeName
@@ -22,25 +22,11 @@ from app.services.documents.apply import Apply
 from app.services.documents.export import Export
 
 
-@post(
-    "/apply",
-    operation_id="applyDocument",
-    summary="Apply a document: all of its changes, or none",
-    opt={"body": ApplyPut, "role": "viewer", "scoped": True},
-    status_code=200,
-    responses=declared(
-        "malformed",
-        "invalid",
-        "conflict",
-        "floors-exceed-capacity",
-        "precondition-failed",
-        "unsupported-media-type",
-        "too-large",
-    ),
-)
+@operation(post, "/apply", "conflict", "floors-exceed-capacity", "precondition-failed", role="viewer", scoped=True)
 async def apply_document(
     request: StrictRequest, apply: NamedDependency[Apply], data: JSONBody[ApplyPut], wait: Wait = ""
 ) -> Response[ApplyAnswer]:
+    """Apply a document: all of its changes, or none."""
     wait_s = wait_seconds(wait)
     with span("apply"):
         work = apply.apply(data, caller(), wait_s)
@@ -48,14 +34,7 @@ async def apply_document(
     return await _encoded(answer)
 
 
-@get(
-    "/export",
-    operation_id="exportDocument",
-    summary="Export records as a document that can be applied",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/export", "invalid", role="viewer", scoped=True, middleware=[in_turn])
 async def export_document(
     export: NamedDependency[Export],
     types: Annotated[
@@ -63,6 +42,7 @@ async def export_document(
     ] = None,
     managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
 ) -> Response[ExportAnswer]:
+    """Export records as a document that can be applied."""
     return await _encoded(await export.export(types or [], managed_by, caller()))
 
 

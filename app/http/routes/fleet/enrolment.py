@@ -4,44 +4,29 @@ from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
+from app.http.operation import operation
 from app.http.principals import caller
-from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.fleet.enrolment import JoinTokenList, JoinTokenPost, NewJoinToken
 from app.services.fleet.enrolment import Enrolment
 
 
-@get(
-    "/",
-    operation_id="listJoinTokens",
-    summary="List join tokens, newest first, without their secrets",
-    opt={"role": "admin"},
-    responses=declared(),
-)
+@operation(get, "/", role="admin")
 async def list_join_tokens(enrolment: NamedDependency[Enrolment]) -> JoinTokenList:
+    """List join tokens, newest first, without their secrets."""
     return await enrolment.page()
 
 
-@post(
-    "/",
-    operation_id="createJoinToken",
-    summary="Create a token with which data planes join the fleet; it is shown only once",
-    opt={"body": JoinTokenPost, "role": "admin"},
-    responses=declared("malformed", "invalid", "conflict", "unsupported-media-type", "too-large"),
-)
+@operation(post, "/", "conflict", role="admin", status_code=201)
 async def create_join_token(enrolment: NamedDependency[Enrolment], data: JSONBody[JoinTokenPost]) -> NewJoinToken:
+    """Create a token with which data planes join the fleet; it is shown only once."""
     with span("join_tokens.create"):
         return await enrolment.create(data, caller())
 
 
-@delete(
-    "/{ident:str}",
-    operation_id="deleteJoinToken",
-    summary="Revoke a join token; nodes that joined with it stay in the fleet",
-    opt={"role": "admin"},
-    responses=declared("not-found"),
-)
+@operation(delete, "/{ident:str}", "not-found", role="admin")
 async def delete_join_token(enrolment: NamedDependency[Enrolment], ident: FromPath[str]) -> None:
+    """Revoke a join token; nodes that joined with it stay in the fleet."""
     with span("join_tokens.delete"):
         await enrolment.delete(ident, caller())
 

@@ -3,19 +3,14 @@
 from litestar import Router, get
 from litestar.di import NamedDependency
 
-from app.http.problems import declared
+from app.http.operation import operation
 from app.schemas.fleet.ipc import NodeIpcList
 from app.services.fleet.nodes import Nodes
 
 
-@get(
-    "/",
-    operation_id="listIpc",
-    summary="List message queues and object stores in shared memory, as each node's data plane sees them",
-    opt={"role": "viewer"},
-    responses=declared(),
-)
+@operation(get, "/", role="viewer")
 async def list_ipc(nodes: NamedDependency[Nodes]) -> NodeIpcList:
+    """List message queues and object stores in shared memory, as each node's data plane sees them."""
     return nodes.ipc()
 
 

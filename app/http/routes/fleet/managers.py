@@ -3,19 +3,14 @@
 from litestar import Router, get
 from litestar.di import NamedDependency
 
-from app.http.problems import declared
+from app.http.operation import operation
 from app.schemas.fleet.managers import ManagerList
 from app.services.fleet.managers import Managers
 
 
-@get(
-    "/",
-    operation_id="listManagers",
-    summary="List the managers that share the database, and the one that pushes to nodes",
-    opt={"role": "viewer"},
-    responses=declared(),
-)
+@operation(get, "/", role="viewer")
 async def list_managers(managers: NamedDependency[Managers]) -> ManagerList:
+    """List the managers that share the database, and the one that pushes to nodes."""
     return await managers.page()
 
 

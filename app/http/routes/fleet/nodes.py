@@ -9,9 +9,9 @@ from litestar.params import Body, FromPath, JSONBody, PathParameter, QueryParame
 from litestar.response import Stream
 
 from app.http.body import MERGE_PATCH
+from app.http.operation import operation
 from app.http.parameters import Wait, wait_seconds
 from app.http.principals import caller
-from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.fleet.nodes import (
     DrainPost,
@@ -30,78 +30,51 @@ from app.services.fleet.nodes import Nodes
 from app.services.fleet.resize import PoolResize
 
 TRACE_MEDIA_TYPE = "application/x-ndjson"
-_ASKS_NODE = (
-    "malformed",
-    "invalid",
-    "not-found",
-    "node-refused",
-    "node-unreachable",
-    "unsupported-media-type",
-    "too-large",
-)
+_ASKS_NODE = ("not-found", "node-refused", "node-unreachable")
 
 
-@get(
-    "/",
-    operation_id="listNodes",
-    summary="List nodes; callers that are limited to tenants see only names, states and sizes",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared(),
-)
+@operation(get, "/", role="viewer", scoped=True)
 async def list_nodes(nodes: NamedDependency[Nodes]) -> NodeList:
+    """List nodes; callers that are limited to tenants see only names, states and sizes."""
     return nodes.page(caller())
 
 
-@get(
-    "/{name:str}",
-    operation_id="getNode",
-    summary="Get a node; callers that are limited to tenants see only its name, state and size",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared("not-found"),
-)
+@operation(get, "/{name:str}", "not-found", role="viewer", scoped=True)
 async def get_node(nodes: NamedDependency[Nodes], name: FromPath[str]) -> NodeAnswer:
+    """Get a node; callers that are limited to tenants see only its name, state and size."""
     return nodes.get(name, caller())
 
 
-@post(
-    "/{name:str}/resize",
-    operation_id="resizeNode",
-    summary="Enlarge a node's pool, now and whenever the node returns with a smaller one",
-    status_code=200,
-    opt={"body": ResizePost, "role": "operator"},
-    responses=declared(*_ASKS_NODE),
-)
+@operation(post, "/{name:str}/resize", *_ASKS_NODE, role="operator")
 async def resize_node(
     resizing: NamedDependency[PoolResize], name: FromPath[str], data: JSONBody[ResizePost]
 ) -> ResizeAnswer:
+    """Enlarge a node's pool, now and whenever the node returns with a smaller one."""
     with span("nodes.resize"):
         return await resizing.resize(name, data, caller())
 
 
-@delete(
-    "/{name:str}/resize",
-    operation_id="forgetSize",
-    summary=("Withdraw the requested size of a node's pool; the pool keeps its size until the node stops"),
-    opt={"role": "operator"},
-    responses=declared("not-found"),
-)
+@operation(delete, "/{name:str}/resize", "not-found", role="operator")
 async def forget_size(resizing: NamedDependency[PoolResize], name: FromPath[str]) -> None:
+    """Withdraw the requested size of a node's pool; the pool keeps its size until the node stops."""
     with span("nodes.forget_size"):
         await resizing.forget(name, caller())
 
 
-@get(
+@operation(
+    get,
     "/{name:str}/trace",
-    operation_id="getTrace",
-    summary="Export the access trace of a node as JSON lines that `larder replay` reads",
-    opt={"role": "operator"},
-    media_type=TRACE_MEDIA_TYPE,
-    responses={
+    "invalid",
+    "not-found",
+    "node-refused",
+    "node-unreachable",
+    role="operator",
+    answers={
         200: ResponseSpec(
             str, generate_examples=False, media_type=TRACE_MEDIA_TYPE, description="One request per line."
-        ),
-        **declared("invalid", "not-found", "node-refused", "node-unreachable"),
+        )
     },
+    media_type=TRACE_MEDIA_TYPE,
 )
 async def get_trace(
     traces: NamedDependency[Traces],
@@ -110,19 +83,11 @@ async def get_trace(
         float, QueryParameter(gt=0, le=86_400, description="Seconds to look back; nodes keep about an hour.")
     ] = 3600,
 ) -> Stream:
+    """Export the access trace of a node as JSON lines that `larder replay` reads."""
     return Stream(await traces.lines(name, since_s), media_type=TRACE_MEDIA_TYPE)
 
 
-@post(
-    "/{name:str}/drain",
-    operation_id="drainNode",
-    summary=(
-        "Drain a node, or end the drain: a draining node accepts no engines and stores no blocks, but serves reads"
-    ),
-    status_code=200,
-    opt={"body": DrainPost, "role": "operator"},
-    responses=declared("malformed", "invalid", "not-found", "unsupported-media-type", "too-large"),
-)
+@operation(post, "/{name:str}/drain", "not-found", role="operator")
 async def drain_node(
     nodes: NamedDependency[Nodes],
     node_intent: NamedDependency[NodeIntent],
@@ -130,54 +95,38 @@ async def drain_node(
     data: JSONBody[DrainPost],
     wait: Wait = "",
 ) -> NodeAnswer:
+    """Drain a node, or end the drain: a draining node accepts no engines and stores no blocks, but serves reads."""
     with span("nodes.drain"):
         await node_intent.drain(name, data.on, caller(), wait_seconds(wait))
     return nodes.get(name, caller())
 
 
-@post(
-    "/{name:str}/engines/{client:int}/expel",
-    operation_id="expelEngine",
-    summary="Expel an engine's process: drop its leases and bar it from attaching, or kill it",
-    status_code=200,
-    opt={"body": ExpelPost, "role": "operator"},
-    responses=declared(*_ASKS_NODE),
-)
+@operation(post, "/{name:str}/engines/{client:int}/expel", *_ASKS_NODE, role="operator")
 async def expel_engine(
     expelling: NamedDependency[EngineExpulsion],
     name: FromPath[str],
     client: Annotated[int, PathParameter(ge=1, le=(1 << 62) - 1)],
     data: JSONBody[ExpelPost],
 ) -> ExpelAnswer:
+    """Expel an engine's process: drop its leases and bar it from attaching, or kill it."""
     with span("nodes.expel"):
         return await expelling.expel(name, client, data, caller())
 
 
-@patch(
-    "/{name:str}",
-    operation_id="patchNode",
-    summary="Override labels that the node reports (JSON merge patch: null removes an override)",
-    opt={"body": NodePatch, "role": "operator"},
-    responses=declared("malformed", "invalid", "not-found", "unsupported-media-type", "too-large"),
-)
+@operation(patch, "/{name:str}", "not-found", role="operator")
 async def patch_node(
     nodes: NamedDependency[Nodes],
     node_intent: NamedDependency[NodeIntent],
     name: FromPath[str],
     data: Annotated[NodePatch, Body(media_type=MERGE_PATCH)],
 ) -> NodeAnswer:
+    """Override labels that the node reports (JSON merge patch: null removes an override)."""
     with span("nodes.label"):
         await node_intent.label(name, data.labels, caller())
     return nodes.get(name, caller())
 
 
-@delete(
-    "/{name:str}",
-    operation_id="forgetNode",
-    summary=("Remove a node, which must then join again; refused while the node is connected and not drained"),
-    opt={"role": "admin"},
-    responses=declared("not-found", "conflict", "invalid"),
-)
+@operation(delete, "/{name:str}", "not-found", "conflict", "invalid", role="admin")
 async def forget_node(
     node_intent: NamedDependency[NodeIntent],
     name: FromPath[str],
@@ -185,6 +134,7 @@ async def forget_node(
         bool, QueryParameter(description="Remove the node even if it is connected and not drained.")
     ] = False,
 ) -> None:
+    """Remove a node, which must then join again; refused while the node is connected and not drained."""
     with span("nodes.forget"):
         await node_intent.forget(name, caller(), force=force)
 

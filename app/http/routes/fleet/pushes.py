@@ -6,21 +6,13 @@ from litestar import Router, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Limit
-from app.http.problems import declared
 from app.schemas.fleet.pushes import PushList, PushStateName, TypeName
 from app.services.fleet.pushes import Pushes
 
 
-@get(
-    "/",
-    operation_id="listPushes",
-    summary="List pushes to nodes, newest first",
-    opt={"role": "viewer"},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer")
 async def list_pushes(
     pushes: NamedDependency[Pushes],
     kind: Annotated[TypeName | None, QueryParameter(name="type", description="Only pushes of this type.")] = None,
@@ -30,6 +22,7 @@ async def list_pushes(
     ] = None,
     limit: Limit = 100,
 ) -> PushList:
+    """List pushes to nodes, newest first."""
     return await pushes.page(kind, node, push_state, limit)
 
 

@@ -7,49 +7,28 @@ from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody
 
 from app.http.body import MERGE_PATCH
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, DryRun, Limit
-from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.preconditions import PRECONDITIONS, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
-from app.http.problems import declared
-from app.http.record_responses import PRECONDITIONS, declared_put, with_etag
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut
 from app.services.records.ceilings import Ceilings
 
-_WRITES = (*PRECONDITIONS, "unsupported-media-type", "too-large")
 
-
-@get(
-    "/",
-    operation_id="listCeilings",
-    summary="List ceilings; callers that are limited to tenants see only those of their tenants",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer", scoped=True)
 async def list_ceilings(ceilings: NamedDependency[Ceilings], limit: Limit = 1000, cursor: Cursor = "") -> CeilingList:
+    """List ceilings; callers that are limited to tenants see only those of their tenants."""
     return await ceilings.page(PageRequest(limit, cursor), caller())
 
 
-@get(
-    "/{tenant:str}",
-    operation_id="getCeiling",
-    summary="Get a tenant's ceiling: bounds for callers that are limited to the tenant",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared("not-found", "invalid"),
-)
+@operation(get, "/{tenant:str}", "not-found", "invalid", role="viewer", scoped=True)
 async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str]) -> Response[CeilingAnswer]:
+    """Get a tenant's ceiling: bounds for callers that are limited to the tenant."""
     return with_etag(await ceilings.get(tenant, caller()))
 
 
-@put(
-    "/{tenant:str}",
-    operation_id="putCeiling",
-    summary="Set a tenant's ceiling; quotas above it stay until they are changed",
-    opt={"body": CeilingPut, "role": "admin"},
-    responses=declared_put(CeilingAnswer, *_WRITES),
-)
+@operation(put, "/{tenant:str}", *PRECONDITIONS, role="admin")
 async def put_ceiling(
     ceilings: NamedDependency[Ceilings],
     tenant: FromPath[str],
@@ -58,18 +37,13 @@ async def put_ceiling(
     if_none_match: IfNoneMatch = None,
     dry_run: DryRun = False,
 ) -> Response[CeilingAnswer]:
+    """Set a tenant's ceiling; quotas above it stay until they are changed."""
     state = expected(if_match, if_none_match)
     answer, created = await ceilings.put(tenant, data, caller(), state, dry_run=dry_run)
     return with_etag(answer, created=created)
 
 
-@patch(
-    "/{tenant:str}",
-    operation_id="patchCeiling",
-    summary=("Change some fields of a tenant's ceiling (JSON merge patch: null resets a field to its default)"),
-    opt={"body": dict[str, Any], "role": "admin"},
-    responses=declared("not-found", *_WRITES),
-)
+@operation(patch, "/{tenant:str}", "not-found", *PRECONDITIONS, role="admin")
 async def patch_ceiling(
     ceilings: NamedDependency[Ceilings],
     tenant: FromPath[str],
@@ -77,18 +51,14 @@ async def patch_ceiling(
     if_match: IfMatch = None,
     dry_run: DryRun = False,
 ) -> Response[CeilingAnswer]:
+    """Change some fields of a tenant's ceiling (JSON merge patch: null resets a field to its default)."""
     answer = await ceilings.patch(tenant, data, caller(), expected(if_match), dry_run=dry_run)
     return with_etag(answer)
 
 
-@delete(
-    "/{tenant:str}",
-    operation_id="deleteCeiling",
-    summary=("Delete a tenant's ceiling; callers that are limited to the tenant may then not change its quota"),
-    opt={"role": "admin"},
-    responses=declared("not-found", *PRECONDITIONS),
-)
+@operation(delete, "/{tenant:str}", "not-found", *PRECONDITIONS, role="admin")
 async def delete_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str], if_match: IfMatch = None) -> None:
+    """Delete a tenant's ceiling; callers that are limited to the tenant may then not change its quota."""
     await ceilings.delete(tenant, caller(), expected(if_match))
 
 

@@ -7,12 +7,10 @@ from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, DryRun, Limit, Sort, Wait, wait_seconds
-from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
-from app.http.problems import declared
-from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinAnswer, PinExtend, PinFilters, PinKeys, PinList, PinPut, PinSource
@@ -23,14 +21,7 @@ from dataplane.protocol.control.records import Strength, Tier
 EXTEND = ":extend"
 
 
-@get(
-    "/",
-    operation_id="listPins",
-    summary="List pins",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer", scoped=True)
 async def list_pins(
     pins: NamedDependency[Pins],
     tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
@@ -42,40 +33,25 @@ async def list_pins(
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> PinList:
+    """List pins."""
     salt = None if tenant is None else tenant_in_path(tenant)
     filters = PinFilters(salt, model, strength, tier, managed_by)
     return await pins.page(PageRequest(limit, cursor, sort), filters, caller())
 
 
-@get(
-    "/{name:str}",
-    operation_id="getPin",
-    summary="Get a pin",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared("not-found", "invalid"),
-)
+@operation(get, "/{name:str}", "not-found", "invalid", role="viewer", scoped=True)
 async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> Response[PinAnswer]:
+    """Get a pin."""
     return with_etag(await pins.get(name, caller()))
 
 
-@get(
-    "/{name:str}/keys",
-    operation_id="getPinKeys",
-    summary="Get the keys of a pin",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared("not-found", "invalid"),
-)
+@operation(get, "/{name:str}/keys", "not-found", "invalid", role="viewer", scoped=True)
 async def get_pin_keys(pins: NamedDependency[Pins], name: FromPath[str]) -> PinKeys:
+    """Get the keys of a pin."""
     return await pins.keys(name, caller())
 
 
-@put(
-    "/{name:str}",
-    operation_id="putPin",
-    summary="Pin a prefix",
-    opt={"body": PinPut, "role": "operator", "scoped": True},
-    responses=declared_put(PinAnswer, *WRITES, "node-unreachable"),
-)
+@operation(put, "/{name:str}", *WRITES, "node-unreachable", role="operator", scoped=True)
 async def put_pin(
     pins: NamedDependency[Pins],
     name: FromPath[str],
@@ -84,19 +60,14 @@ async def put_pin(
     if_none_match: IfNoneMatch = None,
     wait: Wait = "",
 ) -> Response[PinAnswer]:
+    """Pin a prefix."""
     state = expected(if_match, if_none_match)
     with span("pins.put"):
         answer, created = await pins.put(name, data, caller(), state, wait_seconds(wait))
     return with_etag(answer, created=created)
 
 
-@patch(
-    "/{name:str}",
-    operation_id="patchPin",
-    summary=("Change a pin's strength, tier, expiry or note (JSON merge patch); the pinned prefix stays the same"),
-    opt={"body": dict[str, Any], "kept": PinSource, "role": "operator", "scoped": True},
-    responses=declared("not-found", *WRITES),
-)
+@operation(patch, "/{name:str}", "not-found", *WRITES, role="operator", scoped=True, opt={"kept": PinSource})
 async def patch_pin(
     pins: NamedDependency[Pins],
     name: FromPath[str],
@@ -105,38 +76,28 @@ async def patch_pin(
     wait: Wait = "",
     dry_run: DryRun = False,
 ) -> Response[PinAnswer]:
+    """Change a pin's strength, tier, expiry or note (JSON merge patch); the pinned prefix stays the same."""
     state, seconds = expected(if_match), wait_seconds(wait)
     with span("pins.patch"):
         answer = await pins.patch(name, data, caller(), state, seconds, dry_run=dry_run)
     return with_etag(answer)
 
 
-@post(
-    "/{name:str}",
-    operation_id="extendPin",
-    summary="Extend a pin to at least `ttl_s` from now",
-    status_code=200,
-    opt={"body": PinExtend, "role": "operator", "scoped": True, "suffix": EXTEND},
-    responses=declared("not-found", "malformed", "invalid", "conflict", "unsupported-media-type", "too-large"),
-)
+@operation(post, "/{name:str}", "not-found", "conflict", role="operator", scoped=True, opt={"suffix": EXTEND})
 async def extend_pin(
     pins: NamedDependency[Pins], name: FromPath[str], data: JSONBody[PinExtend], wait: Wait = ""
 ) -> Response[PinAnswer]:
+    """Extend a pin to at least `ttl_s` from now."""
     with span("pins.extend"):
         answer = await pins.extend(name.removesuffix(EXTEND), data, caller(), wait_seconds(wait))
     return with_etag(answer)
 
 
-@delete(
-    "/{name:str}",
-    operation_id="deletePin",
-    summary="Delete a pin; its blocks may then be evicted like any others",
-    opt={"role": "operator", "scoped": True},
-    responses=declared("not-found", *PRECONDITIONS),
-)
+@operation(delete, "/{name:str}", "not-found", *PRECONDITIONS, role="operator", scoped=True)
 async def delete_pin(
     pins: NamedDependency[Pins], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
 ) -> None:
+    """Delete a pin; its blocks may then be evicted like any others."""
     with span("pins.delete"):
         await pins.delete(name, caller(), expected(if_match), wait_seconds(wait))
 

@@ -7,12 +7,10 @@ from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
-from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
-from app.http.problems import declared
-from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.policies import PolicyAnswer, PolicyFilters, PolicyList, PolicyPut
@@ -20,14 +18,7 @@ from app.services.records.policies import Policies
 from dataplane.protocol.control.records import Algorithm
 
 
-@get(
-    "/",
-    operation_id="listPolicies",
-    summary="List policies, and those that nodes have in force",
-    opt={"role": "viewer"},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer")
 async def list_policies(
     policies: NamedDependency[Policies],
     algorithm: Annotated[Algorithm | None, QueryParameter(description="Only policies with this algorithm.")] = None,
@@ -36,27 +27,17 @@ async def list_policies(
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> PolicyList:
+    """List policies, and those that nodes have in force."""
     return await policies.page(PageRequest(limit, cursor, sort), PolicyFilters(algorithm, managed_by))
 
 
-@get(
-    "/{name:str}",
-    operation_id="getPolicy",
-    summary="Get a policy",
-    opt={"role": "viewer"},
-    responses=declared("not-found", "invalid"),
-)
+@operation(get, "/{name:str}", "not-found", "invalid", role="viewer")
 async def get_policy(policies: NamedDependency[Policies], name: FromPath[str]) -> Response[PolicyAnswer]:
+    """Get a policy."""
     return with_etag(await policies.get(name))
 
 
-@put(
-    "/{name:str}",
-    operation_id="putPolicy",
-    summary="Set a policy; running nodes switch to it and keep the cache",
-    opt={"body": PolicyPut, "role": "operator"},
-    responses=declared_put(PolicyAnswer),
-)
+@operation(put, "/{name:str}", *WRITES, role="operator")
 async def put_policy(
     policies: NamedDependency[Policies],
     name: FromPath[str],
@@ -65,19 +46,14 @@ async def put_policy(
     if_none_match: IfNoneMatch = None,
     wait: Wait = "",
 ) -> Response[PolicyAnswer]:
+    """Set a policy; running nodes switch to it and keep the cache."""
     state = expected(if_match, if_none_match)
     with span("policies.put"):
         answer, created = await policies.put(name, data, caller(), state, wait_seconds(wait))
     return with_etag(answer, created=created)
 
 
-@patch(
-    "/{name:str}",
-    operation_id="patchPolicy",
-    summary=("Change some fields of a policy (JSON merge patch: null resets a field to its default)"),
-    opt={"body": dict[str, Any], "role": "operator"},
-    responses=declared("not-found", *WRITES),
-)
+@operation(patch, "/{name:str}", "not-found", *WRITES, role="operator")
 async def patch_policy(
     policies: NamedDependency[Policies],
     name: FromPath[str],
@@ -85,21 +61,17 @@ async def patch_policy(
     if_match: IfMatch = None,
     wait: Wait = "",
 ) -> Response[PolicyAnswer]:
+    """Change some fields of a policy (JSON merge patch: null resets a field to its default)."""
     with span("policies.patch"):
         answer = await policies.patch(name, data, caller(), expected(if_match), wait_seconds(wait))
     return with_etag(answer)
 
 
-@delete(
-    "/{name:str}",
-    operation_id="deletePolicy",
-    summary="Delete a policy; its nodes apply another one that matches, or their defaults",
-    opt={"role": "operator"},
-    responses=declared("not-found", *PRECONDITIONS),
-)
+@operation(delete, "/{name:str}", "not-found", *PRECONDITIONS, role="operator")
 async def delete_policy(
     policies: NamedDependency[Policies], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
 ) -> None:
+    """Delete a policy; its nodes apply another one that matches, or their defaults."""
     with span("policies.delete"):
         await policies.delete(name, caller(), expected(if_match), wait_seconds(wait))
 

@@ -7,25 +7,16 @@ from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, DryRun, Limit, Sort
-from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
-from app.http.problems import declared
-from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.prefill_rates import RateAnswer, RateList, RatePut
 from app.services.records.prefill_rates import PrefillRates
 
 
-@get(
-    "/",
-    operation_id="listRates",
-    summary="List prefill rates",
-    opt={"role": "viewer"},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer")
 async def list_rates(
     prefill_rates: NamedDependency[PrefillRates],
     model: Annotated[str | None, QueryParameter(description="Only this model.")] = None,
@@ -33,27 +24,17 @@ async def list_rates(
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> RateList:
+    """List prefill rates."""
     return await prefill_rates.page(PageRequest(limit, cursor, sort), model)
 
 
-@get(
-    "/{name:str}",
-    operation_id="getRate",
-    summary="Get a prefill rate",
-    opt={"role": "viewer"},
-    responses=declared("not-found", "invalid"),
-)
+@operation(get, "/{name:str}", "not-found", "invalid", role="viewer")
 async def get_rate(prefill_rates: NamedDependency[PrefillRates], name: FromPath[str]) -> Response[RateAnswer]:
+    """Get a prefill rate."""
     return with_etag(await prefill_rates.get(name))
 
 
-@put(
-    "/{name:str}",
-    operation_id="putRate",
-    summary="Set a prefill rate: the tokens per second that a model's engines compute",
-    opt={"body": RatePut, "role": "operator"},
-    responses=declared_put(RateAnswer),
-)
+@operation(put, "/{name:str}", *WRITES, role="operator")
 async def put_rate(
     prefill_rates: NamedDependency[PrefillRates],
     name: FromPath[str],
@@ -62,18 +43,13 @@ async def put_rate(
     if_none_match: IfNoneMatch = None,
     dry_run: DryRun = False,
 ) -> Response[RateAnswer]:
+    """Set a prefill rate: the tokens per second that a model's engines compute."""
     state = expected(if_match, if_none_match)
     answer, created = await prefill_rates.put(name, data, caller(), state, dry_run=dry_run)
     return with_etag(answer, created=created)
 
 
-@patch(
-    "/{name:str}",
-    operation_id="patchRate",
-    summary="Change some fields of a prefill rate (JSON merge patch: null resets a field to its default)",
-    opt={"body": dict[str, Any], "role": "operator"},
-    responses=declared("not-found", *WRITES),
-)
+@operation(patch, "/{name:str}", "not-found", *WRITES, role="operator")
 async def patch_rate(
     prefill_rates: NamedDependency[PrefillRates],
     name: FromPath[str],
@@ -81,20 +57,16 @@ async def patch_rate(
     if_match: IfMatch = None,
     dry_run: DryRun = False,
 ) -> Response[RateAnswer]:
+    """Change some fields of a prefill rate (JSON merge patch: null resets a field to its default)."""
     answer = await prefill_rates.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
     return with_etag(answer)
 
 
-@delete(
-    "/{name:str}",
-    operation_id="deleteRate",
-    summary="Delete a prefill rate",
-    opt={"role": "operator"},
-    responses=declared("not-found", *PRECONDITIONS),
-)
+@operation(delete, "/{name:str}", "not-found", *PRECONDITIONS, role="operator")
 async def delete_rate(
     prefill_rates: NamedDependency[PrefillRates], name: FromPath[str], if_match: IfMatch = None
 ) -> None:
+    """Delete a prefill rate."""
     await prefill_rates.delete(name, caller(), expected(if_match))
 
 

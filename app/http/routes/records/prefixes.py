@@ -6,28 +6,21 @@ from litestar import Router, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Limit
 from app.http.principals import caller
-from app.http.problems import declared
 from app.schemas.records.prefixes import By, PrefixList
 from app.services.records.prefixes import PrefixService
 
 
-@get(
-    "/",
-    operation_id="listPrefixes",
-    summary="List the most served prefixes of the last hour over all connected nodes",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    responses=declared("invalid", "node-unreachable"),
-)
+@operation(get, "/", "invalid", "node-unreachable", role="viewer", scoped=True)
 async def list_prefixes(
     prefixes: NamedDependency[PrefixService],
     by: Annotated[By, QueryParameter(description="Rank by bytes served, or by hits.")] = "bytes",
     tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
     limit: Limit = 50,
 ) -> PrefixList:
+    """List the most served prefixes of the last hour over all connected nodes."""
     return await prefixes.page(by, tenant, limit, caller())
 
 

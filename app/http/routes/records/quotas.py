@@ -7,29 +7,20 @@ from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
-from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.preconditions import PRECONDITIONS, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
-from app.http.problems import declared
-from app.http.record_responses import PRECONDITIONS, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaList, QuotaPut
 from app.services.records.quotas import Quotas
 from dataplane.protocol.control.records import Mode
 
-_WRITES = (*PRECONDITIONS, "floors-exceed-capacity", "conflict", "unsupported-media-type", "too-large")
+_WRITES = (*PRECONDITIONS, "floors-exceed-capacity", "conflict")
 
 
-@get(
-    "/",
-    operation_id="listQuotas",
-    summary="List quotas",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer", scoped=True)
 async def list_quotas(
     quotas: NamedDependency[Quotas],
     mode: Annotated[Mode | None, QueryParameter(description="Only quotas of this mode.")] = None,
@@ -38,27 +29,17 @@ async def list_quotas(
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> QuotaList:
+    """List quotas."""
     return await quotas.page(PageRequest(limit, cursor, sort), QuotaFilters(mode, managed_by), caller())
 
 
-@get(
-    "/{tenant:str}",
-    operation_id="getQuota",
-    summary="Get a tenant's quota",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared("not-found", "invalid"),
-)
+@operation(get, "/{tenant:str}", "not-found", "invalid", role="viewer", scoped=True)
 async def get_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str]) -> Response[QuotaAnswer]:
+    """Get a tenant's quota."""
     return with_etag(await quotas.get(tenant, caller()))
 
 
-@put(
-    "/{tenant:str}",
-    operation_id="putQuota",
-    summary="Set a tenant's quota",
-    opt={"body": QuotaPut, "role": "operator", "scoped": True},
-    responses=declared_put(QuotaAnswer, *_WRITES),
-)
+@operation(put, "/{tenant:str}", *_WRITES, role="operator", scoped=True)
 async def put_quota(
     quotas: NamedDependency[Quotas],
     tenant: FromPath[str],
@@ -67,19 +48,14 @@ async def put_quota(
     if_none_match: IfNoneMatch = None,
     wait: Wait = "",
 ) -> Response[QuotaAnswer]:
+    """Set a tenant's quota."""
     state = expected(if_match, if_none_match)
     with span("quotas.put"):
         answer, created = await quotas.put(tenant, data, caller(), state, wait_seconds(wait))
     return with_etag(answer, created=created)
 
 
-@patch(
-    "/{tenant:str}",
-    operation_id="patchQuota",
-    summary=("Change some fields of a tenant's quota (JSON merge patch: null resets a field to its default)"),
-    opt={"body": dict[str, Any], "role": "operator", "scoped": True},
-    responses=declared("not-found", *_WRITES),
-)
+@operation(patch, "/{tenant:str}", "not-found", *_WRITES, role="operator", scoped=True)
 async def patch_quota(
     quotas: NamedDependency[Quotas],
     tenant: FromPath[str],
@@ -87,21 +63,17 @@ async def patch_quota(
     if_match: IfMatch = None,
     wait: Wait = "",
 ) -> Response[QuotaAnswer]:
+    """Change some fields of a tenant's quota (JSON merge patch: null resets a field to its default)."""
     with span("quotas.patch"):
         answer = await quotas.patch(tenant, data, caller(), expected(if_match), wait_seconds(wait))
     return with_etag(answer)
 
 
-@delete(
-    "/{tenant:str}",
-    operation_id="deleteQuota",
-    summary=("Delete a tenant's quota; the tenant may then use free memory without a limit or a floor"),
-    opt={"role": "operator", "scoped": True},
-    responses=declared("not-found", *PRECONDITIONS),
-)
+@operation(delete, "/{tenant:str}", "not-found", *PRECONDITIONS, role="operator", scoped=True)
 async def delete_quota(
     quotas: NamedDependency[Quotas], tenant: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
 ) -> None:
+    """Delete a tenant's quota; the tenant may then use free memory without a limit or a floor."""
     with span("quotas.delete"):
         await quotas.delete(tenant, caller(), expected(if_match), wait_seconds(wait))
 

@@ -7,26 +7,17 @@ from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
-from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
-from app.http.problems import declared
-from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tiers import TierAnswer, TierDeletion, TierFilters, TierList, TierPut
 from app.services.records.tiers import Tiers
 
 
-@get(
-    "/",
-    operation_id="listTiers",
-    summary="List tiers, and their state on nodes",
-    opt={"role": "viewer"},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer")
 async def list_tiers(
     tiers: NamedDependency[Tiers],
     kind: Annotated[str | None, QueryParameter(name="type", description="Only tiers of this type.")] = None,
@@ -35,27 +26,17 @@ async def list_tiers(
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> TierList:
+    """List tiers, and their state on nodes."""
     return await tiers.page(PageRequest(limit, cursor, sort), TierFilters(kind, managed_by))
 
 
-@get(
-    "/{name:str}",
-    operation_id="getTier",
-    summary="Get a tier",
-    opt={"role": "viewer"},
-    responses=declared("not-found", "invalid"),
-)
+@operation(get, "/{name:str}", "not-found", "invalid", role="viewer")
 async def get_tier(tiers: NamedDependency[Tiers], name: FromPath[str]) -> Response[TierAnswer]:
+    """Get a tier."""
     return with_etag(await tiers.get(name))
 
 
-@put(
-    "/{name:str}",
-    operation_id="putTier",
-    summary="Set a tier; running nodes open it, or change it and keep its blocks",
-    opt={"body": TierPut, "role": "operator"},
-    responses=declared_put(TierAnswer),
-)
+@operation(put, "/{name:str}", *WRITES, role="operator")
 async def put_tier(
     tiers: NamedDependency[Tiers],
     name: FromPath[str],
@@ -64,19 +45,14 @@ async def put_tier(
     if_none_match: IfNoneMatch = None,
     wait: Wait = "",
 ) -> Response[TierAnswer]:
+    """Set a tier; running nodes open it, or change it and keep its blocks."""
     state = expected(if_match, if_none_match)
     with span("tiers.put"):
         answer, created = await tiers.put(name, data, caller(), state, wait_seconds(wait))
     return with_etag(answer, created=created)
 
 
-@patch(
-    "/{name:str}",
-    operation_id="patchTier",
-    summary=("Change some fields of a tier (JSON merge patch: null resets a field to its default)"),
-    opt={"body": dict[str, Any], "role": "operator"},
-    responses=declared("not-found", *WRITES),
-)
+@operation(patch, "/{name:str}", "not-found", *WRITES, role="operator")
 async def patch_tier(
     tiers: NamedDependency[Tiers],
     name: FromPath[str],
@@ -84,22 +60,17 @@ async def patch_tier(
     if_match: IfMatch = None,
     wait: Wait = "",
 ) -> Response[TierAnswer]:
+    """Change some fields of a tier (JSON merge patch: null resets a field to its default)."""
     with span("tiers.patch"):
         answer = await tiers.patch(name, data, caller(), expected(if_match), wait_seconds(wait))
     return with_etag(answer)
 
 
-@delete(
-    "/{name:str}",
-    operation_id="deleteTier",
-    summary="Delete a tier; its nodes close it, and its blocks stay where they are",
-    opt={"role": "operator"},
-    status_code=200,
-    responses=declared("not-found", *PRECONDITIONS),
-)
+@operation(delete, "/{name:str}", "not-found", *PRECONDITIONS, role="operator", status_code=200)
 async def delete_tier(
     tiers: NamedDependency[Tiers], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
 ) -> TierDeletion:
+    """Delete a tier; its nodes close it, and its blocks stay where they are."""
     with span("tiers.delete"):
         return await tiers.delete(name, caller(), expected(if_match), wait_seconds(wait))
 

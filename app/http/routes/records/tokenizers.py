@@ -7,12 +7,10 @@ from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody
 
 from app.http.body import MERGE_PATCH
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, DryRun, Limit, Sort
-from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
-from app.http.problems import declared
-from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut
@@ -22,39 +20,21 @@ MAX_BODY_BYTES = 2 * MAX_FILE_BYTES
 """Twice the file limit, because escaping makes a file larger inside a JSON string."""
 
 
-@get(
-    "/",
-    operation_id="listTokenizers",
-    summary="List tokenizers, without their files",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer", scoped=True)
 async def list_tokenizers(
     tokenizers: NamedDependency[Tokenizers], sort: Sort = "", limit: Limit = 100, cursor: Cursor = ""
 ) -> TokenizerList:
+    """List tokenizers, without their files."""
     return await tokenizers.page(PageRequest(limit, cursor, sort), caller())
 
 
-@get(
-    "/{name:str}",
-    operation_id="getTokenizer",
-    summary="Get a tokenizer, without its file",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared("not-found", "invalid"),
-)
+@operation(get, "/{name:str}", "not-found", "invalid", role="viewer", scoped=True)
 async def get_tokenizer(tokenizers: NamedDependency[Tokenizers], name: FromPath[str]) -> Response[TokenizerAnswer]:
+    """Get a tokenizer, without its file."""
     return with_etag(await tokenizers.get(name, caller()))
 
 
-@put(
-    "/{name:str}",
-    operation_id="putTokenizer",
-    summary=("Register the tokenizer of a model, so that pins and look-ups accept text and messages"),
-    opt={"body": TokenizerPut, "role": "operator"},
-    request_max_body_size=MAX_BODY_BYTES,
-    responses=declared_put(TokenizerAnswer),
-)
+@operation(put, "/{name:str}", *WRITES, role="operator", request_max_body_size=MAX_BODY_BYTES)
 async def put_tokenizer(
     tokenizers: NamedDependency[Tokenizers],
     name: FromPath[str],
@@ -63,23 +43,14 @@ async def put_tokenizer(
     if_none_match: IfNoneMatch = None,
     dry_run: DryRun = False,
 ) -> Response[TokenizerAnswer]:
+    """Register the tokenizer of a model, so that pins and look-ups accept text and messages."""
     state = expected(if_match, if_none_match)
     with span("tokenizers.put"):
         answer, created = await tokenizers.put(name, data, caller(), state, dry_run=dry_run)
     return with_etag(answer, created=created)
 
 
-@patch(
-    "/{name:str}",
-    operation_id="patchTokenizer",
-    summary=(
-        "Change some fields of a tokenizer (JSON merge patch: null resets a field to its default); "
-        "its file stays unless the patch has one"
-    ),
-    opt={"body": dict[str, Any], "role": "operator"},
-    request_max_body_size=MAX_BODY_BYTES,
-    responses=declared("not-found", *WRITES),
-)
+@operation(patch, "/{name:str}", "not-found", *WRITES, role="operator", request_max_body_size=MAX_BODY_BYTES)
 async def patch_tokenizer(
     tokenizers: NamedDependency[Tokenizers],
     name: FromPath[str],
@@ -87,21 +58,18 @@ async def patch_tokenizer(
     if_match: IfMatch = None,
     dry_run: DryRun = False,
 ) -> Response[TokenizerAnswer]:
+    """Change some fields of a tokenizer (JSON merge patch: null resets a field to its default); its file stays
+    unless the patch has one."""
     with span("tokenizers.patch"):
         answer = await tokenizers.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
     return with_etag(answer)
 
 
-@delete(
-    "/{name:str}",
-    operation_id="deleteTokenizer",
-    summary="Delete a tokenizer; pins that were created with it stay",
-    opt={"role": "operator"},
-    responses=declared("not-found", *PRECONDITIONS),
-)
+@operation(delete, "/{name:str}", "not-found", *PRECONDITIONS, role="operator")
 async def delete_tokenizer(
     tokenizers: NamedDependency[Tokenizers], name: FromPath[str], if_match: IfMatch = None
 ) -> None:
+    """Delete a tokenizer; pins that were created with it stay."""
     with span("tokenizers.delete"):
         await tokenizers.delete(name, caller(), expected(if_match))
 

@@ -7,24 +7,23 @@ from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 
+from app.http.operation import operation
 from app.http.principals import caller
-from app.http.problems import declared
 from app.schemas.usage.reports import GroupBy, Step, UsageReport
 from app.services.usage.reports import UsageReports, as_csv
 
 CSV = "text/csv"
 
 
-@get(
+@operation(
+    get,
     "/usage",
-    operation_id="getUsage",
-    summary="Get usage by tenant, model or node, per hour or day (UTC), as JSON or CSV",
+    "invalid",
+    role="viewer",
+    scoped=True,
+    opt={"produces": (CSV,)},
+    answers={200: ResponseSpec(UsageReport, generate_examples=False, description="As `text/csv`: one line per item.")},
     tags=["usage"],
-    opt={"role": "viewer", "scoped": True, "produces": (CSV,)},
-    responses={
-        200: ResponseSpec(UsageReport, generate_examples=False, description="As `text/csv`: one line per item."),
-        **declared("invalid"),
-    },
 )
 async def get_usage(
     request: Request[Any, Any, Any],
@@ -50,6 +49,7 @@ async def get_usage(
         QueryParameter(description="Format of the answer; overrides the `Accept` header."),
     ] = None,
 ) -> Response[Any]:
+    """Get usage by tenant, model or node, per hour or day (UTC), as JSON or CSV."""
     report = await usage.report(group_by, step, start, end, tenant, caller())
     if (format or _accepted(request)) == "csv":
         headers = {"Content-Disposition": f'attachment; filename="larder-usage-{step}.csv"', "Vary": "Accept"}

@@ -6,10 +6,9 @@ from litestar import Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, Limit, Sort
 from app.http.principals import caller
-from app.http.problems import declared
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.alerts import AlertFilters, AlertList, AlertsPost, AlertsTaken, AlertState
 from app.schemas.views.changes import Annotation
@@ -17,26 +16,13 @@ from app.services.views.alerts import Alerts
 from app.services.views.applied_changes import AppliedChanges
 
 
-@post(
-    "/",
-    operation_id="postAlerts",
-    summary="Webhook of Alertmanager (version 4) and Grafana alerting: store firing and resolved alerts",
-    status_code=200,
-    opt={"body": AlertsPost, "role": "operator", "also": "alerts"},
-    responses=declared("malformed", "invalid", "unsupported-media-type", "too-large"),
-)
+@operation(post, "/", role="operator", opt={"also": "alerts"})
 async def post_alerts(alerts: NamedDependency[Alerts], data: JSONBody[AlertsPost]) -> AlertsTaken:
+    """Webhook of Alertmanager (version 4) and Grafana alerting: store firing and resolved alerts."""
     return await alerts.take(data)
 
 
-@get(
-    "/",
-    operation_id="listAlerts",
-    summary="List alerts with the changes that preceded them, newest first",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer", scoped=True)
 async def list_alerts(
     alerts: NamedDependency[Alerts],
     in_state: Annotated[
@@ -48,18 +34,11 @@ async def list_alerts(
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> AlertList:
+    """List alerts with the changes that preceded them, newest first."""
     return await alerts.page(PageRequest(limit, cursor, sort), AlertFilters(in_state, node, tenant), caller())
 
 
-@get(
-    "/annotations",
-    operation_id="listAnnotations",
-    summary="List applied changes as annotations for Grafana, oldest first",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    tags=["alerts"],
-    responses=declared("invalid"),
-)
+@operation(get, "/annotations", "invalid", role="viewer", scoped=True, tags=["alerts"])
 async def list_annotations(
     applied_changes: NamedDependency[AppliedChanges],
     start: Annotated[
@@ -83,6 +62,7 @@ async def list_annotations(
     ] = "",
     limit: Limit = 200,
 ) -> list[Annotation]:
+    """List applied changes as annotations for Grafana, oldest first."""
     names = [tag.strip() for tag in tags.split(",") if tag.strip()]
     return await applied_changes.annotations(start, end, names, limit, caller())
 

@@ -6,23 +6,14 @@ from litestar import get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
-from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.parameters import Cursor, Limit, Sort
-from app.http.problems import declared
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.events import EventFilters, EventList
 from app.services.views.events import Events
 
 
-@get(
-    "/events/history",
-    operation_id="listEvents",
-    summary="List stored events, newest first",
-    opt={"role": "viewer"},
-    middleware=[in_turn],
-    tags=["events"],
-    responses=declared("invalid"),
-)
+@operation(get, "/events/history", "invalid", role="viewer", tags=["events"])
 async def list_events(
     events: NamedDependency[Events],
     name: Annotated[
@@ -38,4 +29,5 @@ async def list_events(
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> EventList:
+    """List stored events, newest first."""
     return await events.page(PageRequest(limit, cursor, sort), EventFilters(name, node, actor, since))

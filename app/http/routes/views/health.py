@@ -7,44 +7,36 @@ They answer without a token (setting `anonymous_health`).
 from litestar import get
 from litestar.di import NamedDependency
 
+from app.http.operation import operation
 from app.http.principals import is_anonymous
-from app.http.problems import declared
 from app.schemas.views.health import FleetHealth, Health, Readiness
 from app.services.views.health import HealthChecks
 
 
-@get(
-    "/healthz",
-    operation_id="getHealth",
-    summary="Check that the process runs and the database answers",
-    opt={"role": "viewer", "scoped": True, "opened_by": "anonymous_health"},
-    responses=declared(),
-    tags=["health"],
-)
-async def healthz(health: NamedDependency[HealthChecks]) -> Health:
+@operation(get, "/healthz", role="viewer", scoped=True, opt={"opened_by": "anonymous_health"}, tags=["health"])
+async def get_health(health: NamedDependency[HealthChecks]) -> Health:
+    """Check that the process runs and the database answers."""
     return await health.health(anonymous=is_anonymous())
 
 
-@get(
-    "/readyz",
-    operation_id="getReady",
-    summary="Check that this process serves the API, whatever the state of the nodes, and that the embedded data plane "
-    "has served",
-    opt={"role": "viewer", "scoped": True, "opened_by": "anonymous_health"},
-    responses=declared("not-ready"),
-    tags=["health"],
+@operation(
+    get, "/readyz", "not-ready", role="viewer", scoped=True, opt={"opened_by": "anonymous_health"}, tags=["health"]
 )
-async def readyz(health: NamedDependency[HealthChecks]) -> Readiness:
+async def get_ready(health: NamedDependency[HealthChecks]) -> Readiness:
+    """Check that this process serves the API, whatever the state of the nodes, and that the embedded data plane has
+    served."""
     return await health.readiness(anonymous=is_anonymous())
 
 
-@get(
+@operation(
+    get,
     "/healthz/fleet",
-    operation_id="getFleetHealth",
-    summary="No node is lost, and every node acknowledged the current generations",
-    opt={"role": "viewer", "scoped": True, "opened_by": "anonymous_health"},
-    responses=declared("not-ready"),
+    "not-ready",
+    role="viewer",
+    scoped=True,
+    opt={"opened_by": "anonymous_health"},
     tags=["health"],
 )
-async def fleet_healthz(health: NamedDependency[HealthChecks]) -> FleetHealth:
+async def get_fleet_health(health: NamedDependency[HealthChecks]) -> FleetHealth:
+    """No node is lost, and every node acknowledged the current generations."""
     return await health.fleet_health(anonymous=is_anonymous())

@@ -7,20 +7,13 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from app.http.middleware.turns import in_turn
+from app.http.operation import operation
 from app.http.principals import caller
-from app.http.problems import declared
 from app.schemas.views.series import SeriesAnswer, SeriesNames
 from app.services.views.series import MAX_NAMES, MAX_RANGE_S, MAX_SCOPES, SeriesQuery, SeriesService
 
 
-@get(
-    "/",
-    operation_id="getSeries",
-    summary="Get series for charts with the changes, alerts, crashes and restarts of the same time",
-    opt={"role": "viewer", "scoped": True},
-    middleware=[in_turn],
-    responses=declared("invalid"),
-)
+@operation(get, "/", "invalid", role="viewer", scoped=True, middleware=[in_turn])
 async def get_series(
     series: NamedDependency[SeriesService],
     name: Annotated[
@@ -69,17 +62,13 @@ async def get_series(
         float | None, QueryParameter(ge=0, le=1e11, description="Newest time, in Unix seconds. Defaults to now.")
     ] = None,
 ) -> SeriesAnswer:
+    """Get series for charts with the changes, alerts, crashes and restarts of the same time."""
     return await series.answer(SeriesQuery(name, node or [], tenant or [], range_s, step_s, end), caller())
 
 
-@get(
-    "/names",
-    operation_id="listSeriesNames",
-    summary="List the names of the series with their units and meanings",
-    opt={"role": "viewer", "scoped": True},
-    responses=declared(),
-)
+@operation(get, "/names", role="viewer", scoped=True)
 async def list_series_names(series: NamedDependency[SeriesService]) -> SeriesNames:
+    """List the names of the series with their units and meanings."""
     return series.names(caller())
 
 

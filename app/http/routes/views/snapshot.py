@@ -9,9 +9,9 @@ from litestar.params import QueryParameter
 
 from app.http.body import StrictRequest
 from app.http.middleware.disconnect import while_there
+from app.http.operation import operation
 from app.http.parameters import wait_seconds
 from app.http.principals import caller, until_answered
-from app.http.problems import declared
 from app.schemas.views.snapshot import SnapshotAnswer
 from app.services.base.concurrency_limiter import ConcurrencyLimiter
 from app.services.views.snapshot import MAX_WAIT_S, Snapshots
@@ -19,16 +19,13 @@ from app.services.views.snapshot import MAX_WAIT_S, Snapshots
 INDEX_HEADER = "X-Larder-Index"
 
 
-@get(
+@operation(
+    get,
     "/snapshot",
-    operation_id="getSnapshot",
-    summary="Get all records and what nodes have applied; optionally wait for the next state",
-    opt={"role": "viewer"},
+    "invalid",
+    role="viewer",
+    answers={200: ResponseSpec(SnapshotAnswer, generate_examples=False, description="A header repeats the index.")},
     tags=["snapshot"],
-    responses={
-        200: ResponseSpec(SnapshotAnswer, generate_examples=False, description="A header repeats the index."),
-        **declared("invalid"),
-    },
 )
 async def get_snapshot(
     request: StrictRequest,
@@ -45,6 +42,7 @@ async def get_snapshot(
         ),
     ] = "60s",
 ) -> Response[bytes]:
+    """Get all records and what nodes have applied; optionally wait for the next state."""
     if index:
         until_answered(stream_slots.taken(caller()))
     number, body = await while_there(request, snapshots.after(index, wait_seconds(wait, MAX_WAIT_S)))

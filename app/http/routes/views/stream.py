@@ -20,8 +20,8 @@ from litestar.params import HeaderParameter
 from litestar.response import Stream
 
 from app.errors import StoreUnavailable
+from app.http.operation import operation
 from app.http.principals import caller, until_answered
-from app.http.problems import declared
 from app.observe.events import BACKLOG, EventBus, LarderEvent
 from app.services.base.concurrency_limiter import ConcurrencyLimiter
 from app.services.base.principals import PLANE, Principal
@@ -105,19 +105,18 @@ def message(name: str, data: bytes, number: str = "") -> bytes:
     return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode(), data)
 
 
-@get(
+@operation(
+    get,
     "/events",
-    operation_id="streamEvents",
-    summary="Stream server-sent events: `overview` (Overview) and `event` (LarderEvent)",
-    opt={"role": "viewer", "scoped": True},
-    media_type=MEDIA_TYPE,
-    tags=["events"],
-    responses={
+    role="viewer",
+    scoped=True,
+    answers={
         200: ResponseSpec(
             LarderEvent, generate_examples=False, media_type=MEDIA_TYPE, description="Data of `event` messages."
-        ),
-        **declared(),
+        )
     },
+    media_type=MEDIA_TYPE,
+    tags=["events"],
 )
 async def stream_events(
     messages: NamedDependency[EventMessages],
@@ -129,6 +128,7 @@ async def stream_events(
         ),
     ] = None,
 ) -> Stream:
+    """Stream server-sent events: `overview` (Overview) and `event` (LarderEvent)."""
     until_answered(stream_slots.taken(caller()))
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return Stream(messages.stream(last_event_id, caller()), media_type=MEDIA_TYPE, headers=headers)
