@@ -52,7 +52,6 @@ from dataplane.protocol.stats.node import NodeStats, ObservedDigest
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.tiers import TierSpec
 from dataplane.protocol.usage import ReadUsage, UsageCounters, UsageRead
-from tests.app.plane import Plane
 
 _requests: msgspec.msgpack.Decoder[ControlRequest] = msgspec.msgpack.Decoder(ControlRequest)
 STATS_S = 0.1
@@ -172,12 +171,6 @@ class FakeNode:
         return msgspec.structs.replace(
             self.stats, at=time.time(), epoch=self.epoch, armed="quotas" in self.observed, observed=observed
         )
-
-    async def report(self, plane: Plane, **stats: Any) -> None:
-        """Report these statistics from now on, and wait until the plane has them."""
-        self.stats = msgspec.structs.replace(self.stats, **stats)
-        known = plane.app.parts.fleet.stats
-        await plane.until(lambda: any(all(getattr(seen, name) == stats[name] for name in stats) for seen in known()))
 
     async def _send_heartbeats(self) -> None:
         while True:

@@ -92,7 +92,7 @@ async def test_actions_require_a_confirmation(plane: Plane, node: FakeNode) -> N
 async def test_the_status_shows_the_degraded_blocks_of_a_pin(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("sys")
     stats = PinStats("sys", resolved=2, resident=2, bytes=9, guaranteed=1, degraded=1)
-    await node.report(plane, pins=[stats])
+    await plane.report(node, pins=[stats])
     _, out, _ = await larder(plane, "status")
     assert "guaranteed (1 degraded)" in out
     await plane.until_state("in_sync")
@@ -101,7 +101,7 @@ async def test_the_status_shows_the_degraded_blocks_of_a_pin(plane: Plane, node:
 
 async def test_a_pool_is_resized(plane: Plane, node: FakeNode) -> None:
     pool = msgspec.structs.replace(node.stats.pool, max_blocks=1000)
-    await node.report(plane, pool=pool)
+    await plane.report(node, pool=pool)
     assert (await larder(plane, "nodes", "resize", "node-a", "2GiB"))[1] == (
         "node-a: the pool holds 2 GiB\n"
         "in at most 1000 blocks, a number that is fixed when the node starts: [dataplane] max_blocks\n"

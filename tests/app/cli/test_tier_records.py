@@ -28,7 +28,7 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
     reported.logical_bytes, reported.encodings = 128 << 20, {"none": 40, "zstd": 1000}
     reported.tenants = [TierTenantStats("acme", 1000, 60 << 20), TierTenantStats("", 40, 4 << 20)]
     reported.waiting_bytes, reported.spilling_bytes = 3 << 20, 1 << 20
-    await node.report(plane, tiers=[reported])
+    await plane.report(node, tiers=[reported])
     _, out, _ = await larder(plane, "tiers", "list", "-o", "wide")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "settings" not in out
@@ -43,7 +43,7 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
         "node-a in_sync 2 64 MiB 1,040 1,000 zstd, 40 none in service",
     ]
     listed = msgspec.structs.replace(reported, listed_blocks=1204, listing_fault="no answer")
-    await node.report(plane, tiers=[listed])
+    await plane.report(node, tiers=[listed])
     _, out, _ = await larder(plane, "tier", "get", "nvme", "-o", "wide")
     out = " ".join(out.split())
     assert "in service, listing, 1,204 blocks so far; no answer; it is tried again" in out
@@ -68,7 +68,7 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
 
 async def test_tiers_of_the_settings_are_listed_with_their_nodes(plane: Plane, node: FakeNode) -> None:
     reported = TierStats("disk", "disk", 1 << 30, True, blocks=7, stored_bytes=56 << 10, waiting_bytes=8 << 10)
-    await node.report(plane, tiers=[reported])
+    await plane.report(node, tiers=[reported])
     code, out, err = await larder(plane, "tiers", "list")
     assert code == 0, err
     assert [" ".join(line.split()) for line in out.splitlines()][-3:] == [
@@ -87,7 +87,7 @@ async def test_why_a_tier_does_not_serve_is_shown_in_full(plane: Plane, node: Fa
     assert (await larder(plane, *SET, "--wait", "30s"))[0] == 0
     reason = "credentials.access_key_id: the environment variable TIER_ACCESS_KEY_OF_THE_BUCKET is not set"
     reported = TierStats("nvme", "disk", 2 << 40, False, from_settings=False, state="not opened", reason=reason)
-    await node.report(plane, tiers=[reported])
+    await plane.report(node, tiers=[reported])
     _, out, _ = await larder(plane, "tiers", "get", "nvme")
     assert out.endswith(f"\n  node-a: not opened: {reason}\n")
     code, out, err = await larder(plane, *SET, "--wait", "30s")
@@ -105,7 +105,7 @@ async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNod
     opening = TierStats(
         "nvme", "disk", 2 << 40, False, from_settings=False, state="opening", reason="it is being opened"
     )
-    await node.report(plane, tiers=[opening])
+    await plane.report(node, tiers=[opening])
     code, out, _ = await larder(plane, *SET, "--wait", "100ms")
     assert (code, out.splitlines()[1:]) == (
         0,

@@ -21,8 +21,8 @@ def space(number: int) -> SpaceStats:
 
 
 async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane, node: FakeNode) -> None:
-    await node.report(
-        plane,
+    await plane.report(
+        node,
         pool=PoolStats(capacity_bytes=9, padding_bytes=7, prefaulted_bytes=5, huge_pages=True),
         totals=Totals(corrupt_blocks=4, invalidated_blocks=6),
         policy=PolicyStats("arc", gate_closed=True, victim_idle_s=1.5, admitted_blocks=2, declined_blocks=3),
@@ -61,7 +61,7 @@ async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane
 
 
 async def test_booleans_of_the_pool_stay_booleans_in_the_overview(plane: Plane, node: FakeNode) -> None:
-    await node.report(plane, pool=PoolStats(capacity_bytes=9, huge_pages=True))
+    await plane.report(node, pool=PoolStats(capacity_bytes=9, huge_pages=True))
     pool = (await plane.get("/api/v1/overview"))["pool"]
     assert (pool["huge_pages"], pool["locked"], pool["capacity_bytes"]) == (True, False, 9)
 
@@ -104,7 +104,7 @@ async def samples_of(plane: Plane) -> dict[tuple[str, frozenset[tuple[str, str]]
 
 
 async def test_a_gateway_has_metrics_by_operation_and_under_lmcaches_names(plane: Plane, node: FakeNode) -> None:
-    await node.report(plane, pool=PoolStats(capacity_bytes=8, used_bytes=2, reserved_bytes=1), gateway=gateway())
+    await plane.report(node, pool=PoolStats(capacity_bytes=8, used_bytes=2, reserved_bytes=1), gateway=gateway())
     found = await samples_of(plane)
 
     def value(name: str, **labels: str) -> float:
@@ -132,7 +132,7 @@ async def test_lmcaches_names_are_omitted_if_disabled_or_without_a_gateway(socke
     async with serving(settings_in(socket_dir, lmcache_metrics=False)) as plane:
         await plane.until_state("in_sync")
         assert not any(name.startswith("larder_gateway") for name, _ in await samples_of(plane))
-        await node.report(plane, gateway=gateway())
+        await plane.report(node, gateway=gateway())
         names = {name for name, _ in await samples_of(plane)}
         assert "larder_gateway_lookups" in names
         assert not any(name.startswith("lmcache_") for name in names)
@@ -143,7 +143,7 @@ async def test_the_counters_of_a_publisher_of_kv_events_are_metrics(plane: Plane
         return {s.name: s.value for s in await plane.samples() if s.name.startswith("larder_kv_events")}
 
     assert await counters() == {}
-    await node.report(plane, kv_events=KvEventStats(["tcp://*:5557"], 70, 3, 20, 2))
+    await plane.report(node, kv_events=KvEventStats(["tcp://*:5557"], 70, 3, 20, 2))
     counted = {"published": 70, "dropped": 3, "replayed": 20, "replays_abandoned": 2}
     expected = {f"larder_kv_events_{name}_total": value for name, value in counted.items()}
     assert (await counters()).items() >= expected.items()

@@ -16,6 +16,6 @@ async def test_the_metric_of_the_recipe_is_scraped(
 ) -> None:
     monkeypatch.setattr(node_metrics, "POOL", dict(node_metrics.POOL))
     exec(code("Add a metric"), vars(node_metrics))
-    await node.report(plane, pool=PoolStats(capacity_bytes=9, max_blocks=7))
+    await plane.report(node, pool=PoolStats(capacity_bytes=9, max_blocks=7))
     text = (await plane.http.get("/metrics")).text
     assert f'larder_pool_max_blocks{{node="{node.stats.node}"}} 7.0' in text

@@ -54,8 +54,8 @@ def of(found: dict[tuple[str, Labels], float], name: str, **labels: str) -> floa
 
 
 async def load(plane: Plane, node: FakeNode) -> None:
-    await node.report(
-        plane,
+    await plane.report(
+        node,
         pool=PoolStats(capacity_bytes=9, used_bytes=4),
         totals=Totals(requested_blocks=7, hit_blocks=3),
         refused={"over_limit": 4},

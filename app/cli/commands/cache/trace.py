@@ -14,7 +14,7 @@ from app.cli.support.printing.terminal import say
 
 @click.group()
 def trace() -> None:
-    """Save the requests that a node recorded to a file, for 'larder replay'."""
+    """Save a node's recorded requests to a file, for 'larder replay'."""
 
 
 @trace.command()
