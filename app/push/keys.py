@@ -103,7 +103,7 @@ def _read(path: Path) -> ManagerKeyPair:
     except OSError as error:
         raise SettingsError(f"app.curve_key_file: {path} cannot be read: {error.strerror}") from None
     except SecretFileExposed as error:
-        raise SettingsError(f"app.curve_key_file: {error}: 'larder manager-key next' plans one") from None
+        raise SettingsError(f"app.curve_key_file: {error}: 'larder manager-key next' creates one") from None
     try:
         return ManagerKeyPair(zmq.curve_public(secret).decode(), secret)
     except (ValueError, zmq.ZMQError):

@@ -61,7 +61,7 @@ async def test_a_listed_prefix_can_be_pinned_by_its_label(plane: Plane, node: Fa
         plane, "pins", "set", "sys", "--prefix", "p-1", "--ttl", "1h", "--refresh-on-hit", "--wait", "30s"
     )
     assert code == 0, err
-    assert out.startswith("sys: 1 chunk of llama for acme, guaranteed, ends in 60 min (each hit moves that), ")
+    assert out.startswith("sys: 1 chunk of llama for acme, guaranteed, ends in 60 min (extended at each hit), ")
     assert node.pins[0].refresh_s == 3600
     _, out, _ = await larder(plane, "pins", "list", "-o", "wide")
     assert "after a hit" in out

@@ -372,14 +372,14 @@ def test_events_that_differ_in_counts_alone_are_shown_at_their_ends() -> None:
 def test_events_of_normal_operation_are_dropped_before_others() -> None:
     exits = [{**event("dataplane.exited", T, "a", code=-9), "id": n} for n in range(3)]
     routine = [{**event("engine.attached", T, "a", client=n), "id": n} for n in range(3, 20)]
-    shown = why._telling([*reversed(routine), *reversed(exits)])
+    shown = why._most_relevant([*reversed(routine), *reversed(exits)])
     assert [each["id"] for each in shown] == [19, 18, 17, 16, 15, 2, 1, 0]
 
 
 def test_a_lost_node_is_an_event_of_every_tenant_and_of_no_other_node() -> None:
     lost = event("node.lost", T, "a")
-    assert why._about(lost, "tenant", "acme")
-    assert [why._about(lost, "node", name) for name in ("a", "b")] == [True, False]
+    assert why._concerns_event(lost, "tenant", "acme")
+    assert [why._concerns_event(lost, "node", name) for name in ("a", "b")] == [True, False]
 
 
 def test_usage_of_a_tenant_is_unknown_while_no_node_reports() -> None:

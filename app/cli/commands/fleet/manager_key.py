@@ -23,17 +23,17 @@ def manager_key() -> None:
 def show_key(url: str | None, output: Output) -> None:
     """Show the current public key, the next one, and the nodes that do not know the next one yet."""
     path = _path()
-    public, coming = _present(path), _coming(path)
+    public, next_key = _current_public_key(path), _next_public_key(path)
     if output.format not in ("table", "wide"):
-        missing = _missing(url, coming) if coming else []
-        output.data({"public_key": public, "next_public_key": coming or None, "unknown_to": missing}, public)
+        missing = _nodes_without(url, next_key) if next_key else []
+        output.data({"public_key": public, "next_public_key": next_key or None, "unknown_to": missing}, public)
         return
     say(f"{path}: {public}")
-    if not coming:
-        say("no change is planned: 'larder manager-key next' plans one")
+    if not next_key:
+        say("there is no next key: 'larder manager-key next' creates one")
         return
-    say(f"{keys.next_path(path)}: {coming}")
-    missing = _missing(url, coming)
+    say(f"{keys.next_path(path)}: {next_key}")
+    missing = _nodes_without(url, next_key)
     say(f"not known yet to: {', '.join(missing)}" if missing else "every node knows it")
 
 
@@ -41,13 +41,13 @@ def show_key(url: str | None, output: Output) -> None:
 def make_next() -> None:
     """Create the next key. Nodes receive it within five minutes."""
     path = _path()
-    _present(path)
+    _current_public_key(path)
     try:
         public = keys.make_next(path)
     except FileExistsError:
         raise click.ClickException(
             f"{keys.next_path(path)} is there already: 'larder manager-key show' says which nodes know it; remove it "
-            "to plan another"
+            "to create another"
         ) from None
     except OSError as error:
         raise click.ClickException(f"{keys.next_path(path)} cannot be made: {error.strerror}") from None
@@ -66,10 +66,10 @@ def make_next() -> None:
 def switch(url: str | None, force: bool) -> None:
     """Use the key that 'next' created, from the next start on."""
     path = _path()
-    coming = _coming(path)
-    if not coming:
-        raise click.ClickException("no change is planned: 'larder manager-key next' plans one")
-    if not force and (missing := _missing(url, coming)):
+    next_key = _next_public_key(path)
+    if not next_key:
+        raise click.ClickException("there is no next key: 'larder manager-key next' creates one")
+    if not force and (missing := _nodes_without(url, next_key)):
         raise click.ClickException(
             f"not known yet to: {', '.join(missing)}; wait until they have connected and received it, forget them, "
             "or use --force: they must then join again with a new token"
@@ -78,7 +78,7 @@ def switch(url: str | None, force: bool) -> None:
         old = keys.switch(path)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be replaced: {error.strerror}") from None
-    say(f"{path}: {coming}; start the management plane again now")
+    say(f"{path}: {next_key}; start the management plane again now")
     say(
         f"The previous key is in {old}: remove it when all nodes are in sync. Older join tokens no longer work.",
         err=True,
@@ -90,7 +90,7 @@ def _path() -> Path:
     return keys.key_path(settings.state_dir, settings.app.curve_key_file)
 
 
-def _present(path: Path) -> str:
+def _current_public_key(path: Path) -> str:
     """Return the public key in use. Raises ClickException if there is none, most likely because this is another
     machine."""
     if not path.exists():
@@ -98,18 +98,18 @@ def _present(path: Path) -> str:
             f"{path} does not exist: a management plane with a join socket makes it at its first start; run this "
             "where it runs, with its settings"
         )
-    return _checked(path)
+    return _public_key(path)
 
 
-def _coming(path: Path) -> str:
-    return _checked(keys.next_path(path)) if keys.next_path(path).exists() else ""
+def _next_public_key(path: Path) -> str:
+    return _public_key(keys.next_path(path)) if keys.next_path(path).exists() else ""
 
 
-def _checked(path: Path) -> str:
+def _public_key(path: Path) -> str:
     return keys.key_pair(path.parent, str(path)).public
 
 
-def _missing(url: str | None, coming: str) -> list[str]:
-    """Return the names of enrolled nodes that would refuse this management plane with the key `coming`."""
+def _nodes_without(url: str | None, next_key: str) -> list[str]:
+    """Return the names of enrolled nodes that would refuse this management plane with the key `next_key`."""
     nodes = call(url, "GET", "/api/v1/nodes")["items"]
-    return [node["name"] for node in nodes if node["public_key"] and coming not in node["admitted_managers"]]
+    return [node["name"] for node in nodes if node["public_key"] and next_key not in node["admitted_managers"]]

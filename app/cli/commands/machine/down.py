@@ -21,6 +21,8 @@ from dataplane.protocol.signals import RELEASE_SIGNAL
 
 POLL_S = 0.05
 DATA_PLANE_ENDS_S = 20.0
+UNLOCK_S = 1.0
+"""Seconds in which the kernel frees the lock of a process that has ended."""
 
 
 @click.command()
@@ -54,11 +56,11 @@ def down(config: str | None, output: Output) -> None:
 
 
 def release_memory(settings: Settings, reason: str, *, quiet: bool = False) -> tuple[int, int] | None:
-    """Release the memory of a data plane without a supervisor, or of one that ended. Return its blocks and bytes, or
+    """Stop a data plane that has no supervisor, if one runs, and release the memory. Return its blocks and bytes, or
     None when there was no such memory. Prints them unless `quiet`. Raises ClickException."""
     from dataplane.holding.requests import HolderFailed, release
 
-    amount = _release_data_plane(settings)
+    amount = _stop_data_plane(settings)
     try:
         released = release(settings.state_dir, reason)
     except HolderFailed as error:
@@ -88,17 +90,18 @@ def _stop(settings: Settings) -> bool:
             "stop that process with SIGTERM and run `larder down` again"
         ) from None
     try:
-        if _is_locked(path):  # otherwise another process may have reused the pid
-            _signal(pidfd, signal.SIGTERM, f"larder up (process {pid})")
+        if not _is_locked(path):  # it has ended, and another process may have its pid
+            return True
+        _signal(pidfd, signal.SIGTERM, f"larder up (process {pid})")
         within_s = 2 * settings.app.shutdown_grace_s + BEYOND_GRACE_S + DATA_PLANE_ENDS_S
-        if not has_exited(pidfd, within_s) or not _unlocked(path, POLL_S * 20):
+        if not has_exited(pidfd, within_s) or not _wait_for_unlock(path):
             raise click.ClickException(f"process {pid} did not end within {within_s:g} s after SIGTERM")
     finally:
         os.close(pidfd)
     return True
 
 
-def _release_data_plane(settings: Settings) -> tuple[int, int] | None:
+def _stop_data_plane(settings: Settings) -> tuple[int, int] | None:
     """Stop a data plane that outlived its `larder up`. Return the blocks and bytes that it had cached, or None when
     there was no such data plane. Raises ClickException."""
     path = settings.state_dir / DATA_PLANE_LOCK_NAME
@@ -134,8 +137,9 @@ def _signal(pidfd: int, number: signal.Signals, process: str) -> None:
         raise click.ClickException(f"{process} belongs to another user; run this command as that user") from None
 
 
-def _unlocked(path: Path, within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
+def _wait_for_unlock(path: Path) -> bool:
+    """Return whether the lock of a process that has ended is free in time."""
+    deadline = time.monotonic() + UNLOCK_S
     while _is_locked(path):
         if time.monotonic() >= deadline:
             return False

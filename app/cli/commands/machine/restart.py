@@ -13,7 +13,7 @@ from dataplane.base.units import format_size
 POLL_S = 0.1
 ANSWERS_S = 300.0
 """Seconds to wait for the answer: a new data plane may hang, and one with the old settings must then start."""
-BACK_S = 120.0
+RESTART_S = 120.0
 """Seconds to wait for the answer of the new management plane."""
 
 
@@ -32,10 +32,10 @@ def restart(fresh: bool, dry_run: bool, url: str | None, output: Output) -> None
     answer = call(url, "POST", "/api/v1/actions/restart", request, timeout_s=ANSWERS_S)
     quiet = output.format not in ("table", "wide")
     if not quiet:
-        _data_plane(answer, dry_run=dry_run)
+        _print_data_plane(answer, dry_run=dry_run)
     if not dry_run:
         began = time.monotonic()
-        answer["restarted"] = _back(url, answer["instance"])
+        answer["restarted"] = _wait_for_restart(url, answer["instance"])
         if not quiet:
             say(
                 f"management plane: release {answer['restarted']['release']} answers, after "
@@ -44,7 +44,7 @@ def restart(fresh: bool, dry_run: bool, url: str | None, output: Output) -> None
     output.data(answer)
 
 
-def _data_plane(answer: dict[str, Any], *, dry_run: bool) -> None:
+def _print_data_plane(answer: dict[str, Any], *, dry_run: bool) -> None:
     cached = f"{answer['blocks']:,} blocks ({format_size(answer['bytes'])})"
     if not answer.get("starts_data_plane", True):
         say("data plane: not restarted; it is a service of its own, and keeps its cache")
@@ -59,10 +59,10 @@ def _data_plane(answer: dict[str, Any], *, dry_run: bool) -> None:
     )
 
 
-def _back(url: str | None, before: str) -> dict[str, Any]:
+def _wait_for_restart(url: str | None, before: str) -> dict[str, Any]:
     """Wait for the new process and return its health. Raises ClickException."""
-    deadline = time.monotonic() + BACK_S
-    last = "nothing"
+    deadline = time.monotonic() + RESTART_S
+    last = "it was not asked"
     while time.monotonic() < deadline:
         try:
             health: dict[str, Any] = call(url, "GET", "/healthz")
@@ -73,4 +73,4 @@ def _back(url: str | None, before: str) -> dict[str, Any]:
                 return health
             last = "the previous process still answers"
         time.sleep(POLL_S)
-    raise click.ClickException(f"the new management plane did not answer within {BACK_S:g} s: {last}")
+    raise click.ClickException(f"the new management plane did not answer within {RESTART_S:g} s: {last}")

@@ -119,7 +119,7 @@ def set_pin(name: str, replace: bool, url: str | None, wait: str | None, output:
     elif current is None:
         raise click.UsageError(f"there is no pin {name!r} yet: {_ONE_SOURCE}")
     elif any(options[field] is not None for field in ("model", "tenant")):
-        raise click.UsageError(f"--model and --tenant go with a prefix: {_ONE_SOURCE}")
+        raise click.UsageError(f"--model and --tenant are valid only with a prefix: {_ONE_SOURCE}")
     elif not intent:
         raise click.UsageError("expected at least one option to set")
     else:
@@ -127,7 +127,7 @@ def set_pin(name: str, replace: bool, url: str | None, wait: str | None, output:
         if intent.get("strength") == "permanent" and "ttl_s" not in intent:
             intent |= {"ttl_s": None}
         answer = call(url, "PATCH", path, intent, {"wait": wait}, state_headers(current))
-    _say(name, answer, output, _words(unchanged) if current else "")
+    _print_pin(name, answer, output, _kept_text(unchanged) if current else "")
 
 
 add_set(
@@ -163,7 +163,9 @@ def _source(
         raise click.UsageError(_ONE_SOURCE)
     if not given:
         if chunk_tokens is not None or generation_prompt:
-            raise click.UsageError(f"--chunk-tokens and --generation-prompt go with a prefix: {_ONE_SOURCE}")
+            raise click.UsageError(
+                f"--chunk-tokens and --generation-prompt are valid only with a prefix: {_ONE_SOURCE}"
+            )
         return {}
     fields = {"model": model, "tenant": tenant, "prefix": prefix}
     body: dict[str, Any] = {field: value for field, value in fields.items() if value is not None}
@@ -183,11 +185,11 @@ def _intent(options: Mapping[str, Any]) -> dict[str, Any]:
 def _unchanged(current: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the existing pin for fields that the options do not set."""
     identity = () if "prefix" in source else ("model", "tenant")
-    unchanged = {
-        field: current[field] for field in (*identity, *STORED) if field in current
-    }  # an older server lacks new fields
-    if unchanged.get("tier") == "host":
+    # An older server lacks new fields.
+    unchanged = {field: current[field] for field in (*identity, *STORED) if field in current}
+    if unchanged.get("tier") == "host":  # the default
         del unchanged["tier"]
+    # The pin keeps its end, unless an option sets it.
     if intent.get("strength", current["strength"]) != "permanent" and "ttl_s" not in intent:
         if current["ttl_s"] is not None:
             unchanged |= {"ttl_s": current["ttl_s"], "refresh_on_hit": True}
@@ -198,7 +200,7 @@ def _unchanged(current: Mapping[str, Any], source: Mapping[str, Any], intent: Ma
     return {field: value for field, value in unchanged.items() if field not in {**source, **intent} and value}
 
 
-def _words(unchanged: Mapping[str, Any]) -> str:
+def _kept_text(unchanged: Mapping[str, Any]) -> str:
     """Describe the kept fields for the output."""
     texts: dict[str, Callable[[Any], str]] = {
         "expires_at": lambda at: f"ends {show.ends(at)}",
@@ -213,10 +215,10 @@ def _words(unchanged: Mapping[str, Any]) -> str:
     return f" (kept: {', '.join(words)})" if words else ""
 
 
-def _say(name: str, answer: dict[str, Any], output: Output, unchanged: str) -> None:
+def _print_pin(name: str, answer: dict[str, Any], output: Output, unchanged: str) -> None:
     if output.data(answer, name):
         return
-    refreshed = " (each hit moves that)" if answer["refresh_on_hit"] else ""
+    refreshed = " (extended at each hit)" if answer["refresh_on_hit"] else ""
     used = (answer["origin"] or {}).get("tokenizer")
     if used is not None:
         tokens = show.plural(answer["origin"]["tokens"], "token")
@@ -251,7 +253,7 @@ def _is_reported(answer: Mapping[str, Any]) -> bool:
 @wait_option
 @output_option
 def extend_pin(name: str, ttl: str, url: str | None, wait: str | None, output: Output) -> None:
-    """Extend a pin, counted from now."""
+    """Extend a pin (--ttl from now)."""
     path = f"{_PINS.of(name)}:extend"
     answer = call(url, "POST", path, {"ttl_s": seconds("--ttl", ttl)}, {"wait": wait})
     if not output.data(answer, name):

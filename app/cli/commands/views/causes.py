@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from app.cli.support.printing import show
@@ -93,17 +94,8 @@ def _crash_loop(e: Evidence) -> str:
     return f"Node {e.name} is in a crash loop: {loop['message']}. {_crashed(e)}".rstrip()
 
 
-def _lowered(e: Evidence) -> str:
-    """A quota that exists was tightened, and refusals followed that last."""
-    return _tightening(e, lasting=True)
-
-
-def _was_lowered(e: Evidence) -> str:
-    """A quota was tightened, and refusals followed that have ended, or the quota was deleted."""
-    return _tightening(e, lasting=False)
-
-
 def _tightening(e: Evidence, *, lasting: bool) -> str:
+    """A quota was tightened, and refusals followed: that last, or that ended with it."""
     for change in e.changes:
         if change["kind"] != "quota" or (e.kind == "tenant" and change["tenant"] != e.name):
             continue
@@ -493,7 +485,7 @@ def _alerted(e: Evidence) -> str:
 RULES: Iterable[Callable[[Evidence], str]] = (
     _node_lost,
     _crash_loop,
-    _lowered,
+    partial(_tightening, lasting=True),
     _crashed,
     _lost,
     _tier_out,
@@ -503,6 +495,6 @@ RULES: Iterable[Callable[[Evidence], str]] = (
     _tier_was_out,
     _exited,
     _alerted,
-    _was_lowered,
+    partial(_tightening, lasting=False),
     _was_mischosen,
 )

@@ -1,4 +1,4 @@
-"""`larder why`: alerts, figures and changes of a tenant or node, and the most likely cause."""
+"""`larder why`: alerts, figures, changes and events of a tenant or node, and the most likely cause."""
 
 import difflib
 import time
@@ -25,8 +25,14 @@ MAX_EVENTS = 1000
 SHOWN = 8
 """Maximum number of alerts, of changes and of events that are shown."""
 ROUTINE = (
-    *("engine.attached", "engine.detached", "engine.released", "session.", "memory."),
-    *("node.started", "node.joined", "dataplane.started"),
+    "engine.attached",
+    "engine.detached",
+    "engine.released",
+    "session.",
+    "memory.",
+    "node.started",
+    "node.joined",
+    "dataplane.started",
 )
 """Beginnings of the names of events that say the least about a problem."""
 OF_ALL_TENANTS = ("node.lost", "dataplane.exited")
@@ -43,8 +49,8 @@ OF_ALL_TENANTS = ("node.lost", "dataplane.exited")
 @url_option
 @output_option
 def why(name: str, kind: str | None, since: str, url: str | None, output: Output) -> None:
-    """Show what is wrong with a tenant or node: alerts, figures, recent changes, and the most likely cause."""
-    started = time.time() - seconds("--since", since)
+    """Show what is wrong with a tenant or node: alerts, figures, changes, events, and the most likely cause."""
+    since_at = time.time() - seconds("--since", since)
     nodes: list[dict[str, Any]] = call(url, "GET", "/api/v1/nodes")["items"]
     node = next((each for each in nodes if each["name"] == name), None) if kind != "tenant" else None
     tenant = find(url, f"/api/v1/tenants/{segment(name, 'tenant')}") if kind != "node" else None
@@ -58,9 +64,9 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         for alert in every(url, "/api/v1/alerts", {"state": "firing"}, MAX_ALERTS)["items"]
         if alert[kind] == name or (not alert["tenant"] and (kind == "tenant" or not alert["node"]))
     ]
-    changes = _changes(url, started)
-    own = [change for change in changes if _concerns(change, kind, name)]
-    events = _events(url, started, None if node is None else name)
+    changes = _changes(url, since_at)
+    own = [change for change in changes if _concerns_change(change, kind, name)]
+    events = _events(url, since_at, None if node is None else name)
     evidence = Evidence(
         kind=kind,
         name=name,
@@ -69,7 +75,7 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         alerts=alerts,
         changes=changes,
         events=events,
-        since=started,
+        since=since_at,
         series=_hit_ratio(url),
     )
     found = {
@@ -78,19 +84,21 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         "alerts": alerts,
         "figures": tenant if node is None else node,
         "changes": own[:SHOWN],
-        "events": _telling(_distinct(each for each in events if each["at"] >= started and _about(each, kind, name))),
+        "events": _most_relevant(
+            _distinct(each for each in events if each["at"] >= since_at and _concerns_event(each, kind, name))
+        ),
         "cause": causes.cause(evidence),
     }
     if not output.data(found, name):
         _show(found, evidence, max(0, len(own) - SHOWN), output)
 
 
-def _about(event: Mapping[str, Any], kind: str, name: str) -> bool:
+def _concerns_event(event: Mapping[str, Any], kind: str, name: str) -> bool:
     return concerns(event, kind, name) or (kind == "tenant" and event["name"] in OF_ALL_TENANTS)
 
 
 def _distinct(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest and the oldest of those events that differ in time and counts alone, newest first."""
+    """Of events that are alike except in time and counts, return only the newest and the oldest, newest first."""
     alike: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for event in events:
         about = (event["fields"].get(name) for name in ("tenant", "reason", "pin", "tier", "alertname"))
@@ -99,25 +107,25 @@ def _distinct(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(ends, key=lambda event: event["id"], reverse=True)
 
 
-def _telling(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _most_relevant(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the events to show, newest first: those of normal operation only where there is room."""
     ranked = sorted(events, key=lambda event: event["name"].startswith(ROUTINE))
     return sorted(ranked[:SHOWN], key=lambda event: (event["at"], event["id"]), reverse=True)
 
 
-def _changes(url: str | None, started: float) -> list[dict[str, Any]]:
+def _changes(url: str | None, since_at: float) -> list[dict[str, Any]]:
     """Return the changes since a time, newest first."""
-    query = {"from": str(int(started * 1000)), "limit": str(MAX_CHANGES)}
+    query = {"from": str(int(since_at * 1000)), "limit": str(MAX_CHANGES)}
     notes = call(url, "GET", "/api/v1/annotations", None, query)
     return [note["change"] for note in reversed(notes)]
 
 
-def _events(url: str | None, started: float, node: str | None) -> list[dict[str, Any]]:
+def _events(url: str | None, since_at: float, node: str | None) -> list[dict[str, Any]]:
     """Return the events since a time and the earlier ones about nodes and their tiers, or about one node, in the order
     of their arrival, newest first; none for callers who may not see them."""
     found: dict[int, dict[str, Any]] = {}
     queries: list[dict[str, str | None]] = [
-        {"since": str(max(started, 0)), "sort": "-id"},
+        {"since": str(max(since_at, 0)), "sort": "-id"},
         *({"name": f"{noun}.*", "node": node, "sort": "-id"} for noun in ("node", "tier")),
     ]
     for query in queries:
@@ -141,10 +149,11 @@ def _unless_forbidden(answer: Callable[[], Any]) -> Any:
         raise
 
 
-def _concerns(change: Mapping[str, Any], kind: str, name: str) -> bool:
+def _concerns_change(change: Mapping[str, Any], kind: str, name: str) -> bool:
     about = change[kind]
-    other = change["tenant" if kind == "node" else "node"]
-    return bool(about == name if about else not (kind == "tenant" and other))
+    if about:
+        return bool(about == name)
+    return kind == "node" or not change["node"]
 
 
 def _unknown(url: str | None, name: str, kind: str | None, nodes: Iterable[Mapping[str, Any]]) -> str:
