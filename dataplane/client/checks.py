@@ -31,12 +31,13 @@ def answers(kind: type[Answer]) -> Check:
     """Return a check that an answer is of a type, or a refusal."""
 
     def check(answer: wire.EngineReply) -> None:
-        _of(kind, answer)
+        _unless_refused(kind, answer)
 
     return check
 
 
-def _of(kind: type[Answer], answer: wire.EngineReply) -> Answer | None:
+def _unless_refused(kind: type[Answer], answer: wire.EngineReply) -> Answer | None:
+    """Return the answer; None for a refusal. Raises ProtocolError for another type."""
     if isinstance(answer, wire.Refused):
         return None
     if not isinstance(answer, kind):
@@ -54,7 +55,7 @@ def reserved(keys: int) -> Check:
     """Return a check that `Reserved` has one outcome, segment and offset for each key."""
 
     def check(answer: wire.EngineReply) -> None:
-        reply = _of(wire.Reserved, answer)
+        reply = _unless_refused(wire.Reserved, answer)
         if reply is None:
             return
         lengths = len(reply.outcomes), len(reply.segments), len(reply.offsets)
@@ -81,7 +82,7 @@ def leased(keys: int, max_blocks: int) -> Check:
     """Return a check that `Leased` has at most as many blocks as were requested, all of them in the index."""
 
     def check(answer: wire.EngineReply) -> None:
-        reply = _of(wire.Leased, answer)
+        reply = _unless_refused(wire.Leased, answer)
         if reply is None:
             return
         if len(reply.descriptors) % 4 or len(reply.descriptors) > 4 * keys:
@@ -99,27 +100,27 @@ def descriptors_of(answer: wire.Leased) -> I64:
 
 def committed(answer: wire.EngineReply) -> None:
     """Check that the count in `BlocksCommitted` is possible."""
-    reply = _of(wire.BlocksCommitted, answer)
+    reply = _unless_refused(wire.BlocksCommitted, answer)
     if reply is not None and not 0 <= reply.blocks <= wire.MAX_KEYS_PER_REQUEST:
-        raise fault(f"committed: {reply.blocks} blocks")
+        raise fault(f"committed: expected 0 to {wire.MAX_KEYS_PER_REQUEST} blocks, got {reply.blocks}")
 
 
 def reported(answer: wire.EngineReply) -> None:
     """Check that the count in `Reported` is possible."""
-    reply = _of(wire.Reported, answer)
+    reply = _unless_refused(wire.Reported, answer)
     if reply is not None and not 0 <= reply.dropped <= wire.MAX_KEYS_PER_REQUEST:
-        raise fault(f"reported: {reply.dropped} blocks")
+        raise fault(f"reported: expected 0 to {wire.MAX_KEYS_PER_REQUEST} blocks, got {reply.dropped}")
 
 
 def store_begun(keys: int) -> Check:
     """Return a check that `StoreBegun` has one outcome for each key, and a copy if there is anything to copy."""
 
     def check(answer: wire.EngineReply) -> None:
-        reply = _of(wire.StoreBegun, answer)
+        reply = _unless_refused(wire.StoreBegun, answer)
         if reply is not None and (
             len(reply.outcomes) != keys or reply.copy < 0 or (not reply.copy and ReserveOutcome.WRITE in reply.outcomes)
         ):
-            raise fault(f"store begun: {len(reply.outcomes)} outcomes for {keys} keys")
+            raise fault(f"store begun: expected {keys} outcomes, got {len(reply.outcomes)} (copy {reply.copy})")
 
     return check
 
@@ -128,11 +129,11 @@ def load_begun(keys: int) -> Check:
     """Return a check that the hits in `LoadBegun` are possible, and that there is a copy if there are any."""
 
     def check(answer: wire.EngineReply) -> None:
-        reply = _of(wire.LoadBegun, answer)
+        reply = _unless_refused(wire.LoadBegun, answer)
         if reply is not None and (
             not 0 <= reply.hits <= keys or reply.copy < 0 or bool(reply.hits) != bool(reply.copy)
         ):
-            raise fault(f"load begun: {reply.hits} hits of {keys} keys")
+            raise fault(f"load begun: expected 0 to {keys} hits, got {reply.hits} (copy {reply.copy})")
 
     return check
 

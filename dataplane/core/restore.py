@@ -301,7 +301,7 @@ class _Rows:
         tags = np.zeros(len(self.numbers), np.uint64)
         for space in _distinct(self.space):
             chosen = self.space == space
-            buckets[chosen], tags[chosen] = self._memory.slots_of(self.keys[chosen], space)
+            buckets[chosen], tags[chosen] = self._memory.buckets_and_tags(self.keys[chosen], space)
         return buckets, tags
 
     def invalid(self) -> npt.NDArray[np.bool_]:

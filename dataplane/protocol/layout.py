@@ -141,7 +141,7 @@ _U64_MASK = (1 << 64) - 1
 
 
 @lru_cache(maxsize=4096)
-def mixed(space: int) -> tuple[np.uint64, np.uint64]:
+def key_masks(space: int) -> tuple[np.uint64, np.uint64]:
     """Return the words that are XORed with the words of a space's keys."""
     mixed = (space * 0x9E3779B97F4A7C15) & _U64_MASK
     return np.uint64(mixed), np.uint64(mixed >> 32)
@@ -221,9 +221,9 @@ class IndexMemory:
         self.header[H_PID] = pid
         self.header[H_MAGIC] = INDEX_MAGIC
 
-    def slots_of(self, words: U64, space: int) -> tuple[U64, U64]:
+    def buckets_and_tags(self, words: U64, space: int) -> tuple[U64, U64]:
         """Return the candidate buckets [n, 2] and tags [n] of packed keys [n, 4] in a space."""
-        low, high = mixed(space)
+        low, high = key_masks(space)
         buckets = (words[:, :2] ^ low) & self._mask
         # The top bit is always set, so an empty entry (0) never equals a tag.
         tags = ((words[:, 2] ^ high) & _LOW32) | _TAG_BIT
@@ -239,7 +239,7 @@ class IndexMemory:
 
     def buckets_of(self, words: U64, space: int) -> tuple[U64, U64, U64]:
         """Return the candidate buckets [n, 2], the tags [n], and the entries [n, 16] now in those buckets."""
-        buckets, tags = self.slots_of(words, space)
+        buckets, tags = self.buckets_and_tags(words, space)
         entries = self.entries.take(buckets, axis=0, mode="clip").reshape(len(words), 2 * BUCKET_ENTRIES)
         return buckets, tags, entries
 

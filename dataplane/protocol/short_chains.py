@@ -19,7 +19,7 @@ from dataplane.protocol.layout import (
     HOT_WORDS,
     U64,
     IndexMemory,
-    mixed,
+    key_masks,
 )
 from dataplane.protocol.states import STATE_MASK, State
 
@@ -85,5 +85,5 @@ def leading_of(memory: IndexMemory, words: U64, space: int) -> ShortChain | None
 
 @lru_cache(maxsize=4096)
 def _mixed(space: int) -> tuple[int, int]:
-    low, high = mixed(space)
+    low, high = key_masks(space)
     return int(low), int(high)

@@ -87,7 +87,7 @@ class BrokenPlane:
     def publish(self, key: bytes, *, segment: int = 1, offset: int = 0, nbytes: int = 4096, at: int = 3) -> None:
         """A READY block; its entry names descriptor `at`, its row is the last one when `at` is beyond the index."""
         words = pack_keys([key])
-        buckets, tags = self.index.slots_of(words, SPACE)
+        buckets, tags = self.index.buckets_and_tags(words, SPACE)
         row = self.index.hot[min(at, self.max_blocks - 1)]
         row[HOT_KEY : HOT_KEY + 4] = words[0]
         row[HOT_SPACE_SEGMENT] = np.uint64(SPACE | segment << 32)

@@ -50,7 +50,7 @@ class GpuCopyPlane(BrokenPlane):
 
     def block(self, key: bytes, at: int, nbytes: int) -> None:
         """A block of the pool, which has no GPU copy yet."""
-        buckets, _ = self.index.slots_of(pack_keys([key]), SPACE)
+        buckets, _ = self.index.buckets_and_tags(pack_keys([key]), SPACE)
         assert not self.index.entries[int(buckets[0, 0]), 0], "its bucket is taken: choose another key"
         self.publish(key, offset=at * nbytes, nbytes=nbytes, at=at)
 

@@ -66,12 +66,12 @@ class CopySession(GpuCopyReader, Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class _Open:
+class _RegisteredCache:
     """One registered cache."""
 
     cache: EngineCache | OpenHostPool
     running: int = 0
-    leaving: Callable[[], None] | None = None
+    when_idle: Callable[[], None] | None = None
     """Called when its last copy has ended."""
 
 
@@ -110,7 +110,7 @@ class DrivenCopyService:
     def ending(self, pid: int) -> EngineCopies | None:
         """Return the copies that still run for a process whose connection is gone."""
         for each in self._engines.values():
-            if each.over and not each.connection.open and each.connection.peer.pid == pid:
+            if each.is_ending and not each.connection.open and each.connection.peer.pid == pid:
                 return each
         return None
 
@@ -181,7 +181,7 @@ class DrivenCopyService:
     def close(self) -> None:
         """Wait for running copies, and close all caches."""
         for each in self._engines.values():
-            each.over = True
+            each.is_ending = True
         self.copying.close()
         for cache in self._caches:
             cache.close()
@@ -195,12 +195,12 @@ class EngineCopies:
 
     shared: DrivenCopyService
     connection: CopySession
-    over: bool = False
+    is_ending: bool = False
     """Ending: no copy is started, and running ones stop soon."""
     reservations: set[int] = field(default_factory=set)
     """Reservations that are being filled."""
     _gone: bool = False
-    _caches: dict[int, _Open] = field(default_factory=dict)
+    _caches: dict[int, _RegisteredCache] = field(default_factory=dict)
     _last_cache: int = 0
     _last_copy: int = 0
     _running: int = 0
@@ -229,11 +229,11 @@ class EngineCopies:
             self._opening -= 1
             if isinstance(made, ProtocolError):
                 connection.send(Refused(message.id, int(made.code), made.message, made.field))
-            elif self.over:
+            elif self.is_ending:
                 shared.close_cache(made, lambda: None)
             else:
                 self._last_cache += 1
-                self._caches[self._last_cache] = _Open(made)
+                self._caches[self._last_cache] = _RegisteredCache(made)
                 group = made.group
                 shared.gpu_copies.read_by(connection.client, made.device_uuid, made.space)
                 connection.send(CacheRegistered(message.id, self._last_cache, group.blocks, group.blocks_per_chunk))
@@ -266,11 +266,11 @@ class EngineCopies:
 
         def answer() -> None:
             self._opening -= 1
-            if self.over:
+            if self.is_ending:
                 shared.close_cache(pool, lambda: None)
             else:
                 self._last_cache += 1
-                self._caches[self._last_cache] = _Open(pool)
+                self._caches[self._last_cache] = _RegisteredCache(pool)
                 connection.send(CacheRegistered(message.id, self._last_cache, pool.group.blocks, 1))
             self._settle()
 
@@ -288,17 +288,17 @@ class EngineCopies:
         def answer() -> None:
             self.connection.send(CacheUnregistered(message.id))
 
-        known.leaving = lambda: self.shared.close_cache(known.cache, answer)
+        known.when_idle = lambda: self.shared.close_cache(known.cache, answer)
         self._leave(known)
 
-    def _cache(self, number: int) -> _Open:
+    def _cache(self, number: int) -> _RegisteredCache:
         known = self._caches.get(number)
         if known is None:
             raise ProtocolError(Code.UNKNOWN_CACHE, f"no cache {number} is registered on this connection", "cache")
         return known
 
     def _check_open(self) -> None:
-        if self.over:
+        if self.is_ending:
             raise ProtocolError(Code.NOT_ATTACHED, "this engine is leaving")
 
     # ---- stores
@@ -323,7 +323,7 @@ class EngineCopies:
         def end(failed: str) -> tuple[int, int, str]:
             self.reservations.discard(number)
             at = self.shared.clock()
-            if not failed and not self._there():
+            if not failed and not self._is_connected():
                 failed = "the engine is gone"
             if failed:
                 self._give_up(number, at)
@@ -346,7 +346,7 @@ class EngineCopies:
             raise
         self.connection.send(StoreBegun(message.id, copy, outcomes))
 
-    def _there(self) -> bool:
+    def _is_connected(self) -> bool:
         """Return whether the engine is known to be alive and connected.
 
         An engine that no longer waits for a store closes its connection, and may then change the blocks. So the kernel
@@ -387,25 +387,25 @@ class EngineCopies:
             return (0, Code.COPY_FAILED, failed) if failed else (hits, 0, "")
 
         try:
-            near = self.shared.gpu_copies.addresses(known.cache.device_uuid, leased.descriptors)
-            there = near != 0
+            gpu_addresses = self.shared.gpu_copies.addresses(known.cache.device_uuid, leased.descriptors)
+            on_gpu = gpu_addresses != 0
             parts = parts_of(
                 known.cache,
-                np.flatnonzero(~there),
-                np.array(leased.segments, np.int64)[~there],
-                np.array(leased.offsets, np.int64)[~there],
+                np.flatnonzero(~on_gpu),
+                np.array(leased.segments, np.int64)[~on_gpu],
+                np.array(leased.offsets, np.int64)[~on_gpu],
             )
-            if there.any():
-                parts.append(CachePart(None, np.flatnonzero(there), near[there]))
+            if on_gpu.any():
+                parts.append(CachePart(None, np.flatnonzero(on_gpu), gpu_addresses[on_gpu]))
             copy = self._begin(known, message, parts, blocks, range(message.skip_blocks, count), end, None)
         except ProtocolError:
             core.release(leased.descriptors)
             raise
         self.connection.send(LoadBegun(message.id, copy, hits))
 
-    # ---- both
+    # ---- start a copy
 
-    def _checked(self, message: StoreFrom | LoadInto) -> tuple[_Open, I64, int]:
+    def _checked(self, message: StoreFrom | LoadInto) -> tuple[_RegisteredCache, I64, int]:
         """Return the cache of a request, its blocks (one row per chunk), and the number of given blocks. Raises
         ProtocolError."""
         self._check_open()
@@ -417,11 +417,11 @@ class EngineCopies:
 
     def _begin(
         self,
-        known: _Open,
+        known: _RegisteredCache,
         message: StoreFrom | LoadInto,
         parts: Sequence[CachePart],
         blocks: I64,
-        to_write: range,
+        positions: range,
         end: Callable[[str], tuple[int, int, str]],
         sums: list[bytes] | None,
     ) -> int:
@@ -431,7 +431,7 @@ class EngineCopies:
         cache, to_device = known.cache, isinstance(message, LoadInto)
 
         def stop() -> bool:
-            return self.over or self.shared.copying.closing
+            return self.is_ending or self.shared.copying.closing
 
         def work() -> None:
             if message.event:
@@ -439,7 +439,7 @@ class EngineCopies:
             if sums is not None and isinstance(cache, OpenHostPool):
                 sums.extend(cache.read_summed(parts, blocks, stop))
                 return
-            cache.copy(parts, blocks, to_write, stop, to_device=to_device)
+            cache.copy(parts, blocks, positions, stop, to_device=to_device)
             if sums is not None:
                 sums.extend(sums_of(parts, cache.group.chunk_bytes))
 
@@ -468,19 +468,19 @@ class EngineCopies:
     def end(self, then: Callable[[], None], *, gone: bool) -> None:
         """Stop, and call `then` when no copy runs."""
         self._gone = self._gone or gone
-        self.over = True
+        self.is_ending = True
         self._when_idle.append(then)
         self._settle()
 
     @staticmethod
-    def _leave(known: _Open) -> None:
-        if known.leaving is not None and not known.running:
-            leaving, known.leaving = known.leaving, None
-            leaving()
+    def _leave(known: _RegisteredCache) -> None:
+        if known.when_idle is not None and not known.running:
+            when_idle, known.when_idle = known.when_idle, None
+            when_idle()
 
     def _settle(self) -> None:
         """If this engine is ending and its last copy has ended, close its caches and continue its end."""
-        if not self.over or self._running or self._opening or not self._when_idle:
+        if not self.is_ending or self._running or self._opening or not self._when_idle:
             return
         caches, self._caches = self._caches, {}
         for known in caches.values():
