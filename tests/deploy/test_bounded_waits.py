@@ -10,10 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WAITS = frozenset({"join", "wait", "communicate"})
-UNBOUNDED = {
-    "tests/driven/roles.py: os.wait()": "the test that started this process kills it",
-    "tests/gpu/roles.py: os.wait()": "the test that started this process kills it",
-}
+UNBOUNDED = {"tests/gpu/role_parts.py: os.wait()": "the test that started this process kills it"}
 """File and source of each call that may wait without a bound, and the reason."""
 
 
