@@ -1,4 +1,4 @@
-"""`larder audit …`."""
+"""`larder audit …`: list the entries of the audit log, verify its chain of hashes, and export it."""
 
 import asyncio
 import json

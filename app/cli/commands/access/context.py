@@ -1,4 +1,4 @@
-"""`larder context …`."""
+"""`larder context …`: name servers, and choose the one that commands address."""
 
 import sys
 from dataclasses import replace

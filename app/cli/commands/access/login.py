@@ -1,4 +1,4 @@
-"""`larder login`, `larder logout`, `larder whoami`."""
+"""`larder login`, `larder logout` and `larder whoami`: store a token for a server, delete it, and show whose it is."""
 
 import getpass
 import os

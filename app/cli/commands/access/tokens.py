@@ -1,4 +1,4 @@
-"""`larder tokens …`."""
+"""`larder tokens …`: create, list and revoke tokens of the API."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`larder blocks …`."""
+"""`larder blocks …`: list cached blocks, and show one."""
 
 from typing import Any
 

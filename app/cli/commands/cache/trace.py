@@ -1,4 +1,4 @@
-"""`larder trace …`."""
+"""`larder trace …`: save the requests that a node recorded to a file."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""`larder diff` and `larder apply`."""
+"""`larder diff` and `larder apply`: compare records with documents, and change them to match."""
 
 import sys
 from typing import Any

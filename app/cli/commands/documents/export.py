@@ -1,4 +1,4 @@
-"""`larder export`."""
+"""`larder export`: print records as a document for `larder apply`."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""`larder engines …`."""
+"""`larder engines …`: list engines, and drop one that hangs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`larder managers …`."""
+"""`larder managers …`: show which management processes run, and which one leads."""
 
 import click
 

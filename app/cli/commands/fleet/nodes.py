@@ -1,4 +1,4 @@
-"""`larder nodes …`."""
+"""`larder nodes …`: show nodes and what they need, drain, resize and forget them."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""`larder pushes …`."""
+"""`larder pushes …`: show the pushes of records to nodes, and their answers."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`larder completion`."""
+"""`larder completion`: print a completion script for a shell."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -1,4 +1,4 @@
-"""`larder doctor`."""
+"""`larder doctor`: check this machine and suggest fixes."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""`larder openapi`."""
+"""`larder openapi`: print the description of the API."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`larder ceilings …`."""
+"""`larder ceilings …`: manage the bounds on what callers limited to tenants may set."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""`larder pins …`."""
+"""`larder pins …`: set, extend and delete pins, and show how they take effect."""
 
 from collections.abc import Callable, Mapping
 from typing import IO, Any

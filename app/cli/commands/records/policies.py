@@ -1,4 +1,4 @@
-"""`larder policies …`."""
+"""`larder policies …`: manage eviction policies, and show how nodes would respond to one."""
 
 from collections.abc import Callable
 from typing import Any

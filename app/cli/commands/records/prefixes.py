@@ -1,4 +1,4 @@
-"""`larder prefixes …`."""
+"""`larder prefixes …`: show the prefixes that were served most."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`larder quotas …`."""
+"""`larder quotas …`: manage the shares of tenants in the pool."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""`larder tenants …`."""
+"""`larder tenants …`: show tenants with cached blocks or a quota, and give one a quota without a limit."""
 
 from typing import Any
 

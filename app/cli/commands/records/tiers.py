@@ -1,4 +1,4 @@
-"""`larder tiers …`."""
+"""`larder tiers …`: manage tiers, and check, repair or measure directories of disk tiers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""`larder tokenizers …`."""
+"""`larder tokenizers …`: manage the tokenizers that convert text of pins and look-ups."""
 
 import json
 from typing import IO, Any

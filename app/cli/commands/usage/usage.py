@@ -1,4 +1,4 @@
-"""`larder usage` and `larder rates …`."""
+"""`larder usage` and `larder rates …`: report usage by tenant, and manage prefill rates without the cache."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""`larder alerts …`."""
+"""`larder alerts …`: show alerts that Alertmanager or Grafana sent, each with the change before it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""`larder events …`."""
+"""`larder events …`: show and follow events of nodes and of the management plane."""
 
 import errno
 import select

@@ -1,4 +1,4 @@
-"""`larder status`."""
+"""`larder status`: show nodes, pool, tenants and pins."""
 
 from collections.abc import Sequence
 from typing import Any

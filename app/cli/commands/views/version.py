@@ -1,4 +1,4 @@
-"""`larder version`."""
+"""`larder version`: show the versions of the client, the server and the nodes."""
 
 from typing import Any
 
