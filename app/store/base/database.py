@@ -20,10 +20,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, TypeVar, cast
-from urllib.parse import quote
-from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError
@@ -35,6 +32,7 @@ from app.store.base import full_disk
 from app.store.base.declarative import Base
 from app.store.base.failures import FULL, meaning
 from app.store.base.sqlite import connect
+from app.store.base.sqlite_file import DatabaseFile, DirectReads, select_by_key
 from app.store.base.watch import DatabaseWatch, Kind
 from dataplane.base import tracing
 from dataplane.base.settings import SettingsError
@@ -134,7 +132,7 @@ class Database:
         """Durations of transactions, and of the commits of changes, whether they succeeded or not."""
         self.origin = os.urandom(8).hex()
         """Identity of this process among the processes that share the database."""
-        self._file = _File(self.url)
+        self._file = DatabaseFile(self.url)
         try:
             self.engine = _engine(self.url, self._file)
         except (ArgumentError, TypeError, ValueError) as error:
@@ -145,7 +143,7 @@ class Database:
         self._writer = self.engine.execution_options(**{_WRITE: True})
         self._light = self.engine.execution_options(**{_WRITE: True, _LIGHT: True})
         self._single = self.engine.execution_options(**{_SINGLE: True})
-        self._at_once = _ReadsAtOnce(self._file, self.engine.dialect) if self._file.path else None
+        self._direct = DirectReads(self._file, self.engine.dialect) if self._file.path else None
         # SQLite makes waiting writers sleep and retry, which is unfair. Within a process, writers queue for this lock.
         self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
         if self.engine.dialect.name == "postgresql":
@@ -169,11 +167,11 @@ class Database:
         """Return one record by its key, for reading only: most requests ask for one, and a session would take twice as
         long. Raise StoreUnavailable."""
         with self._translated("read"):
-            if self._at_once is not None:
+            if self._direct is not None:
                 with suppress(sqlite3.Error):  # the driver's thread may wait, and reports what is wrong
-                    return cast("R | None", self._at_once.row(model, key))
+                    return cast("R | None", self._direct.row(model, key))
             async with self._single.connect() as connection, _discarded_if_hung(connection):
-                found = (await connection.execute(_by_key(model), {"key": key})).one_or_none()
+                found = (await connection.execute(select_by_key(model), {"key": key})).one_or_none()
         return cast("R | None", found)
 
     @asynccontextmanager
@@ -271,8 +269,8 @@ class Database:
     async def close(self) -> None:
         """Close all connections, also those that a cancelled task left behind. Nothing opens a new one afterwards."""
         self._file.closed = True
-        if self._at_once is not None:
-            self._at_once.close()
+        if self._direct is not None:
+            self._direct.close()
         await self.engine.dispose()
         closing = [asyncio.create_task(connection.close()) for connection in self._file.connections]
         if closing:
@@ -306,14 +304,6 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
 
 
 @cache
-def _by_key(model: type[Base]) -> sa.Select[Any]:
-    """Return the query for one row by its primary key, which has one column."""
-    table = model.__table__
-    (key,) = table.primary_key
-    return sa.select(*table.columns).where(key == sa.bindparam("key"))
-
-
-@cache
 def _postgres_connection() -> type[Any]:
     import asyncpg
 
@@ -336,95 +326,7 @@ def _driver_errors(url: sa.URL) -> tuple[type[Exception], ...]:
     return (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
-class _File:
-    """SQLite's file. The path must always refer to the file that was opened first."""
-
-    def __init__(self, url: sa.URL) -> None:
-        name = url.database if url.get_backend_name() == "sqlite" else None
-        known = name is not None and name != ":memory:" and not name.startswith("file:")
-        self.path = os.path.abspath(name) if known and name else ""
-        self.connections: WeakSet[Any] = WeakSet()
-        """The driver's connections to the file."""
-        self.closed = False
-        self._opened: tuple[int, int] | None = None
-
-    def opened(self) -> None:
-        """Record that a connection has opened the file."""
-        if self.path and self._opened is None:
-            self._opened = self._now()
-
-    def check_open(self) -> None:
-        """Raise StoreUnavailable if the database was closed."""
-        if self.closed:
-            raise StoreUnavailable("the database was closed")
-
-    def check(self) -> None:
-        """Check that the path still refers to that file. Raise StoreUnavailable."""
-        if self._opened is not None and self._now() != self._opened:
-            raise StoreUnavailable(
-                f"the database file {self.path} was removed or replaced while it was open: put it back, or start again"
-            )
-
-    def _now(self) -> tuple[int, int] | None:
-        try:
-            status = os.stat(self.path)
-        except FileNotFoundError:
-            return None
-        return status.st_dev, status.st_ino
-
-
-class _ReadsAtOnce:
-    """SQLite: reads of one record in the thread of the caller. The driver's thread takes ten times as long, most of it
-    for waking up. Nothing waits here: a database that is locked, or cannot be opened, is an error."""
-
-    def __init__(self, file: _File, dialect: sa.Dialect) -> None:
-        self._file = file
-        self._dialect = dialect
-        self._queries: dict[type[Base], _RowQuery] = {}
-        self._connection: sqlite3.Connection | None = None
-
-    def row(self, model: type[Base], key: str) -> object:
-        """Return the row of a key, or None. Raises StoreUnavailable, sqlite3.Error."""
-        self._file.check_open()
-        self._file.check()
-        query = self._queries.get(model)
-        if query is None:
-            query = self._queries[model] = _RowQuery(model, self._dialect)
-        if self._connection is None:
-            url = f"file:{quote(self._file.path)}?mode=ro"
-            self._connection = sqlite3.connect(url, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
-        try:
-            found = self._connection.execute(query.sql, (key,)).fetchone()
-        except sqlite3.Error:
-            self.close()
-            raise
-        return None if found is None else query.row(found)
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-class _RowQuery:
-    """`_by_key` of a model, compiled once: SQLAlchemy takes five times as long as SQLite for executing it."""
-
-    def __init__(self, model: type[Base], dialect: sa.Dialect) -> None:
-        columns = list(model.__table__.columns)
-        self.sql = str(_by_key(model).compile(dialect=dialect))
-        self._names = [column.key for column in columns]
-        processors = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
-        self._processors = [(at, process) for at, process in enumerate(processors) if process is not None]
-
-    def row(self, values: tuple[Any, ...]) -> object:
-        """Return the values of SQLite as attributes with the types of the model."""
-        converted = list(values)
-        for at, process in self._processors:
-            converted[at] = process(converted[at])
-        return SimpleNamespace(**dict(zip(self._names, converted, strict=True)))
-
-
-def _engine(url: sa.URL, file: _File) -> AsyncEngine:
+def _engine(url: sa.URL, file: DatabaseFile) -> AsyncEngine:
     if url.get_backend_name() != "sqlite":
         engine = create_async_engine(
             url,
