@@ -18,10 +18,10 @@ from typing import Protocol
 import structlog
 
 from dataplane.base.child_command import standalone_command
+from dataplane.holding import SOCKETS
 from dataplane.holding.folder import Folder
 from dataplane.holding.messages import (
     MAX_FDS_PER_DATAGRAM,
-    SOCKET_KINDS,
     VERSION,
     BadMessage,
     Key,
@@ -335,7 +335,7 @@ class HolderConnection:
 
     def _drop_sockets(self) -> None:
         """Drop sockets of the gateway, which are closed by now: their descriptors may be others' soon."""
-        for key in [key for key in self._files if key[0] in SOCKET_KINDS]:
+        for key in [key for key in self._files if key[0] in SOCKETS]:
             self.dropped(*key)
 
     def end(self) -> None:

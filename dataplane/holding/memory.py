@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from dataplane.holding.messages import SOCKET_KINDS, BadMessage, Key, Message, memory_entries
+from dataplane.holding import SOCKETS
+from dataplane.holding.messages import BadMessage, Key, Message, memory_entries
 
 CLOSED_OFFSET = 7 * 8
 """Byte offset of the word H_CLOSED in the header of the index (`dataplane.protocol.layout`)."""
@@ -79,7 +80,7 @@ class HeldMemory:
 
     def drop_sockets(self) -> None:
         """Close the connections of a gateway's clients, and its listener."""
-        for key in [key for key in self.files if key[0] in SOCKET_KINDS]:
+        for key in [key for key in self.files if key[0] in SOCKETS]:
             _close(self.files, key)
 
     def clear(self) -> None:

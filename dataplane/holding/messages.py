@@ -38,7 +38,6 @@ VERSION = 1
 MAX_DATAGRAM_BYTES = 1 << 16
 MAX_FDS_PER_DATAGRAM = 64
 MAX_REASON_CHARACTERS = 300
-SOCKET_KINDS = ("listener", "connection")
 CREDENTIALS = Struct("iII")
 
 Key = tuple[str, int]

@@ -31,7 +31,7 @@ BY_QUOTA = ("over_limit", "rate_limited")
 _STOPS = ("node.stopped", "dataplane.stopped")
 _RUNS = (*_STOPS, "node.started", "node.joined")
 _ENDS = (*_STOPS, "node.started", "node.lost", "dataplane.exited")
-"""What ends the refusals of a node that does not report their end."""
+"""Events that end the refusals of a node when no `refusals.ended` follows."""
 _SIZES = ("limit_bytes", "store_rate_bytes", "pin_budget_bytes")
 
 
