@@ -433,6 +433,8 @@ class Node:
         if now >= self._settle_at:
             self._settle_at = now + SETTLE_INTERVAL_S
             self._settle(now)
+        if self.pool.changes is not None:
+            self.pool.changes.spaces(self.pool.spaces.version)
         self.pool.promote_pins(now)
         if self.tiering is not None:
             self.tiering.tick(now)

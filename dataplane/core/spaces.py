@@ -17,6 +17,8 @@ class Spaces:
     """Spaces that have engines or blocks. Numbers are never reused."""
 
     by_number: dict[int, Space] = field(default_factory=dict)
+    version: int = 0
+    """Number of changes of `by_number`."""
     _numbers: dict[str, int] = field(default_factory=dict)
     _by_model: dict[str, list[int]] = field(default_factory=dict)
     _by_gateway: dict[str, set[int]] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Spaces:
         self._add(number, space.identity(), space)
 
     def _add(self, number: int, identity: str, space: Space) -> None:
+        self.version += 1
         self._numbers[identity] = number
         self.by_number[number] = space
         self._by_model.setdefault(space.model, []).append(number)
@@ -89,6 +92,7 @@ class Spaces:
 
     def forget(self, number: int) -> None:
         """Forget a space without engines and blocks."""
+        self.version += 1
         space = self.by_number.pop(number)
         self._gone[number] = space.model
         if len(self._gone) > MAX_GONE:

@@ -1,17 +1,19 @@
 """Decides which events are published and when: changes of the pool as they occur, and after a start all cached blocks.
 
 A block is published when its bytes are cached on this node for every rank and pipeline stage that has a space here, and
-withdrawn as soon as one of them loses it. Only KV group 0 is published. After a start, and when changes were lost,
-subscribers get `AllBlocksCleared` and then all cached blocks, a few at a time.
+withdrawn as soon as one of them loses it. Only KV group 0 is published. The publisher remembers what it published, and
+compares it with the pool for each key that changed: subscribers that count get each change once, however many ranks,
+engines and changes lie behind it. After a start, and when changes were lost, subscribers get `AllBlocksCleared` and
+then all cached blocks, a few at a time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import structlog
@@ -25,7 +27,7 @@ from dataplane.kv_events.stream import Stream
 from dataplane.kv_events.token_ids import TokenIds
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.short_chains import leading_of
-from dataplane.protocol.spaces import leading
+from dataplane.protocol.spaces import Space
 from dataplane.protocol.states import State
 from dataplane.protocol.stats.kv_events import KvEventStats
 
@@ -36,10 +38,13 @@ BEGIN_S = 1.0
 MAX_BLOCKS_AT_ONCE = 1024
 """Maximum number of changed blocks that are published in one interval."""
 MAX_BLOCKS_PER_BATCH = 128
-RESENT_AT_ONCE = 128
-"""Maximum number of blocks that are published again in one interval: up to 12,800 a second."""
+REVIEWED_AT_ONCE = 128
+"""Maximum number of cached blocks that are reviewed in one interval: up to 12,800 a second."""
 MAX_MODELS = 1024
 MAX_SPACES = 1 << 17
+
+Variant = list[list[int]]
+"""Spaces of one engine's ranks and stages: a chunk is whole if, for each of them, one of its spaces has the chunk."""
 
 log = structlog.stdlib.get_logger()
 
@@ -104,15 +109,21 @@ class KvEventPublisher:
         self._file = models_file
         self._encoder = EventEncoder(options.layout, options.medium)
         self._spaces: dict[int, _Space | None] = {}
+        self._variants: dict[str, tuple[list[int], list[Variant]]] = {}
+        """Numbers of a model's spaces, and the variants that they form."""
+        self._version = node.pool.spaces.version
+        self._published: dict[str, dict[bytes, _Space]] = {}
+        """Keys that subscribers know as cached, by model."""
+        self._tokens_came: dict[str, dict[bytes, None]] = {}
+        """Published keys of which the tokens have become known, by model."""
         self._models = _read_models(models_file)
         self._begun: set[str] = set()
         """Models for which this process has published events."""
         self._malformed = 0
         """Number of malformed requests that are already in the node's totals."""
-        self._missed_in = 0
-        """Space in which a block of another rank was last missing. It is checked first."""
         self._began = self._scheduled = self._replaying = False
-        self._resent: Iterator[Block] | None = None
+        self._review: Iterator[Block] | None = None
+        """Cached blocks that are still to be compared with what was published."""
         self.token_ids: TokenIds | None = TokenIds(self._found) if options.token_ids else None
         self._changes = node.pool.changes = BlockChanges(self._wake)
         node.kv_event_stats = self.stats
@@ -148,13 +159,14 @@ class KvEventPublisher:
     def _resend(self) -> None:
         """Publish that all blocks were cleared, and begin to publish the cached blocks."""
         self._changes.clear()
+        self._published.clear()
         for model in self._models:
             self._publish(model, [self._encoder.cleared()])
         self._begun.update(self._models)
-        self._resent = iter(_ancestors_first(self._node))
+        self._review = iter(_ancestors_first(self._node))
 
     def _flush(self) -> None:
-        """Publish the changes since the last call, and some of the blocks that are to be published again."""
+        """Publish what changed since the last call, and review some of the cached blocks."""
         self._scheduled = False
         if self._changes.lost_blocks:
             lost = self._changes.clear()
@@ -162,35 +174,69 @@ class KvEventPublisher:
             for stream in self._streams:
                 stream.skip(lost)
             self._resend()
+        self._notice_spaces()
+        came, self._tokens_came = self._tokens_came, {}
+        changed = {model: dict(keys) for model, keys in came.items()}
+        reviewed: list[Block] = []
+        if self._review is not None:
+            reviewed += islice(self._review, REVIEWED_AT_ONCE)
+            if len(reviewed) < REVIEWED_AT_ONCE:
+                self._review = None
+        for block in chain(self._changes.take(MAX_BLOCKS_AT_ONCE), reviewed):
+            space = self._space(block.space)
+            if space is not None:
+                changed.setdefault(space.model, {})[block.key] = None
         batches: dict[str, _Batch] = {}
-        for stored, blocks in self._changes.take(MAX_BLOCKS_AT_ONCE):
-            if stored:
-                self._store(batches, blocks)
-            else:
-                self._remove(batches, blocks)
-        if self._resent is not None:
-            again = [block for _, block in zip(range(RESENT_AT_ONCE), self._resent, strict=False)]
-            self._store(batches, [block for block in again if _is_cached(block)])
-            if len(again) < RESENT_AT_ONCE:
-                self._resent = None
+        for model, keys in changed.items():
+            self._compare(batches, model, keys, came.get(model, ()))
         for model, waiting in batches.items():
             self._publish(model, waiting.events)
-        if self._changes.blocks or self._resent is not None:
+        if self._changes.blocks or self._review is not None:
             self._wake()
 
-    def _found(self, block: Block) -> None:
-        """Publish a block again whose tokens were unknown when it was published."""
-        if _is_cached(block):
-            self._changes.stored([block])
+    def _notice_spaces(self) -> None:
+        """Review all cached blocks if a model has more or fewer spaces than when its blocks were compared last: a chunk
+        may be whole no longer, or at last."""
+        spaces = self._node.pool.spaces
+        if spaces.version == self._version:
+            return
+        self._version = spaces.version
+        for model, (numbers, _) in list(self._variants.items()):
+            if numbers != spaces.of_model(model):
+                del self._variants[model]
+                self._review = iter(_ancestors_first(self._node))
+
+    def _found(self, key: bytes, models: Iterable[str]) -> None:
+        """Publish a block again that was published without its tokens, which have become known."""
+        for model in models:
+            self._tokens_came.setdefault(model, {})[key] = None
+        self._wake()
 
     # ---- what
 
-    def _store(self, batches: dict[str, _Batch], blocks: Sequence[Block]) -> None:
+    def _compare(
+        self, batches: dict[str, _Batch], model: str, keys: Collection[bytes], came: Collection[bytes]
+    ) -> None:
+        """Publish for which of these keys the pool differs from what was published. Blocks in `came` are withdrawn and
+        published again."""
+        published = self._published.setdefault(model, {})
+        whole = self._whole(model, keys)
+        gone = [key for key in keys if key in published and (key not in whole or key in came)]
+        self._remove(batches, model, published, gone)
+        self._store(batches, published, [whole[key] for key in keys if key in whole and key not in published])
+        if not published:
+            del self._published[model]
+
+    def _store(self, batches: dict[str, _Batch], published: dict[bytes, _Space], blocks: Sequence[Block]) -> None:
         run: _Run | None = None
-        for block, space in self._publishable(blocks):
+        for block in blocks:
+            space = self._space(block.space)
+            if space is None:
+                continue
+            published[block.key] = space
             tokens = b"" if self.token_ids is None else self.token_ids.get(block.key)
             if self.token_ids is not None and not tokens:
-                self.token_ids.want(block.key, block)
+                self.token_ids.want(block.key, space.model)
             if (
                 run is not None
                 and run.space is space
@@ -219,22 +265,19 @@ class KvEventPublisher:
         )
         self._add(batches, run.space.model, event, len(run.tokens))
 
-    def _remove(self, batches: dict[str, _Batch], blocks: Sequence[Block]) -> None:
+    def _remove(
+        self, batches: dict[str, _Batch], model: str, published: dict[bytes, _Space], keys: Sequence[bytes]
+    ) -> None:
         if self.token_ids is not None:
-            for block in blocks:
-                self.token_ids.forget(block.key)
-        removed: dict[str, dict[int, None]] = {}
-        """Hashes by model, each once, although every space of a model had the block."""
-        for number, own in groupby(blocks, key=lambda block: block.space):
-            space = self._space(number)
-            if space is not None:
-                hashes = block_hashes([block.key for block in own], space.parts)
-                removed.setdefault(space.model, {}).update(dict.fromkeys(hashes))
-        for model, unique in removed.items():
-            hashes = list(unique)
+            for key in keys:
+                self.token_ids.forget(key, model)
+        for parts, same in groupby(keys, key=lambda key: published[key].parts):
+            hashes = block_hashes(list(same), parts)
             for at in range(0, len(hashes), MAX_BLOCKS_PER_BATCH):
                 part = hashes[at : at + MAX_BLOCKS_PER_BATCH]
                 self._add(batches, model, self._encoder.removed(part), len(part))
+        for key in keys:
+            del published[key]
 
     def _add(self, batches: dict[str, _Batch], model: str, event: Event, blocks: int) -> None:
         waiting = batches.setdefault(model, _Batch())
@@ -254,38 +297,30 @@ class KvEventPublisher:
             for stream in self._streams:
                 stream.send(topic, head, len(events))
 
-    def _publishable(self, blocks: Sequence[Block]) -> Iterator[tuple[Block, _Space]]:
-        """Yield, in order, the blocks that are cached for every rank and stage with a space on this node."""
-        for number, own in groupby(blocks, key=lambda block: block.space):
-            space = self._space(number)
-            if space is None:
-                continue
-            for block in self._everywhere(number, list(own)):
-                yield block, space
-
-    def _everywhere(self, number: int, blocks: Sequence[Block]) -> Sequence[Block]:
-        pool = self._node.pool
-        space = pool.spaces.by_number.get(number)
-        if space is None:
-            return ()  # the space is gone, and its blocks with it
-        if space.world_size == 1 and not space.pipeline_stage and len(pool.spaces.of_model(space.model)) == 1:
-            return blocks
-        same = leading(space)
-        others = [
-            each
-            for each in pool.spaces.of_model(space.model)
-            if each != number and leading(other := pool.spaces.by_number[each]) == same and not other.kv_group
-        ]
-        others.sort(key=lambda each: each != self._missed_in)
-        for each in others:
-            if not blocks:
-                break
-            found = pool.table.find(pack_keys([block.key for block in blocks]), each)
-            here = [block for block, other in zip(blocks, found, strict=True) if other and _is_cached(other)]
-            if len(here) < len(blocks):
-                self._missed_in = each
-            blocks = here
-        return [block for block in blocks if _is_cached(block)] if others else blocks
+    def _whole(self, model: str, keys: Iterable[bytes]) -> dict[bytes, Block]:
+        """Return one cached block of each of these keys that is cached for every rank and stage of an engine."""
+        known = self._variants.get(model)
+        if known is None:
+            spaces = self._node.pool.spaces
+            numbers = list(spaces.of_model(model))
+            known = numbers, variants_of({number: spaces.by_number[number] for number in numbers})
+            if numbers:
+                self._variants[model] = known
+        table = self._node.pool.table
+        whole: dict[bytes, Block] = {}
+        for variant in known[1]:
+            left = {key: key for key in keys if key not in whole}
+            first: dict[bytes, Block] = {}
+            for place in variant:
+                if not left:
+                    break
+                words = pack_keys(list(left))
+                found = (zip(left, table.find(words, number), strict=True) for number in place)
+                here = {key: block for key, block in chain(*found) if block is not None and _is_cached(block)}
+                first = first or here
+                left = {key: key for key in left if key in here}
+            whole.update((key, first[key]) for key in left)
+        return whole
 
     def _space(self, number: int) -> _Space | None:
         """Return the data that events of a space need; None if the space is not published or unknown."""
@@ -336,7 +371,7 @@ class KvEventPublisher:
 
     def close(self, *, released: bool) -> None:
         """Publish the remaining changes. `released` says whether the cache ends with this process."""
-        self._node.pool.changes = self._resent = None
+        self._node.pool.changes = self._review = None
         if self._began:
             while self._changes.blocks:
                 self._flush()
@@ -345,6 +380,32 @@ class KvEventPublisher:
                     self._publish(model, [self._encoder.cleared()])
         for stream in self._streams:
             stream.close()
+
+
+def variants_of(spaces: Mapping[int, Space]) -> list[Variant]:
+    """Return the variants that spaces of one model form; their numbers are the keys of `spaces`.
+
+    A layout whose spaces are of every rank and stage is a variant. The other layouts form one together, because the
+    stages of a pipeline have layouts of their own.
+    """
+    families: dict[tuple[str, str, int, str], dict[str, dict[tuple[int, int], int]]] = {}
+    for number, space in spaces.items():
+        if not space.kv_group:
+            family = families.setdefault((space.revision, space.dtype, space.world_size, space.gateway), {})
+            family.setdefault(space.layout, {})[space.pipeline_stage, space.rank] = number
+    variants: list[Variant] = []
+    for layouts in families.values():
+        places = {place for own in layouts.values() for place in own}
+        complete = [own for own in layouts.values() if len(own) == len(places)]
+        variants += [[[number] for number in own.values()] for own in complete]
+        stages: dict[tuple[int, int], list[int]] = {}
+        for own in layouts.values():
+            if len(own) < len(places):
+                for place, number in own.items():
+                    stages.setdefault(place, []).append(number)
+        if stages:
+            variants.append(list(stages.values()))
+    return variants
 
 
 def _is_cached(block: Block) -> bool:

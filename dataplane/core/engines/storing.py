@@ -339,7 +339,7 @@ class StoreService:
         published = [reservation.writing.pop(at) for at in slots]
         self._pool.table.publish(published, checksums, now)
         if self._pool.changes is not None:
-            self._pool.changes.stored(published)
+            self._pool.changes.changed(published)
         self._line_up(reservation, dict(zip(slots, published, strict=True)), now)
         if reservation.from_tier:
             self._drop(engine, reservation, now)

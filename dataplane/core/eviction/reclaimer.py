@@ -179,7 +179,7 @@ class Reclaimer:
             if slot_request is None or not slot_request.take(block.slot):
                 self._slabs.give(block.slot)
         if self._pool.changes is not None:
-            self._pool.changes.removed(going)
+            self._pool.changes.changed(going)
         if self._pool.tiers is not None:
             self._pool.tiers.removed(going, now)
         usage = self._pool.usage

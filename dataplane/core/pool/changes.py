@@ -1,10 +1,10 @@
-"""Changes of the cached blocks, in order, for a publisher: blocks that became READY, and READY blocks that were
-removed."""
+"""Blocks that became READY, and READY blocks that were removed, in order, for a publisher that compares their keys with
+the pool."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dataplane.core.blocks.blocks import Block
 
@@ -18,19 +18,15 @@ class BlockChanges:
         """`wake` is called when the first change is recorded after the record was empty."""
         self._wake = wake
         self._max_blocks = max_blocks
-        self._waiting: deque[tuple[bool, Sequence[Block]]] = deque()
+        self._waiting: deque[Sequence[Block]] = deque()
+        self._spaces = 0
         self.blocks = 0
         """Number of blocks that wait to be taken."""
         self.lost_blocks = 0
         """Number of blocks whose changes were discarded because the record was full, since `clear`."""
 
-    def stored(self, blocks: Sequence[Block]) -> None:
-        self._add(True, blocks)
-
-    def removed(self, blocks: Sequence[Block]) -> None:
-        self._add(False, blocks)
-
-    def _add(self, stored: bool, blocks: Sequence[Block]) -> None:
+    def changed(self, blocks: Sequence[Block]) -> None:
+        """Record blocks that were stored or removed."""
         if not blocks:
             return
         if not self.blocks and not self.lost_blocks:
@@ -38,21 +34,25 @@ class BlockChanges:
         if self.lost_blocks or self.blocks + len(blocks) > self._max_blocks:
             self.lost_blocks += len(blocks)
             return
-        self._waiting.append((stored, blocks))
+        self._waiting.append(blocks)
         self.blocks += len(blocks)
 
-    def take(self, most: int) -> list[tuple[bool, Sequence[Block]]]:
-        """Return the oldest changes, at most `most` blocks, as (whether the blocks were stored, blocks)."""
-        taken: list[tuple[bool, Sequence[Block]]] = []
+    def spaces(self, version: int) -> None:
+        """Wake the publisher if the version of the spaces is another one than at the last call."""
+        if version != self._spaces:
+            self._spaces = version
+            self._wake()
+
+    def take(self, most: int) -> Iterator[Block]:
+        """Yield the oldest changes, at most `most` blocks."""
         while self._waiting and most > 0:
-            stored, blocks = self._waiting.popleft()
+            blocks = self._waiting.popleft()
             if len(blocks) > most:
-                self._waiting.appendleft((stored, blocks[most:]))
+                self._waiting.appendleft(blocks[most:])
                 blocks = blocks[:most]
-            taken.append((stored, blocks))
             most -= len(blocks)
             self.blocks -= len(blocks)
-        return taken
+            yield from blocks
 
     def clear(self) -> int:
         """Discard all changes and return the number of blocks in them, including those that were lost before."""

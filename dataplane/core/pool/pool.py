@@ -304,7 +304,7 @@ class Pool:
             self.order.move(block, None, 0.0)
             self.dead[block] = reason
         if self.changes is not None:
-            self.changes.removed(gone)
+            self.changes.changed(gone)
         return len(gone)
 
     def reap(self, now: float) -> int:
