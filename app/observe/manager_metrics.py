@@ -79,7 +79,8 @@ AUTH_FAILURES = counter(
 )
 CONNECTIONS_ENDED = counter(
     "larder_http_connections_ended",
-    "Connections that were refused (all: too many) or closed (slow_head, slow_body).",
+    "Connections that were refused (all: too many; address: too many of one) or closed (heads: too many bytes of "
+    "incomplete ones; slow_head, slow_body).",
     ("reason",),
 )
 AUDIT_SUPPRESSED = counter(

@@ -8,9 +8,10 @@ from tests.app.plane import WAIT_S, Plane
 
 
 @asynccontextmanager
-async def connected(plane: Plane) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection that is closed at the end; what comes in between has a minute."""
-    reader, writer = await asyncio.open_connection(plane.http.base_url.host, plane.http.base_url.port)
+async def connected(plane: Plane, source: str = "") -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection that is closed at the end; what comes in between has a minute. `source` is its own address."""
+    where = plane.http.base_url
+    reader, writer = await asyncio.open_connection(where.host, where.port, local_addr=(source, 0) if source else None)
     try:
         async with asyncio.timeout(WAIT_S):
             yield reader, writer

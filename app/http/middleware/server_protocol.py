@@ -2,8 +2,8 @@
 uvicorn would answer plain text, or read without limit.
 
 The server closes a connection whose request does not arrive in time, because the connection holds a descriptor and the
-received part of the body holds memory. It waits for the answer to a complete request without a time limit. Limits per
-client are for the proxy in front.
+received part of the request holds memory. It waits for the answer to a complete request without a time limit, and
+releases the request with its answer. No address gets more than half of the connections.
 """
 
 import re
@@ -14,12 +14,18 @@ from uuid import uuid4
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.http.middleware.connections import ConnectionCounts, most_connections
+from app.http.middleware.connections import ConnectionCounts
 from app.http.problems import MEDIA_TYPE, encode, problem
 from dataplane.base.units import format_size
 
 MAX_HEAD_BYTES = 64 * 1024
 """Bytes of the path, the query and the headers together."""
+MAX_HEADERS = 100
+"""Header and trailer fields of a request. Each takes some 200 bytes, however short it is."""
+MAX_WAITING = 8
+"""Requests that a connection may send ahead of answers."""
+MAX_UNFINISHED_BYTES = 64 * 1024 * 1024
+"""Bytes of the incomplete heads of all connections together."""
 HEAD_S = 10.0
 """Seconds in which the head of a request must arrive, counted from the connection or from the first byte of the
 head."""
@@ -31,6 +37,12 @@ one first, it could do so while the next request arrives, and the proxy would an
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)([^#]*)(?:#.*)?", re.IGNORECASE | re.DOTALL)
 """The absolute form of a request target (RFC 9112 §3.2.2): the authority, then the path and the query."""
 _TOO_LARGE = ("head-too-large", f"expected at most {format_size(MAX_HEAD_BYTES)} beside the body")
+_TOO_MANY_HEADERS = ("head-too-large", f"expected at most {MAX_HEADERS} header fields")
+_TOO_MANY_HEADS = (
+    "too-many-connections",
+    f"expected at most {format_size(MAX_UNFINISHED_BYTES)} of incomplete requests at once; try again later",
+)
+_TOO_MANY_WAITING = ("malformed", f"expected at most {MAX_WAITING} requests ahead of their answers")
 
 
 class RequestRefused(Exception):
@@ -47,34 +59,49 @@ class ProblemProtocol(HttpToolsProtocol):
     _problem = ("malformed", "the bytes are not an HTTP request")
     """Code and detail of the answer to bytes that the parser does not take."""
     _in_head = True
+    _fields = 0
+    """Header and trailer fields of the request that is read."""
+    _unfinished_bytes = 0
+    """Bytes of an incomplete head that the connection holds, as of the last data."""
     _unparsed_bytes = 0
     """Bytes since the parser last reported a whole head, a part of a body or an end: it reports a header or a trailer
     only when complete."""
     _timer: TimerHandle | None = None
+    _address: str | None = None
+    """Address with which the connection is counted."""
     _answering: Any = None
     """The request that is answered now; `cycle` is the last one that arrived on the connection."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.timeout_keep_alive = IDLE_S
-        most = most_connections()
-        if len(self.connections) <= most:
+        address = self.client[0] if self.client else ""
+        expected = self._counts.refuse(address, len(self.connections))
+        if expected is None:
+            self._address = address
             self._expect(HEAD_S)
             return
-        self._counts.ended["all"] += 1
         self.connections.discard(self)
-        self._answer(
-            "too-many-connections",
-            f"expected at most {most} connections at once; try again later",
-            "retry-after: 1\r\n",
-        )
+        self._answer("too-many-connections", f"{expected}; try again later", "retry-after: 1\r\n")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
+        self._count_unfinished(0)
+        if self._address is not None:
+            self._counts.closed(self._address)
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True  # uvicorn tells only the last request
             self._answering.message_event.set()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # after an error, uvicorn's timer would keep the last request for its time
+        self.pipeline.clear()
+
+    def on_response_complete(self) -> None:
+        answered = self._answering
+        if self.scope is answered.scope:
+            self.scope, self.headers, self.url = {}, [], b""  # type: ignore[typeddict-item]
+        answered.scope, answered.body = {}, bytearray()  # an idle connection keeps them
+        super().on_response_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answering = cycle
@@ -106,6 +133,13 @@ class ProblemProtocol(HttpToolsProtocol):
         else:
             self._answer("body-too-slow", f"expected the body within {BODY_S:g} s")
 
+    def _count_unfinished(self, nbytes: int) -> bool:
+        """Set the bytes of the incomplete head that the connection holds. Return whether all connections together
+        may hold as many."""
+        more, self._unfinished_bytes = nbytes - self._unfinished_bytes, nbytes
+        self._counts.unfinished_bytes += more
+        return more <= 0 or self._counts.unfinished_bytes <= MAX_UNFINISHED_BYTES
+
     def _is_idle(self) -> bool:
         """Return whether there is no request to answer."""
         cycle: Any = self.cycle
@@ -114,8 +148,13 @@ class ProblemProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._unparsed_bytes += len(data)
         super().data_received(data)
+        allowed = self._count_unfinished(self._unparsed_bytes)
         if self.transport.is_closing():
             self._expect_nothing()
+        elif not allowed:
+            self._counts.ended["heads"] += 1
+            self._problem = _TOO_MANY_HEADS
+            self.send_400_response("")
         elif self._unparsed_bytes > MAX_HEAD_BYTES:
             self._problem = _TOO_LARGE
             self.send_400_response("")
@@ -123,11 +162,16 @@ class ProblemProtocol(HttpToolsProtocol):
             self._expect(HEAD_S)  # uvicorn's own timer ends with any byte, even if no request begins
 
     def on_message_begin(self) -> None:
-        self._in_head = True
+        if len(self.pipeline) >= MAX_WAITING:
+            self._refuse(*_TOO_MANY_WAITING)
+        self._in_head, self._fields = True, 0
         self._expect(HEAD_S, "slow_head")  # counted from the first byte: further bytes do not extend it
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > MAX_HEADERS:
+            self._refuse(*_TOO_MANY_HEADERS)
         if self._in_head:  # a field of the trailer section may be discarded (RFC 9110 §6.5.1)
             super().on_header(name, value)
 

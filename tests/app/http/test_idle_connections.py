@@ -1,14 +1,19 @@
 """Idle connections end, and are never so many that other clients get none."""
 
 import asyncio
+import gc
 import resource
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from socket import SO_LINGER, SOL_SOCKET
+from struct import pack
 
 import httpx
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.http.middleware import connections, server_protocol
+from tests.app.manager import until
 from tests.app.plane import Plane, serving, settings_in
 from tests.app.raw import answered, connected
 
@@ -76,14 +81,21 @@ async def test_an_answer_that_takes_long_is_left_alone(socket_dir: Path, monkeyp
         await reader.readuntil(b"acme")
 
 
+@pytest.mark.parametrize(
+    ("reason", "most", "sources"),
+    [("all", 2, ["127.0.0.2", "127.0.0.3", "127.0.0.4"]), ("address", 4, ["127.0.0.2"] * 3)],
+)
 async def test_one_connection_too_many_is_refused_and_the_next_after_it_is_served(
-    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch, reason: str, most: int, sources: list[str]
 ) -> None:
     async with serving(settings_in(socket_dir)) as plane:
-        monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
-        async with connected(plane), connected(plane), connected(plane) as (reader, _):
+        monkeypatch.setattr(connections, "MAX_CONNECTIONS", most)
+        async with AsyncExitStack() as opened:
+            for source in sources:
+                reader, _ = await opened.enter_async_context(connected(plane, source))
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n"), answer
+        assert plane.app.parts.connections.ended[reason] >= 1
         assert b"\r\nretry-after: 1\r\n" in answer
         assert b"urn:larder:problem:too-many-connections" in answer
         async with asyncio.timeout(60):
@@ -111,6 +123,63 @@ async def test_a_body_that_trickles_is_given_up_with_a_problem_and_counted(
                 await ended
         metrics = (await plane.http.get("/metrics")).text
         assert 'larder_http_connections_ended_total{reason="slow_body"} 2.0' in metrics
+
+
+async def test_incomplete_heads_of_all_connections_have_a_bound(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_protocol, "MAX_UNFINISHED_BYTES", 10_000)
+    async with serving(settings_in(socket_dir)) as plane:
+        counts = plane.app.parts.connections
+        part = HEAD + b"X: " + b"x" * 6000
+        async with connected(plane) as (_, first), connected(plane) as (reader, second):
+            first.write(part)
+            await until(lambda: counts.unfinished_bytes == len(part))
+            second.write(part)
+            assert b"urn:larder:problem:too-many-connections" in await reader.read()
+            await until(lambda: counts.unfinished_bytes == len(part))
+            first.write(b"\r\n\r\n")
+            await until(lambda: counts.unfinished_bytes == 0)
+        assert counts.ended["heads"] == 1
+
+
+@pytest.mark.parametrize("end", ["reset", "closed", "idle"])
+async def test_an_answered_request_is_released_however_its_connection_ends(socket_dir: Path, end: str) -> None:
+    request = HEAD + b"".join(b"x-%d: 1\r\n" % number for number in range(80)) + b"Content-Length: 5\r\n\r\nabcde"
+    async with serving(settings_in(socket_dir)) as plane:
+        async with AsyncExitStack() as opened:
+            for _ in range(5):
+                reader, writer = await opened.enter_async_context(connected(plane))
+                writer.write(request)
+                await reader.readuntil(b"}")
+                if end == "reset":
+                    writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))
+                if end != "idle":
+                    writer.close()
+            await until(lambda: kept_fields() == 0)
+        counts = plane.app.parts.connections
+        await until(lambda: sum(counts.of_address.values()) <= 1)  # that of the client of the plane
+
+
+def kept_fields() -> int:
+    """Return the header fields and bytes of bodies that requests and connections keep."""
+    gc.collect()
+    objects = gc.get_objects()
+    requests = [each for each in objects if type(each) is RequestResponseCycle]
+    idle = [each for each in objects if isinstance(each, server_protocol.ProblemProtocol)]
+    kept = sum(len(list(each.scope.get("headers", ()))) + len(each.body) for each in requests)
+    return kept + sum(len(each.headers or ()) for each in idle)
+
+
+async def test_a_closed_connection_leaves_no_request_behind(socket_dir: Path) -> None:
+    """The timer of an idle connection, and requests that wait behind a stream."""
+    async with serving(settings_in(socket_dir)) as plane:
+        for behind in range(server_protocol.MAX_WAITING + 1):
+            async with connected(plane) as (reader, writer):
+                writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n" + (HEAD + b"\r\n") * behind)
+                await reader.readuntil(b"\r\n\r\n")
+                writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))
+        await until(lambda: kept_fields() == 0)
 
 
 def test_connections_leave_descriptors_for_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:

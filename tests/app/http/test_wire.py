@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.http.middleware.server_protocol import MAX_HEAD_BYTES
+from app.http.middleware.server_protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_WAITING
 from app.services.base.throttle import BURST
 from tests.app.callers import ADMIN, guarding
 from tests.app.plane import WAIT_S, Plane, serving, settings_in
@@ -100,11 +100,36 @@ async def test_an_address_in_a_trailer_buys_no_more_attempts(socket_dir: Path) -
 
 
 async def test_trailers_are_bounded(alone: Plane) -> None:
-    many = b"".join(b"a%05d: b\r\n" % at for at in range(MAX_HEAD_BYTES // 11 + 1))
-    for trailer in (many, b"a: " + b"b" * MAX_HEAD_BYTES, b"b" * (MAX_HEAD_BYTES + 1)):
+    for trailer in (b"a: " + b"b" * MAX_HEAD_BYTES, b"b" * (MAX_HEAD_BYTES + 1)):
         pieces = [trailer[at : at + 32_768] for at in range(0, len(trailer), 32_768)]
         answer = await answered(alone, CHUNKED_PUT % b"a", b"1\r\n{\r\n0\r\n", *pieces)
         assert status_of(answer) == 431, answer
+
+
+@pytest.mark.parametrize("in_trailer", [False, True])
+async def test_the_number_of_fields_is_bounded_however_short_they_are(alone: Plane, in_trailer: bool) -> None:
+    def parts(fields: int) -> tuple[bytes, ...]:
+        short = [b"a:"] * (fields - (CHUNKED_PUT.count(b"\r\n") - 2))
+        if in_trailer:
+            return with_trailers(b"fields", *short)
+        head, body = with_trailers(b"fields")
+        return head[:-2] + b"".join(each + b"\r\n" for each in short) + b"\r\n", body
+
+    assert status_of(await answered(alone, *parts(MAX_HEADERS))) == 201
+    answer = await answered(alone, *parts(MAX_HEADERS + 1))
+    assert status_of(answer) == 431
+    assert b"expected at most 100 header fields" in answer
+
+
+async def test_requests_ahead_of_their_answers_are_bounded(alone: Plane) -> None:
+    """A stream is answered for as long as its client wants, and a part of the next request does not end it."""
+    stream = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    one = get("/healthz", "localhost").replace(b"Connection: close\r\n", b"")
+    assert await answered(alone, stream + one * (MAX_WAITING + 1)) == b""
+    async with connected(alone) as (reader, writer):
+        writer.write(stream + one * MAX_WAITING)
+        await reader.readuntil(b"\r\n\r\n")
+    assert (await answered(alone, one * MAX_WAITING + get("/healthz", "localhost"))).count(b"200 OK") == MAX_WAITING + 1
 
 
 async def test_an_invalid_host_is_refused(alone: Plane) -> None:
