@@ -15,7 +15,7 @@ import msgspec
 
 from dataplane.base import settings as shared
 from dataplane.base.secret_file import SecretFileExposed, read_secret
-from dataplane.base.settings import Common, SettingsError, read
+from dataplane.base.settings import Common, Secret, SettingsError, read
 from dataplane.protocol.join import MAX_ADDRESSES, WILDCARD_HOSTS, host_of, url_fault
 
 ADMIN_TOKEN_CHARACTERS = 32
@@ -36,7 +36,7 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     auth: Literal["auto", "required"] = "auto"
     """`auto`: requests to a loopback address need no token until one exists; `required`: every request needs a
     token."""
-    admin_token: str = ""
+    admin_token: Secret = ""
     """A token of at least 32 characters that always has the role admin; prefer `admin_token_file`. Never stored."""
     admin_token_file: str = ""
     """File that contains the admin token."""
@@ -185,16 +185,20 @@ def _check(common: Common, app: AppSettings) -> None:
     proxies(app)
     join_addresses(app)
     if app.join_url and not app.join_url.startswith(("tcp://", "ipc://")):
-        raise SettingsError(f"app.join_url: expected an endpoint such as tcp://0.0.0.0:8471, got {app.join_url[:80]!r}")
+        raise SettingsError(f"app.join_url: expected an endpoint such as tcp://0.0.0.0:8471, got {app.join_url!r}")
 
 
 def _check_prometheus_url(url: str) -> None:
     """Raises SettingsError."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an invalid port or IPv6 address
+        is_address = False
+    if not is_address or "@" in url or parts.query or parts.fragment:
         raise SettingsError(
             "app.prometheus_url: expected a URL such as http://127.0.0.1:9090, without a password and a query, got "
-            f"{url.rpartition('@')[2][:80]!r}"
+            f"{url!r}"
         )
 
 
@@ -231,10 +235,7 @@ def _check_admin_token(name: str, token: str) -> None:
 
 def without_secrets(settings: Settings) -> Settings:
     """Return a copy for display, with secrets replaced."""
-    app = settings.app
-    if app.admin_token:
-        app = msgspec.structs.replace(app, admin_token="(set)")
-    return msgspec.structs.replace(settings, common=shared.without_secrets(settings.common), app=app)
+    return Settings(common=shared.without_secrets(settings.common), app=shared.without_secrets(settings.app))
 
 
 def requires_token(settings: Settings) -> bool:

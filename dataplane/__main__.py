@@ -23,7 +23,7 @@ def _print_config(settings: DataPlaneSettings) -> None:
     document = {
         **msgspec.structs.asdict(without_secrets(settings.common)),
         "dataplane": {
-            **msgspec.structs.asdict(settings.table),
+            **msgspec.structs.asdict(without_secrets(settings.table)),
             "lmcache_shm_name": settings.lmcache_shm_name,  # its default depends on the host and the state directory
         },
     }

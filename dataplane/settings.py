@@ -315,7 +315,7 @@ def _check(settings: DataPlaneSettings) -> None:
     for entry in table.tier_secrets:
         if not allowed_secrets.is_entry(entry):
             raise SettingsError(
-                f"dataplane.tier_secrets: expected env:NAME or file:/path, with or without * at the end, got {entry!r}"
+                "dataplane.tier_secrets: expected names, env:NAME or file:/path, with or without * at the end"
             )
     if fault := label_rules.fault(table.labels):
         raise SettingsError(f"dataplane.labels: {fault}")

@@ -17,11 +17,11 @@ from dataplane.base.settings import (
     TOKEN_VARIABLE,
     URL_VARIABLE,
     Common,
+    Secret,
+    SecretUrl,
 )
 from dataplane.settings import DataPlaneTable
 
-SECRETS = frozenset({"database_url", "app.admin_token"})
-"""Never printed, nor written to a log."""
 TABLES: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
     ("", "Shared by both planes, at the top of the file", Common),
     ("app", "`[app]`: the management plane", AppSettings),
@@ -75,7 +75,7 @@ def page(note: str) -> str:
             full = f"{section}.{field.name}" if section else field.name
             variable = PREFIX + full.replace(".", "__").upper()
             means = described[field.name].replace("|", "\\|")
-            secret = " **Secret.**" if full in SECRETS else ""
+            secret = " **Secret.**" if field.type in (Secret, SecretUrl) else ""
             lines.append(f"| `{field.name}` | `{variable}` | {_default(field)} | {means}{secret} |")
     return "\n".join(lines) + "\n"
 

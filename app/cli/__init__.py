@@ -9,6 +9,7 @@ import click
 
 from app import __version__
 from app.cli.support import exit_codes
+from dataplane.base.redaction import redacted
 from dataplane.base.visible import plain
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -141,10 +142,10 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = plain(error.message, lines=True)  # type: ignore[misc]  # a copy would lose its class
+            error.message = redacted(plain(error.message, lines=True))  # type: ignore[misc]  # a copy would lose its class
             raise
         except _failures() as error:
-            raise click.ClickException(plain(str(error), lines=True)) from None
+            raise click.ClickException(redacted(plain(str(error), lines=True))) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _COMMANDS))

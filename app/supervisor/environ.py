@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from dataplane.base import allowed_secrets
+from dataplane.base.redaction import redacted
 from dataplane.base.settings import (
     CONFIG_VARIABLE,
     PREFIX,
@@ -33,8 +34,6 @@ _SECRET = re.compile(
 )
 _COLLECTOR_HEADERS = frozenset({"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"})
 """The collector's credentials, without which it would accept the spans of one plane only."""
-_LOGIN = re.compile(r"://[^/?#\s]*@")
-"""A URL with credentials."""
 
 
 def environ_of(environ: Mapping[str, str], common: Common | None = None) -> dict[str, str]:
@@ -66,4 +65,4 @@ def _is_its(name: str, value: str) -> bool:
         its = shared or name.startswith((_OWN, *TEST_VARIABLES)) or name == CONFIG_VARIABLE
         return its and name not in _NOT_ITS
     known = _INHERITED.fullmatch(name) is not None and (_SECRET.search(name) is None or name in _COLLECTOR_HEADERS)
-    return known and _LOGIN.search(value) is None
+    return known and redacted(value) == value

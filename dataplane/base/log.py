@@ -20,6 +20,7 @@ import structlog
 
 from dataplane.base import tracing
 from dataplane.base.log_writer import LogWriter
+from dataplane.base.redaction import redacted
 from dataplane.base.visible import plain
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -39,7 +40,6 @@ _SECRET = re.compile(
     r"(^|_)(password|passwd|passphrase|secret|token|authorization|cookie|credentials?|(api|access|private|secret)_?key)$",
     re.IGNORECASE,
 )
-_LOGIN = re.compile(r"://[^/?#\s@]*@")
 REDACTED = "<redacted>"
 
 
@@ -185,8 +185,7 @@ def _value(name: str, value: Any, depth: int) -> Any:
     if _SECRET.search(name) is not None and value not in ("", b""):
         return REDACTED
     if isinstance(value, str):
-        if "://" in value:
-            value = _LOGIN.sub(f"://{REDACTED}@", value)
+        value = redacted(value)
         most = MAX_TRACEBACK_CHARACTERS if name == "exception" else MAX_CHARACTERS
         return value if len(value) <= most else f"{value[:most]}… <{len(value)} characters>"
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -211,4 +210,4 @@ def _seen(_logger: Any, _method: str, line: Line) -> Line:
 def _traceback(out: TextIO, exc_info: Any) -> None:
     text = io.StringIO()
     structlog.dev.plain_traceback(text, exc_info)
-    out.write(plain(text.getvalue(), lines=True))
+    out.write(redacted(plain(text.getvalue(), lines=True)))

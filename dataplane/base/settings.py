@@ -7,15 +7,15 @@ unknown name is an error, because otherwise a typing mistake would silently sele
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_origin
 
 import msgspec
 
 from dataplane.base.field_errors import described
+from dataplane.base.redaction import redacted, without_password
 from dataplane.base.units import parse_size
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -38,8 +38,17 @@ TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
 DEFAULT_LMCACHE_PORT = 5555
 
 
+Secret = Annotated[str, msgspec.Meta(extra={"secret": True})]
+"""A setting that is never shown."""
+SecretUrl = Annotated[str, msgspec.Meta(extra={"secret_url": True})]
+"""A URL that is shown without its password."""
+
+
 class SettingsError(Exception):
-    """An invalid setting: the message names the setting, its source and the expected value."""
+    """An invalid setting: the message names the setting, its source and the expected value, but no secret."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redacted(message))
 
 
 class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +66,7 @@ class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     """ZeroMQ endpoint of the events; default ipc under the state directory."""
     kv_events_url: str = ""
     """ZeroMQ endpoint of the KV events for routers; default none."""
-    database_url: str = ""
+    database_url: SecretUrl = ""
     """SQLAlchemy URL; default SQLite under the state directory."""
     state_dir: str = ""
     """State directory; default `~/.local/state/larder`."""
@@ -69,8 +78,6 @@ class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 
 
 _SIZE_SUFFIX = "_bytes"
-_SECRET_PARAMETER = re.compile("pass|secret|token|key", re.IGNORECASE)
-"""Names of parameters in a URL's query that may be secret."""
 
 
 def read(
@@ -156,25 +163,22 @@ def to_environ(common: Common) -> dict[str, str]:
     }
 
 
-def without_password(url: str) -> str:
-    """Return a URL for display and logs, with every part that may be a password replaced by three stars."""
-    base, mark, query = url.partition("?")
-    scheme, slashes, rest = base.partition("://")
-    if not slashes:  # not a URL, so any part of it may be secret
-        return "***" if url else ""
-    user, at, host = rest.rpartition("@")
-    name, colon, _ = user.partition(":")
-    pairs = [
-        f"{key}{equals}***" if _SECRET_PARAMETER.search(key) else f"{key}{equals}{value}"
-        for key, equals, value in (pair.partition("=") for pair in query.split("&"))
-    ]
-    hidden = f"{name}{colon}{'***' if colon else ''}"
-    return f"{scheme}://{hidden}{at}{host}{mark}{'&'.join(pairs)}"
+def without_secrets(settings: T) -> T:
+    """Return settings for display: without secrets, and without the logins of URLs."""
+    return msgspec.structs.replace(
+        settings,
+        **{
+            field.name: _shown(field.type, value)
+            for field in msgspec.structs.fields(settings)
+            if isinstance(value := getattr(settings, field.name), str)
+        },
+    )
 
 
-def without_secrets(common: Common) -> Common:
-    """Return the settings for display, without secrets."""
-    return msgspec.structs.replace(common, database_url=without_password(common.database_url))
+def _shown(kind: Any, value: str) -> str:
+    if kind == Secret:
+        return "(set)" if value else ""
+    return without_password(value) if kind == SecretUrl else redacted(value)
 
 
 def default_pool_bytes(free_bytes: int) -> int:

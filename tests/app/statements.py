@@ -16,8 +16,9 @@ _compiled: defaultdict[type[Any], LRUCache[Any, Any]] = defaultdict(lambda: LRUC
 _made = Engine.__init__
 
 
-def _make(engine: Engine, pool: Any, dialect: Any, url: Any, *others: Any, **named: Any) -> None:
-    _made(engine, pool, dialect, url, *others, **named)
+def _make(engine: Engine, pool: Any, dialect: Any, url: Any, hide_parameters: bool = False, **named: Any) -> None:
+    """SQLAlchemy reads the names of the positional parameters."""
+    _made(engine, pool, dialect, url, hide_parameters=hide_parameters, **named)
     if type(dialect) in SHARED:
         engine._compiled_cache = _compiled[type(dialect)]
 

@@ -18,7 +18,7 @@ _SECRET_WORDS = frozenset(
 )
 _KEYS_OF = frozenset(("access", "account", "api", "private", "secret", "shared", "service", "signing"))
 _LOCATIONS = frozenset(("file", "path", "directory"))
-_USER_INFO = re.compile(r"^[A-Za-z][\w+.-]*://[^/?#]*@")
+_USER_INFO = re.compile(r"^[A-Za-z][\w+.-]*://([^/?#]*|[^/?#:]*:.*)@")
 
 
 def faults(settings: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:

@@ -35,6 +35,7 @@ from app.store.base.sqlite import connect
 from app.store.base.sqlite_file import DatabaseFile, DirectReads, select_by_key
 from app.store.base.watch import DatabaseWatch, Kind
 from dataplane.base import tracing
+from dataplane.base.redaction import without_password
 from dataplane.base.settings import SettingsError
 
 BUSY_TIMEOUT_MS = 5_000
@@ -67,6 +68,8 @@ def full_url(given: str) -> sa.URL:
     if url.drivername not in _DRIVERS.values():
         raise SettingsError(f"database_url: Larder does not support {url.drivername}; {expected}")
     fault = _fault(url)
+    if not fault and given.count("@") > 1 and url.get_backend_name() != "sqlite":  # the rest would be taken for a host
+        fault = "expected one @, before the host: write any other one, as in a password, as %40"
     if fault:
         raise SettingsError(f"database_url: {fault}; {expected}")
     return url
@@ -80,7 +83,10 @@ def _fault(url: sa.URL) -> str:
         return "sslmode is not known to the driver: write ssl=require instead"
     if unknown:
         known = "none" if sqlite else f"those of {', '.join(_PARAMETERS)}"
-        return f"expected no parameters but {known}, got {', '.join(name[:40] for name in unknown)}"
+        got = ", ".join(name[:40] for name in unknown)
+        if "password" in url.query:  # they may be the rest of it
+            got = "others: write & in a password as %26"
+        return f"expected no parameters but {known}, got {got}"
     if (ssl := url.query.get("ssl")) is not None and ssl not in _SSL:
         return f"expected ssl to be one of {', '.join(_SSL)}"
     if url.port is not None and not 0 < url.port <= 65_535:
@@ -127,6 +133,8 @@ class Database:
     def __init__(self, given: str) -> None:
         """Create the engine. Raise SettingsError."""
         self.url = full_url(given)
+        self.shown = without_password(given)
+        """URL for display."""
         self.watch = DatabaseWatch()
         self.seconds = {operation: LatencyHistogram() for operation in ("read", "write", "commit")}
         """Durations of transactions, and of the commits of changes, whether they succeeded or not."""
@@ -136,7 +144,8 @@ class Database:
         try:
             self.engine = _engine(self.url, self._file)
         except (ArgumentError, TypeError, ValueError) as error:
-            raise SettingsError(f"database_url: the driver rejects it: {error}") from None
+            kind = type(error).__name__  # the message may contain a password
+            raise SettingsError(f"database_url: the driver rejects it ({kind})") from None
         _filter_log(self.engine)
         self.errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
         """What the driver and SQLAlchemy raise."""
@@ -262,7 +271,7 @@ class Database:
         if self.engine.dialect.name != "postgresql":
             return _engine(self.url, self._file)
         connect = {"timeout": CONNECT_TIMEOUT_S, **settings}
-        engine = create_async_engine(self.url, poolclass=sa.NullPool, connect_args=connect)
+        engine = create_async_engine(self.url, poolclass=sa.NullPool, connect_args=connect, hide_parameters=True)
         _filter_log(engine)
         return engine
 
@@ -334,6 +343,7 @@ def _engine(url: sa.URL, file: DatabaseFile) -> AsyncEngine:
             pool_size=8,
             max_overflow=8,
             pool_timeout=CONNECT_TIMEOUT_S,
+            hide_parameters=True,
             connect_args={
                 "timeout": CONNECT_TIMEOUT_S,
                 "command_timeout": COMMAND_TIMEOUT_S,
@@ -344,7 +354,7 @@ def _engine(url: sa.URL, file: DatabaseFile) -> AsyncEngine:
         sa.event.listen(engine.sync_engine, "do_connect", lambda *_: file.check_open())
         return engine
     # Last in, first out: each connection has a thread, and few threads cost less.
-    engine = create_async_engine(url, pool_size=8, max_overflow=8, pool_use_lifo=True)
+    engine = create_async_engine(url, pool_size=8, max_overflow=8, pool_use_lifo=True, hide_parameters=True)
 
     def on_do_connect(dialect: Any, _record: object, arguments: Any, named: Any) -> Any:
         file.check_open()

@@ -10,7 +10,7 @@ import click
 
 from app.cli.support.printing.terminal import say
 from app.settings import load
-from dataplane.base.settings import without_password
+from dataplane.base.redaction import without_password
 from dataplane.base.units import format_size
 
 

@@ -17,7 +17,8 @@ from app.cli.support.printing.terminal import Column, table
 from app.cli.support.resources.options import Output, output_option
 from app.settings import Settings, load
 from dataplane.base.child_command import module_command
-from dataplane.base.settings import URL_VARIABLE, SettingsError, without_password
+from dataplane.base.redaction import without_password
+from dataplane.base.settings import URL_VARIABLE, SettingsError
 from dataplane.base.units import format_size
 
 if TYPE_CHECKING:  # the real import takes as long as all the checks

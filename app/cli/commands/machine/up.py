@@ -320,14 +320,14 @@ async def _prepare(database: "Database") -> None:
         await migrate.upgrade(database)
     except migrate.NewerSchema as error:
         raise click.ClickException(
-            f"the database {database.engine.url} cannot be used: {error}; start that release, or restore a backup that "
+            f"the database {database.shown} cannot be used: {error}; start that release, or restore a backup that "
             "this one made"
         ) from None
     except (StoreUnavailable, DBAPIError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
         reason = cause.orig if isinstance(cause, DBAPIError) else cause or error
         raise click.ClickException(
-            f"the database {database.engine.url} cannot be used: {str(reason).strip()}; see LARDER_DATABASE_URL"
+            f"the database {database.shown} cannot be used: {str(reason).strip()}; see LARDER_DATABASE_URL"
         ) from None
 
 
