@@ -1,5 +1,6 @@
 """The `larder` command, also as `python -m app`."""
 
+import os
 import sys
 
 USAGE_EXIT_CODE = 2
@@ -8,6 +9,7 @@ USAGE_EXIT_CODE = 2
 
 def main() -> None:
     """Run the command line. If a package is missing, say which extra has it."""
+    os.umask(0o077)  # files, sockets and databases are of this user alone, whatever the caller's umask
     try:
         from app.cli import main as run
 

@@ -495,4 +495,5 @@ def _summary(counts: dict[str, Any], shares: TierShares) -> str:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)
     main(prog_name="larder demo")

@@ -80,6 +80,7 @@ def _report(supervisor: SupervisorConnection | None, error: BaseException) -> No
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and serve. Exit codes: 0 stopped, 1 cannot run here, 2 invalid settings, 3 cannot
     adopt."""
+    os.umask(0o077)  # files and sockets are of this user alone, whatever the caller's umask
     # If rich is installed, structlog imports it, which costs a third of the start-up time; this process does not use
     # it. No module that is imported above this function may import structlog.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]

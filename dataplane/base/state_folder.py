@@ -1,4 +1,8 @@
-"""Checks of the state directory. A user who may write to it could replace its sockets and files."""
+"""Checks of the state directory. A user who may write to it could replace its sockets and files.
+
+A directory that others may only read or enter is left as it is: engines of other users may need it to reach the engine
+socket, and each other file and socket in it is of its owner alone.
+"""
 
 import os
 import stat

@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) not in (1, 5) or arguments[0].startswith("-"):
         sys.stderr.write(USAGE)
         return 0 if arguments in (["-h"], ["--help"]) else 2
+    os.umask(0o077)
     for number in (signal.SIGINT, signal.SIGHUP):  # of the terminal in which the data plane runs
         signal.signal(number, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

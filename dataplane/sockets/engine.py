@@ -280,13 +280,8 @@ def _listen(path: str, *, open_to_all: bool) -> socket.socket:
         with suppress(FileNotFoundError):
             os.unlink(name)  # this process holds the lock, so the socket's owner is gone
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    before = os.umask(0o177)
-    try:
-        listener.bind(making)
-    finally:
-        os.umask(before)
-    if open_to_all:  # the allow-list decides, using credentials from the kernel
-        os.chmod(making, 0o666)
+    listener.bind(making)
+    os.chmod(making, 0o666 if open_to_all else 0o600)  # if open, the allow-list decides by the kernel's credentials
     listener.listen(128)
     listener.setblocking(False)
     os.rename(making, path)

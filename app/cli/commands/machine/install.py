@@ -109,7 +109,9 @@ def _write(path: Path, text: str, mode: int) -> None:
     """Write the file as a whole, or leave what is there. Raises ClickException."""
     making = path.with_name(f".{path.name}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+        for folder in reversed([each for each in path.parents if not each.exists()]):
+            folder.mkdir()
+            folder.chmod(DIRECTORY_MODE)
         making.unlink(missing_ok=True)
         with open(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), mode)
