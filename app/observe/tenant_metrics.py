@@ -20,6 +20,11 @@ TENANTS = {
     "pinned_bytes": gauge(
         "larder_tenant_pinned_bytes", "Bytes that the tenant's guaranteed pins hold.", ("node", "tenant")
     ),
+    "lookup_bytes": gauge(
+        "larder_tenant_lookup_bytes",
+        "Bytes of the tenant's blocks that look-ups of LMCache clients hold until their retrieve.",
+        ("node", "tenant"),
+    ),
     "would_refuse_blocks": counter(
         "larder_tenant_would_refuse_blocks",
         "Blocks that would have been refused in the mode `enforce`.",

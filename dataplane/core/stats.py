@@ -18,6 +18,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
     pool.totals.ring_dropped = counts.ring_dropped + sum(ring.dropped for ring in rings)
     pool.totals.ring_entries_rejected = counts.ring_entries_rejected + sum(ring.invalid for ring in rings)
     pool.totals.events_dropped = counts.dropped_events.total()
+    pool.measure_lookups()
     tenants, others = pool.tenants.stats(now)
     leased = pool.leases.leased(pool.table.space_of)
     node.gpu_copies.count()

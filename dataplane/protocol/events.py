@@ -119,7 +119,7 @@ class LeaseBroken(EventStruct, tag="lease.broken"):
     client: int
     reason: str
     """`process_gone`: every process of the engine's group is proven gone. Of look-ups of the LMCache gateway:
-    `disconnected`, `expired`, or `crowded_out` by newer ones."""
+    `disconnected`, `expired`, `crowded_out` by newer ones, or `taken_back` because room was short."""
     blocks: int
     """Blocks that were held, counted once for each engine or look-up that held them."""
 

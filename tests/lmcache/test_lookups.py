@@ -8,20 +8,23 @@ from typing import Any
 
 import pytest
 
+from dataplane.core.blocks.leases import LeaseTable
+from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases, SpaceLock
 from dataplane.core.inprocess import InProcess
 from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.handlers.sessions import (
     RESULTS,
     LeasedLookup,
     LookupSessions,
-    SpaceLock,
     save_results,
     take_results,
 )
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
+from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.spaces import LMCACHE
-from tests.lmcache.client import NOTHING, Client, key, lookup_key, prompt
+from tests.dataplane import factories as make
+from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, key, lookup_key, prompt
 from tests.lmcache.gateway import Gateway
 
 
@@ -228,16 +231,20 @@ class TestTheEndOfLeases:
         assert client.lookup(prompt(4)) == 0
 
 
+def no_leases() -> LookupLeases:
+    return LookupLeases(LeaseTable(lambda: None))
+
+
 def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_path: Path) -> None:
-    before = LookupSessions(lambda *_: None)
+    before = LookupSessions(lambda *_: None, no_leases())
     for request in ("fetched", "not fetched", "ended", "asked again"):
-        before.begin(LeasedLookup(b"a", request, 1, b"", 3, 1e9))
+        before.begin(LeasedLookup(b"a", request, LookupLease(1), b"", 3, 1e9))
     assert before.take_result(b"a", "fetched") == 3
     save_results(tmp_path, before.not_fetched())
-    after = LookupSessions(lambda *_: None, handed_over=take_results(tmp_path))
+    after = LookupSessions(lambda *_: None, no_leases(), handed_over=take_results(tmp_path))
     assert list(tmp_path.iterdir()) == []
     after.end(b"a", "ended")
-    after.begin(LeasedLookup(b"a", "asked again", 1, b"", 5, 1e9))
+    after.begin(LeasedLookup(b"a", "asked again", LookupLease(1), b"", 5, 1e9))
     requests = ("fetched", "not fetched", "not fetched", "ended", "asked again")
     assert [after.take_result(b"a", each) for each in requests] == [0, 3, 0, 0, 5]
     assert after.take_result(b"another", "not fetched") == 0
@@ -252,17 +259,16 @@ def test_results_that_cannot_be_read_are_none(tmp_path: Path, data: bytes) -> No
 
 def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     released: list[int] = []
-    sessions = LookupSessions(lambda client, numbers: released.extend(numbers))
+    sessions = LookupSessions(lambda client, numbers: released.extend(numbers), no_leases())
     for at in range(100_000):
-        lookup = LeasedLookup(b"a", f"r{at}", 1, b"", 1, 1e9)
-        lookup.locks[1] = SpaceLock([at], [1])
-        sessions.begin(lookup)
+        lease = LookupLease(1, {1: SpaceLock([at], [1])})
+        sessions.begin(LeasedLookup(b"a", f"r{at}", lease, b"", 1, 1e9))
     assert len(sessions) == 4096
     assert len(released) == 100_000 - 4096
     assert sessions.ended == {"crowded_out": 100_000 - 4096}
     for scheduler in range(20):
         for at in range(4096):
-            sessions.begin(LeasedLookup(b"s%d" % scheduler, f"r{at}", 1, b"", 1, 1e9))
+            sessions.begin(LeasedLookup(b"s%d" % scheduler, f"r{at}", LookupLease(1), b"", 1, 1e9))
     assert len(sessions) == 32_768
     for name in (b"a", *(b"s%d" % each for each in range(20))):
         sessions.end_scheduler(name)
@@ -316,3 +322,125 @@ def test_a_worker_may_look_up_under_its_own_name_too(client: Client) -> None:
     client.store(prompt(1))
     assert client.ask("lookup", key(prompt(1)), 1) is NOTHING
     assert client.status("r") == 1
+
+
+FULL = 512
+"""Chunks that the gateway's 8 MiB hold."""
+
+
+def fill(gateway: Gateway, client: Client, chunks: int = FULL, each: int = 4, **fields: Any) -> list[list[int]]:
+    """Prompts of so many chunks in all, each of which was looked up by a request that does not end."""
+    prompts = [prompt(each, 1000 + at) for at in range(chunks // each)]
+    for at, tokens in enumerate(prompts):
+        client.store(tokens, f"s{at}", **fields)
+        assert client.lookup(tokens, f"r{at}", **fields) == each
+    return prompts
+
+
+def floors(gateway: Gateway, **floors: int) -> None:
+    assert (
+        gateway.bench.apply(make.shares(*(QuotaSpec(name, floor_bytes=floor) for name, floor in floors.items()))) == []
+    )
+
+
+class TestShortOfRoom:
+    """Look-ups without an end fill the pool."""
+
+    def test_the_look_ups_that_have_waited_longest_give_way_to_a_store(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        prompts = fill(gateway, client)
+        assert gateway.leased() == FULL
+        assert client.store(prompt(8, 1), "new")
+        assert FULL - 32 <= gateway.leased() <= FULL - 8
+        assert client.lookup(prompt(8, 1), "new") == 8
+        assert client.ask("prepare_retrieve", key(prompts[-1], f"r{len(prompts) - 1}"), 7)["success"]
+        assert not client.ask("prepare_retrieve", key(prompts[0], "r0"), 7)["success"]
+        assert client.ask("free_lookup_locks", lookup_key(prompts[0], "r0"), 1) is NOTHING
+        assert client.ask("end_session", "r0") is NOTHING
+        assert client.lookup(prompts[0], "r0") == 0
+        gateway.pass_time(1.0)
+        taken = [(reason, blocks) for reason, blocks in broken(gateway) if reason == "taken_back"]
+        assert 8 <= sum(blocks for _, blocks in taken) <= 32
+        assert gateway.server.sessions.ended["taken_back"] >= 1
+
+    def test_each_store_succeeds_however_many_requests_never_end(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        fill(gateway, client)
+        for at in range(FULL):
+            assert client.store(prompt(2, at), f"new{at}")
+            assert client.lookup(prompt(2, at), f"new{at}") == 2
+        assert node_stats(gateway.bench.node, gateway.bench.now).refused == {}
+
+    def test_a_result_that_was_not_fetched_becomes_a_miss(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        client.store(prompt(4, 1), "s")
+        client.ask("lookup", lookup_key(prompt(4, 1), "slow"), 1)
+        fill(gateway, client, FULL - 4)
+        before = len(gateway.server.sessions)
+        client.store(prompt(4, 2), "new")
+        assert client.status("slow") == 0
+        assert len(gateway.server.sessions) == before - 1
+
+    def test_a_floor_is_not_blocked_by_the_look_ups_of_others(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        fill(gateway, client, cache_salt="greedy")
+        floors(gateway, modest=FULL * CHUNK_BYTES // 2)
+        for at in range(FULL // 8):
+            assert client.store(prompt(4, at), f"new{at}", cache_salt="modest")
+        stats = {each.tenant: each for each in node_stats(gateway.bench.node, gateway.bench.now).tenants}
+        assert stats["modest"].bytes == FULL * CHUNK_BYTES // 2
+        assert stats["modest"].refused == {}
+
+    def test_look_ups_within_a_floor_keep_what_they_hold(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        prompts = fill(gateway, client, cache_salt="guarded")
+        floors(gateway, guarded=FULL * CHUNK_BYTES)
+        assert not client.store(prompt(4, 1), "new", cache_salt="other")
+        assert gateway.leased() == FULL
+        assert client.ask("prepare_retrieve", key(prompts[0], "r0", cache_salt="guarded"), 7)["success"]
+
+    def test_no_look_up_gives_way_when_that_makes_no_room(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        prompts = fill(gateway, client)
+        for at, tokens in enumerate(prompts):
+            assert client.ask("prepare_retrieve", key(tokens, f"r{at}"), 7)["success"]
+        assert not client.store(prompt(4, 1), "new")
+        assert gateway.leased() == 2 * FULL
+        assert client.ask("commit_retrieve", key(prompts[5], "r5"), 7) is True
+        client.ask("end_session", "r5")
+        assert client.store(prompt(4, 1), "new")
+        assert gateway.leased() == 2 * (FULL - 4)
+
+    def test_blocks_that_a_clear_left_to_look_ups_make_room(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        fill(gateway, client)
+        gateway.bench.node.operator.clear(gateway.bench.now, permanent=True)
+        gateway.pass_time(1.0)
+        assert gateway.bench.pool.used_bytes == FULL * CHUNK_BYTES
+        assert client.store(prompt(8, 1), "new")
+
+    def test_the_look_ups_of_a_tenant_at_its_limit_make_room(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        fill(gateway, client, 64, cache_salt="a")
+        gateway.bench.apply(make.quotas({"a": 64 * CHUNK_BYTES}))
+        assert client.store(prompt(4, 1), "new", cache_salt="a")
+        assert gateway.bench.tenant("a").bytes == 64 * CHUNK_BYTES
+
+    def test_look_ups_that_a_restart_left_make_room(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        fill(gateway, client)
+        gateway.restart()
+        again = gateway.client()
+        again.register()
+        assert again.store(prompt(8, 1), "new")
+
+    def test_bytes_that_look_ups_hold_are_reported_by_tenant(self, client: Client, gateway: Gateway) -> None:
+        client.register()
+        for salt, chunks in (("a", 6), ("b", 2)):
+            client.store(prompt(chunks, 3), salt, cache_salt=salt)
+            for turn in range(3):
+                client.lookup(prompt(chunks, 3), f"{salt}{turn}", cache_salt=salt)
+        assert {each: gateway.bench.tenant(each).lookup_bytes for each in ("a", "b")} == {
+            "a": 6 * CHUNK_BYTES,
+            "b": 2 * CHUNK_BYTES,
+        }

@@ -64,7 +64,8 @@ class NodeGateway(msgspec.Struct, frozen=True):
     lookups: int
     """Look-ups that hold blocks, or whose result has not been fetched yet."""
     lookups_ended: dict[str, int]
-    """Look-ups that ended without their scheduler, by reason: `expired`, `crowded_out`, `disconnected`."""
+    """Look-ups that ended without their scheduler, by reason: `expired`, `crowded_out`, `disconnected`,
+    `taken_back`."""
     requests: dict[str, int]
     """Requests by operation."""
     failures: dict[str, int]

@@ -21,6 +21,8 @@ class TenantAnswer(msgspec.Struct, frozen=True):
     weight: float
     pin_budget_bytes: int | None
     pinned_bytes: int
+    lookup_bytes: int
+    """Bytes of blocks that look-ups of LMCache clients hold until their retrieve."""
     pins: int
     """Pin records of this tenant."""
     store_rate_bytes: int | None

@@ -10,6 +10,7 @@ SUMMED = (
     "bytes",
     "blocks",
     "pinned_bytes",
+    "lookup_bytes",
     "would_refuse_blocks",
     "requested_blocks",
     "hit_blocks",
@@ -26,6 +27,7 @@ class TenantTotals:
     bytes: int = 0
     blocks: int = 0
     pinned_bytes: int = 0
+    lookup_bytes: int = 0
     would_refuse_blocks: int = 0
     requested_blocks: int = 0
     hit_blocks: int = 0

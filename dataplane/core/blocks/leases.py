@@ -7,7 +7,7 @@ of other spaces, which the process cannot read, do not protect these blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -131,14 +131,16 @@ class LeaseTable:
         counts: list[int] = total.tolist()
         return counts
 
-    def held_by_any(self, space_of: I64) -> bytes:
-        """Return a byte for each descriptor, nonzero where a counter is raised. `space_of` has the space of every
-        descriptor. There is no barrier, so the result is only a hint as to which blocks to skip."""
+    def held_by_any(self, space_of: I64, but: Container[int] = ()) -> bytes:
+        """Return a byte for each descriptor, nonzero where a counter is raised by a client that is not in `but`.
+        `space_of` has the space of every descriptor. There is no barrier, so the result is only a hint as to which
+        blocks to skip."""
         held = np.zeros(len(space_of), np.bool_)
         for readers in self._readers.values():
             raised = np.zeros(len(space_of), np.bool_)
-            for area in readers.areas.values():
-                raised |= area.counters != 0
+            for client, area in readers.areas.items():
+                if client not in but:
+                    raised |= area.counters != 0
             counted = readers.counted(space_of) if raised.any() else None
             held |= raised if counted is None else raised & counted
         return held.tobytes()
@@ -161,6 +163,21 @@ class LeaseTable:
         raised = self._areas[client].counters != 0
         counted = self._of_client[client].counted(space_of) if raised.any() else None
         return int(np.count_nonzero(raised if counted is None else raised & counted))
+
+    def raised_by(self, clients: Iterable[int]) -> I64:
+        """Return the descriptors of which one of these clients, which only the data plane writes for, holds a
+        counter. Of very many clients, only the first are read."""
+        raised: Flags | None = None
+        looked = 0
+        for client in clients:
+            area = self._areas.get(client)
+            if area is None:
+                continue
+            looked += len(area.counters)
+            raised = area.counters != 0 if raised is None else raised | (area.counters != 0)
+            if looked > COUNTERS_PER_CALL:
+                break
+        return np.zeros(0, np.int64) if raised is None else np.flatnonzero(raised)
 
     # ---- expelling
 
@@ -188,6 +205,12 @@ class LeaseTable:
         area = self._areas[client]
         np.add.at(area.counters, np.array(descriptors, np.int64), np.uint32(1))
 
+    def lower_for(self, client: int, descriptors: Sequence[int]) -> None:
+        """Release leases on behalf of a process, if its area is still in the scan."""
+        area = self._areas.get(client)
+        if area is not None:
+            np.subtract.at(area.counters, np.array(descriptors, np.int64), np.uint32(1))
+
     def hold(self, descriptors: Sequence[int], max_blocks: int) -> None:
         """Take leases for the data plane itself. They end with its process at the latest."""
         if OWN not in self._areas:
@@ -196,4 +219,4 @@ class LeaseTable:
 
     def release(self, descriptors: Sequence[int]) -> None:
         """Release leases that `hold` took."""
-        np.subtract.at(self._areas[OWN].counters, np.array(descriptors, np.int64), np.uint32(1))
+        self.lower_for(OWN, descriptors)

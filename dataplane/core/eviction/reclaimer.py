@@ -8,7 +8,7 @@ a block that may not be evicted.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
@@ -120,6 +120,10 @@ class Reclaimer:
         """A byte for each descriptor, nonzero where it is leased; read when a search finds only leased blocks."""
         self._passed: list[int] = []
         """Descriptors that the current search passed over."""
+        self._protected: Sequence[Block] = ()
+        """Blocks that the current search must not evict."""
+        self._taken_back = 0
+        """Blocks whose leases of look-ups the current search has asked for."""
         self._refusals = FailedSearches()
 
     def evict(self, victims: Sequence[Block], reason: str, now: float) -> int:
@@ -224,12 +228,49 @@ class Reclaimer:
 
     def protect(self, blocks: Iterable[Block]) -> None:
         """Start a search for room that must not evict these blocks."""
+        self._protected = list(blocks)
+        self._taken_back = 0
+        self._begin_search()
+
+    def _begin_search(self) -> None:
         self._search += 1
         self._leased = None
         self._passed = []
-        for block in blocks:
+        for block in self._protected:
             block.passed_over = self._search
             self._passed.append(block.number)
+
+    def _take_back(self, asking: Account | None, blocks: int, search: Callable[[], object]) -> bool:
+        """Take back leases of look-ups, of those that have waited longest, if `search` would find something without the
+        leases of all look-ups. Return whether any were taken back.
+
+        Each call within a search asks for twice as many blocks as the one before, and for `blocks` at least.
+        """
+        lookups = self._pool.lookups
+        if not lookups:
+            return False
+        self._begin_search()
+        self._leased = self._leases.held_by_any(self._table.space_of, lookups.clients)
+        if not search():
+            return False
+        self._taken_back = max(blocks, 2 * self._taken_back)
+        if lookups.take_back(self._taken_back, lambda number: self._may_lose(self._table.blocks.get(number), asking)):
+            self._leased = None
+            return True
+        self._leased = self._leases.held_by_any(self._table.space_of)
+        return False
+
+    def _may_lose(self, block: Block | None, asking: Account | None) -> bool:
+        """Return whether a block would make room for an account if it were not leased, as far as floors are
+        concerned."""
+        if block is None:
+            return False
+        account = block.tenant.account
+        return self._order.alone or account is asking or block in self._pool.dead or account.bytes > account.floor_bytes
+
+    def _unleased_dead(self) -> bool:
+        """Return whether a dead block could be freed."""
+        return any(not self._skip(block) for block in self._pool.dead)
 
     def _skip(self, block: Block) -> bool:
         leased = self._leased
@@ -239,15 +280,23 @@ class Reclaimer:
         """Evict blocks of a tenant with an enforced quota, in its own order, until it is charged at most
         `target_bytes`."""
         request = (tenant.account, "limit")
+        self._taken_back = 0
         if tenant.bytes <= target_bytes or self._refused_before(request, self._order.changes):
             return
         while (excess := tenant.bytes - target_bytes) > 0:
-            own = chain.from_iterable(tenant.account.queue.victims(rank, now) for rank in Rank)
-            victims = self._some(map(self._table.blocks.__getitem__, own), nbytes=excess, count=MAX_AT_ONCE)
-            if not victims:
-                self._remember_refusal(request, Code.POOL_FULL, self._order.changes)
-                return
-            self.evict(victims, "limit", now)
+            victims = self._own(tenant.account, now, nbytes=excess)
+            if victims:
+                self.evict(victims, "limit", now)
+                continue
+            if self._take_back(tenant.account, 1, lambda: self._own(tenant.account, now, nbytes=1)):
+                continue
+            self._remember_refusal(request, Code.POOL_FULL, self._order.changes)
+            return
+
+    def _own(self, account: Account, now: float, *, nbytes: int) -> list[Block]:
+        """Return the first victims of an account in its own order, until `nbytes` bytes are reached."""
+        own = chain.from_iterable(account.queue.victims(rank, now) for rank in Rank)
+        return self._some(map(self._table.blocks.__getitem__, own), nbytes=nbytes, count=MAX_AT_ONCE)
 
     def keep_below(self, high: float, low: float, now: float) -> None:
         """If use is above the fraction `high` of the capacity, evict ahead of need towards the fraction `low`. Each
@@ -274,6 +323,8 @@ class Reclaimer:
         slots = slot_request.slots
         reason: Code | None = None
         may_add = True
+        account = tenant.account
+        protects_own = bool(self._pool.lookups)
         while len(slots) < count:
             slot = self._slabs.take(space, size)
             if slot is not None:
@@ -286,16 +337,32 @@ class Reclaimer:
                     continue
             except MemoryError:
                 may_add = False
-            request = (tenant.account, space, size)
+            request = (account, space, size)
             reason = self._refused_before(request, self._pool_version())
             if reason is not None:
                 break
-            walk = self._walk(tenant.account, space, size, count - len(slots), now, may_add=may_add)
-            if walk.victims:
+            walk = self._walk(account, space, size, count - len(slots), now, may_add=may_add)
+            # Within its floor, an account loses no blocks of its own as long as look-ups keep those of others in place.
+            within_floor = protects_own and account.bytes + size * (len(slots) + 1) <= account.floor_bytes
+            if walk.victims and not (within_floor and _any_of(account, walk.victims)):
                 self._evict_groups(walk.victims, "room", now, slot_request)
                 continue
-            if self._leased is None:  # search again with the leases known, so that the reason is correct
+            if self._leased is None and not walk.victims:  # search again with the leases known, for the right reason
                 self._leased = self._leases.held_by_any(self._table.space_of)
+                continue
+            wanted = count - len(slots)
+
+            def found(wanted: int = wanted, may_add: bool = may_add, others: bool = within_floor) -> bool:
+                if self._unleased_dead():
+                    return True
+                victims = self._walk(account, space, size, wanted, now, may_add=may_add).victims
+                return bool(victims) and not (others and _any_of(account, victims))
+
+            if self._take_back(account, wanted, found):
+                continue
+            if walk.victims:
+                protects_own = False
+                self._begin_search()
                 continue
             reason = Code.FRAGMENTED if walk.evictable_bytes >= size else Code.POOL_FULL
             if may_add:
@@ -328,7 +395,7 @@ class Reclaimer:
             return None
         if refusal.code is Code.FRAGMENTED and refusal.evicted != self._pool.totals.evicted_blocks:
             return None  # fewer evictable bytes may be left, so the code may have changed
-        leased = self._leases.held_by_any(self._table.space_of)
+        leased = self._leases.held_by_any(self._table.space_of, self._pool.lookups.clients)
         return refusal.code if self._refusals.stands(refusal, self._blocked(leased)) else None
 
     def _remember_refusal(self, request: Hashable, code: Code, pool_version: Hashable) -> None:
@@ -347,9 +414,12 @@ class Reclaimer:
             if self._pool.dead and self._pool.reap(now):
                 continue
             victims = self._first(tenant.account, now, count=missing)
-            if not victims:
+            if victims:
+                self.evict(victims, "room", now)
+            elif not self._take_back(
+                tenant.account, missing, lambda: self._unleased_dead() or self._first(tenant.account, now, count=1)
+            ):
                 break
-            self.evict(victims, "room", now)
         return min(count, self._table.free_descriptors())
 
     def make_entry(
@@ -401,6 +471,11 @@ class Reclaimer:
         with closing(search.candidates()) as candidates:
             walk.along(candidates)
         return walk
+
+
+def _any_of(account: Account, groups: Iterable[Iterable[Block]]) -> bool:
+    """Return whether an account would lose one of these blocks."""
+    return any(block.tenant.account is account for group in groups for block in group)
 
 
 def _by_space(blocks: Sequence[Block], nbytes: int) -> Iterable[tuple[int, int, int]]:

@@ -7,9 +7,12 @@ from itertools import islice
 from operator import attrgetter
 from typing import Protocol
 
+import numpy as np
+
 from dataplane.base.units import format_exact_size
 from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.blocks.leases import LeaseTable
+from dataplane.core.blocks.lookup_leases import LookupLeases
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.segments import Segments
 from dataplane.core.blocks.slabs import Slabs
@@ -28,6 +31,7 @@ from dataplane.core.tenants.usage import UsageTable
 from dataplane.policies.admission import Admission
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.events import BlocksEvicted, Event, PoolResized
+from dataplane.protocol.layout import COLD_TENANT, HOT_NBYTES
 from dataplane.protocol.salts import shown
 from dataplane.protocol.states import STATE_MASK, BlockStep, State
 from dataplane.protocol.stats.pool import Evictions, PoolStats, SpaceStats, Totals
@@ -76,6 +80,9 @@ class Pool:
         self.table = table
         self.slabs = slabs
         self.leases = leases
+        self.lookups = LookupLeases(leases)
+        self._holders: list[Tenant] = []
+        """Tenants of which look-ups held blocks when that was last measured."""
         self.order = EvictionOrder(policy)
         self.pin_budget_ratio = pin_budget_ratio
         self.pins = PinTable(int(slabs.capacity_bytes * pin_budget_ratio))
@@ -371,6 +378,18 @@ class Pool:
         self.pins.rebudget(int(capacity_bytes * self.pin_budget_ratio))
         self.promote_pins(now)
         self.emit(PoolResized(now, capacity_bytes))
+
+    def measure_lookups(self) -> None:
+        """Set the `lookup_bytes` of every tenant to the bytes of blocks that look-ups hold."""
+        for tenant in self._holders:
+            tenant.lookup_bytes = 0
+        memory = self.table.memory
+        held = self.leases.raised_by(self.lookups.clients)
+        _, first, owner = np.unique(memory.cold[held, COLD_TENANT], return_index=True, return_inverse=True)
+        self._holders = [self.table.blocks[number].tenant for number in held[first].tolist()]
+        sizes = np.bincount(owner, memory.hot[held, HOT_NBYTES].astype(np.float64), len(first))
+        for tenant, size in zip(self._holders, sizes.tolist(), strict=True):
+            tenant.lookup_bytes = int(size)
 
     def space_stats(self) -> list[SpaceStats]:
         """Return the statistics of at most MAX_SPACES_SHOWN spaces, largest number of bytes first."""

@@ -198,7 +198,7 @@ class TenantTable:
 
 
 _NOTHING = TenantStats(tenant="")
-_GAUGES = ("bytes", "blocks", "pinned_bytes")
+_GAUGES = ("bytes", "blocks", "pinned_bytes", "lookup_bytes")
 _COUNTERS = (
     "requested_blocks",
     "hit_blocks",

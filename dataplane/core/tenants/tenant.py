@@ -146,6 +146,8 @@ class Tenant:
     """Charged bytes in any state."""
     blocks: int = 0
     pinned_bytes: int = 0
+    lookup_bytes: int = 0
+    """Bytes of blocks that look-ups held when that was last measured."""
     """Bytes of its guaranteed blocks, which are within the pin budgets."""
     hinted_bytes: int = 0
     """Charged bytes of its blocks under hinted pins."""
@@ -243,6 +245,7 @@ class Tenant:
             over_limit=self.over_bytes > 0,
             managed=self.managed,
             pinned_bytes=self.pinned_bytes,
+            lookup_bytes=self.lookup_bytes,
             would_refuse_blocks=self.would_refuse_blocks,
             refused=dict(self.refused) if self.refused else {},
             evicted=dict(self.evicted) if self.evicted else {},

@@ -93,7 +93,7 @@ class LMCacheServer:
         self._unanswered = PendingRequests(folder)
         self.chains = RequestChains()
         self._folder = folder
-        self.sessions = LookupSessions(cache.release, handed_over=take_results(folder))
+        self.sessions = LookupSessions(cache.release, cache.node.pool.lookups, handed_over=take_results(folder))
         self._watch = ProcessWatch(loop)
         self._copying = CopyThreads(loop)
         self.instances = Instances(
@@ -126,6 +126,7 @@ class LMCacheServer:
         self._begun_at = clock()
         self.instances.restore(self._begun_at)
         self._unregistered -= {instance.client for instance in self.instances}
+        self._operations.lookups.inherit()
         try:
             self._operations.lookups.attach_common(self._begun_at)
         except ProtocolError:
@@ -261,6 +262,7 @@ class LMCacheServer:
 
     def _end_unregistered(self, now: float) -> None:
         """Detach the schedulers of the previous data plane. By now, their workers hold the blocks themselves."""
+        self._operations.lookups.forget_inherited()
         for client in self._unregistered:
             engine = self._cache.node.engines.get(client)
             if engine is not None and not engine.expired:  # an engine that was writing may still be writing

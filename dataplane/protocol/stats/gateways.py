@@ -55,7 +55,8 @@ class GatewayStats(msgspec.Struct):
     lookups: int
     """Look-ups that hold blocks, or whose result has not been collected yet."""
     lookups_ended: dict[str, int]
-    """Look-ups that ended without a request of their scheduler: `expired`, `crowded_out`, `disconnected`."""
+    """Look-ups that ended without a request of their scheduler: `expired`, `crowded_out`, `disconnected`, `taken_back`.
+    """
     instances: list[GatewayInstance]
     """At most 256."""
     operations: list[GatewayOperation]

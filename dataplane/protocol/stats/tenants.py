@@ -19,6 +19,8 @@ class TenantStats(msgspec.Struct, omit_defaults=True):
     weight: float = 1.0
     pin_budget_bytes: int | None = None
     pinned_bytes: int = 0
+    lookup_bytes: int = 0
+    """Bytes of blocks that look-ups of LMCache clients hold until their retrieve."""
     store_rate_bytes: int | None = None
     on_exceed: str = "evict_self"
     mode: str = "enforce"

@@ -50,7 +50,25 @@ DISK = {"name": "disk", "serves": False, "reason": "I/O error"}
 POOL = {"pinned_bytes": 60 << 20, "capacity_bytes": 64 << 20, "pin_budget_bytes": 60 << 20}
 PINS = [change(kind="pin", action="create", audit_id=n, at=T + n) for n in range(12, 0, -1)]
 GONE = {"kind": "pin", "action": "delete", "fields": []}
+LEASED = node(
+    stats={
+        "pool": {"blocks": 512},
+        "engines": [
+            {"engine": "vllm", "client": 3, "pid": 77, "leased_blocks": 12},
+            {"engine": "LMCache scheduler", "client": 4, "pid": 0, "leased_blocks": 500},
+            {"engine": "idle", "client": 5, "pid": 78, "leased_blocks": 0},
+        ],
+    }
+)
+NO_ROOM = event("refusals.started", T + 5, "a", tenant="acme", reason="pool_full")
 CASES = {
+    "leases": (
+        Evidence("tenant", "acme", nodes=[LEASED], events=[NO_ROOM]),
+        "Node a can evict no more blocks, so that those of tenant acme are refused (pool_full) since 22:13:25Z. Of 512 "
+        "blocks, engines lease: LMCache scheduler (client 4, no pid): 500 blocks; vllm (client 3, pid 77): 12 blocks. "
+        "larder engines expel ends the leases of a process.",
+    ),
+    "leases of others": (Evidence("tenant", "other", nodes=[LEASED], events=[NO_ROOM]), ""),
     "limit": (
         Evidence("tenant", "acme", changes=[change()], events=[REFUSED]),
         "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit "

@@ -3675,6 +3675,7 @@ export interface components {
             hit_blocks: number;
             hit_ratio: number | null;
             limit_bytes: number | null;
+            lookup_bytes: number;
             managed: boolean;
             mode: string;
             note: string;

@@ -22,6 +22,8 @@ FELL = 0.15
 CROWDED = 0.5
 """Smallest share of the pool that pins must keep to leave other tenants too little room."""
 BEFORE_S = 300.0
+HOLDERS = 3
+"""Maximum number of engines that are named as holders of leases."""
 STEP_S = 10
 """Seconds of a point of the hit ratio."""
 SLACK_S = 2.0
@@ -403,6 +405,40 @@ def _flooded(e: Evidence) -> str:
     )
 
 
+def holders(node: Json) -> list[str]:
+    """Return the engines of a node that lease the most blocks, as text, at most HOLDERS of them."""
+    leasing = [each for each in (node.get("stats") or {}).get("engines", ()) if each["leased_blocks"]]
+    leasing.sort(key=lambda each: -each["leased_blocks"])
+    found: list[str] = []
+    for each in leasing[:HOLDERS]:
+        process = f"pid {each['pid']}" if each["pid"] else "no pid"
+        blocks = show.plural(each["leased_blocks"], "block")
+        found.append(f"{each['engine'] or 'an engine'} (client {each['client']}, {process}): {blocks}")
+    return found
+
+
+def _leased(e: Evidence) -> str:
+    """Blocks are refused because no block may be evicted, and engines lease blocks."""
+    for run in e.events:
+        if (
+            run["name"] == "refusals.started"
+            and run["fields"].get("reason") == "pool_full"
+            and run["at"] >= e.since
+            and (e.kind == "node" or run["fields"].get("tenant") == e.name)
+            and not _ended_at(e, run)
+        ):
+            node = next((each for each in e.nodes if each["name"] == run["node"]), None)
+            leasing = holders(node) if node else []
+            if node and leasing:
+                blocks, tenant = node["stats"]["pool"]["blocks"], run["fields"].get("tenant")
+                return (
+                    f"Node {run['node']} can evict no more blocks, so that those of tenant {tenant} are refused "
+                    f"(pool_full) since {at(run['at'])}. Of {blocks:,} blocks, engines lease: {'; '.join(leasing)}. "
+                    "larder engines expel ends the leases of a process."
+                )
+    return ""
+
+
 def _refused(e: Evidence) -> bool:
     """Return whether blocks of the tenant are refused for lack of room."""
     return any(
@@ -491,6 +527,7 @@ RULES: Iterable[Callable[[Evidence], str]] = (
     _tier_out,
     _flooded,
     _mischosen,
+    _leased,
     _at_limit,
     _tier_was_out,
     _exited,

@@ -217,12 +217,17 @@ def _tenant(evidence: Evidence) -> list[str]:
     return [
         f"used {show.size(tenant['bytes'])} of limit {show.size(tenant['limit_bytes'])}, floor "
         f"{show.floor(tenant['floor_bytes'], tenant['effective_floor_bytes'])}, pinned "
-        f"{show.size(tenant['pinned_bytes'])}",
+        f"{show.size(tenant['pinned_bytes'])}{_held(tenant)}",
         f"refused blocks by reason: {refused}; evicted {tenant['evicted_blocks']:,}",
         f"hit ratio since the nodes' start {show.percent(tenant['hit_ratio'])} of {tenant['requested_blocks']:,} "
         "requested blocks",
         f"nodes: {', '.join(states[:10]) or 'none'}",
     ]
+
+
+def _held(tenant: Mapping[str, Any]) -> str:
+    held = tenant.get("lookup_bytes")  # a server of an older release does not report it
+    return f", held by look-ups {show.size(held)}" if held else ""
 
 
 def _node(node: Mapping[str, Any]) -> list[str]:
@@ -245,5 +250,6 @@ def _node(node: Mapping[str, Any]) -> list[str]:
         f"refused blocks by reason: {refused}; evicted {totals['evicted_blocks']:,}",
         f"hit ratio since its start {show.percent(totals['hit_blocks'] / requested if requested else None)} of "
         f"{requested:,} requested blocks",
+        *[f"leased by {line}" for line in causes.holders(node)],
         *([f"cache start: {stats['start']['kind']}"] if stats.get("start") else []),
     ]

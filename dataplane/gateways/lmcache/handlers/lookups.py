@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from dataplane.core.blocks.lookup_leases import LookupLease, SpaceLock
+from dataplane.core.tenants.tenant import Tenant
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result, check_key, whole
-from dataplane.gateways.lmcache.handlers.sessions import LeasedLookup, SpaceLock
+from dataplane.gateways.lmcache.handlers.sessions import LeasedLookup
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait, LookupTierWaits
 from dataplane.gateways.lmcache.wire.messages import Key, encode
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
@@ -34,6 +36,28 @@ class LookupHandlers:
         """Client numbers of the engines of schedulers, by connection."""
         self._common = 0
         """Client number of the engine that schedulers without an engine of their own share."""
+        self._inherited: list[LookupLease] = []
+        """What the schedulers of the previous data plane hold."""
+
+    def inherit(self) -> None:
+        """Let the leases be taken back that the look-ups of the previous data plane left."""
+        blocks = self._cache.node.pool.table.blocks
+        for engine in self._cache.lost(LMCACHE):
+            if engine.name != SCHEDULER:
+                continue
+            by_tenant: dict[Tenant, list[int]] = {}
+            for number in self._cache.held(engine.client):
+                by_tenant.setdefault(blocks[number].tenant, []).append(number)
+            for held in by_tenant.values():
+                lease = LookupLease(engine.client, {0: SpaceLock(held, [1] * len(held))})
+                self._inherited.append(lease)
+                self._cache.node.pool.lookups.add(lease)
+
+    def forget_inherited(self) -> None:
+        """Forget the leases that `inherit` found, because their engines are detached."""
+        for lease in self._inherited:
+            self._cache.node.pool.lookups.discard(lease)
+        self._inherited.clear()
 
     def lookup(self, request: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
         check_key(key)
@@ -59,7 +83,9 @@ class LookupHandlers:
         hits, locks = self._hold(client, layouts, keys, key.cache_salt, readers, request.now)
         deadline = request.now + LEASE_TTL_S
         self._sessions.begin(
-            LeasedLookup(request.peer.identity, key.request_id, client, keys, hits, deadline, locks=locks, tiers=wait)
+            LeasedLookup(
+                request.peer.identity, key.request_id, LookupLease(client, locks), keys, hits, deadline, tiers=wait
+            )
         )
         if wait is None:
             self._count(key.cache_salt, layouts[0][0], keys, hits, request.now)
@@ -159,14 +185,12 @@ class LookupHandlers:
     def _end_wait(self, lookup: LeasedLookup, wait: LookupTierWait, now: float) -> None:
         """Hold what is in memory now, and make it the result."""
         lookup.tiers = None
-        in_memory, before = lookup.hits, lookup.locks
-        lookup.locks, lookup.hits = {}, 0
+        in_memory, client = lookup.hits, lookup.lease.client
+        hits = 0
+        locks: dict[int, SpaceLock] = {}
         with suppress(ProtocolError):  # the engine of the scheduler is gone
-            lookup.hits, lookup.locks = self._hold(
-                lookup.client, wait.layouts, lookup.keys, wait.tenant, wait.readers, now
-            )
-        for lock in before.values():
-            self._cache.release(lookup.client, lock.descriptors)
+            hits, locks = self._hold(client, wait.layouts, lookup.keys, wait.tenant, wait.readers, now)
+        self._sessions.renew(lookup, LookupLease(client, locks), hits)
         tier_hits = max(0, lookup.hits - in_memory)
         self._count(wait.tenant, wait.layouts[0][0], lookup.keys, lookup.hits, now, tier_hits)
 
@@ -178,14 +202,15 @@ class LookupHandlers:
         first, last = key.start // CHUNK_TOKENS, -(-key.end // CHUNK_TOKENS)
         if lookup.tiers is not None and first <= lookup.hits and last >= len(lookup.keys) // KEY_BYTES:
             lookup.tiers.cancel()
-        lock = next(iter(lookup.locks.values()), None)
-        if lock is not None and lookup.client in self._cache.node.engines:
+        client = lookup.lease.client
+        lock = next(iter(lookup.lease.locks.values()), None)
+        if lock is not None and client in self._cache.node.engines:
             # The engine has these chunks in its own memory, but they count as used nevertheless.
             chunks = slice(first, last)
             pairs = zip(lock.descriptors[chunks], lock.readers[chunks], strict=True)
             used = [descriptor for descriptor, readers in pairs if readers]
             if used:
-                self._cache.use(lookup.client, used, request.now)
+                self._cache.use(client, used, request.now)
         self._sessions.free(lookup, key.start, key.end)
         return None
 

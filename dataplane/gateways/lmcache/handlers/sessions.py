@@ -2,8 +2,9 @@
 
 A look-up immediately leases the blocks that it finds in every rank's space, so that they are still there when the
 workers read them. The leases end when every reader of a block has committed, when the scheduler frees them or ends the
-request, when the scheduler is gone, or after LEASE_TTL_S. The number of look-ups is bounded; at the limit, the oldest
-look-up ends.
+request, when the scheduler is gone, after LEASE_TTL_S, or when room is short: then those that have waited longest are
+taken back, a result that was not fetched becomes a miss, and a retrieve finds what is still cached. The number of
+look-ups is bounded; at the limit, the oldest look-up ends.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 
@@ -30,31 +32,19 @@ _decoder = msgspec.msgpack.Decoder(list[tuple[bytes, str, int]])
 ReleaseLeases = Callable[[int, Sequence[int]], None]
 
 
-@dataclass(slots=True)
-class SpaceLock:
-    """Leased blocks of one space, by chunk number from the start of the request."""
-
-    descriptors: list[int]
-    readers: list[int]
-    """Number of workers that have yet to read each block; 0 once the block is released."""
-
-
 @dataclass(eq=False, slots=True)
 class LeasedLookup:
     """The look-up of one request of one scheduler, with the blocks that it holds."""
 
     scheduler: bytes
     request_id: str
-    client: int
-    """Client number of the engine that holds the leases."""
+    lease: LookupLease
     keys: bytes
     """Packed keys of the requested chunks."""
     hits: int
     deadline: float
     waiting: bool = True
     """Whether the scheduler has not fetched the result yet."""
-    locks: dict[int, SpaceLock] = field(default_factory=dict)
-    """Leases by space number."""
     tiers: LookupTierWait | None = None
     """The loads that the result waits for."""
 
@@ -62,18 +52,22 @@ class LeasedLookup:
 class LookupSessions:
     """All look-ups that hold blocks or whose result has not been fetched, oldest first."""
 
-    def __init__(self, release: ReleaseLeases, handed_over: dict[tuple[bytes, str], int] | None = None) -> None:
-        """Create an empty set of sessions.
+    def __init__(
+        self, release: ReleaseLeases, leases: LookupLeases, handed_over: dict[tuple[bytes, str], int] | None = None
+    ) -> None:
+        """Create an empty set of sessions. `leases` may take back what they hold.
 
         `handed_over` holds results of the previous data plane that were not fetched: hits by scheduler and request.
         """
         self._release = release
+        self._leases = leases
         self._handed_over = handed_over or {}
         self._all: OrderedDict[tuple[bytes, str], LeasedLookup] = OrderedDict()
         self._of_scheduler: dict[bytes, OrderedDict[str, LeasedLookup]] = {}
         self._of_request: dict[str, dict[bytes, LeasedLookup]] = {}
         self.ended: Counter[str] = Counter()
-        """Number of look-ups that their scheduler did not end, by cause: `expired`, `crowded_out`, `disconnected`."""
+        """Number of look-ups that their scheduler did not end, by cause: `expired`, `crowded_out`, `disconnected`,
+        or `taken_back` because room was short."""
         self._broken: Counter[tuple[int, str]] = Counter()
 
     def __len__(self) -> int:
@@ -95,6 +89,15 @@ class LookupSessions:
         self._all[lookup.scheduler, lookup.request_id] = lookup
         own[lookup.request_id] = lookup
         self._of_request.setdefault(lookup.request_id, {})[lookup.scheduler] = lookup
+        self._leases.add(lookup.lease)
+
+    def renew(self, lookup: LeasedLookup, lease: LookupLease, hits: int) -> None:
+        """Replace what a look-up holds after it waited for tiers."""
+        self._leases.discard(lookup.lease)
+        for lock in lookup.lease.locks.values():
+            self._release(lookup.lease.client, lock.held())
+        lookup.lease, lookup.hits = lease, hits
+        self._leases.add(lease)
 
     def take_result(self, scheduler: bytes, request_id: str) -> int:
         """Return the hits of a look-up once; 0 if there is no such look-up or its result was fetched before."""
@@ -104,13 +107,14 @@ class LookupSessions:
         if not lookup.waiting:
             return 0
         lookup.waiting = False
-        if not lookup.locks:
+        hits = 0 if lookup.lease.taken_back else lookup.hits
+        if not lookup.lease.locks:
             self.end(scheduler, request_id)
-        return lookup.hits
+        return hits
 
     def not_fetched(self) -> dict[tuple[bytes, str], int]:
         """Return the hits of look-ups whose results have not been fetched yet, by scheduler and request."""
-        return {key: lookup.hits for key, lookup in self._all.items() if lookup.waiting}
+        return {key: lookup.hits for key, lookup in self._all.items() if lookup.waiting and not lookup.lease.taken_back}
 
     def forget_handed_over(self) -> None:
         """Forget results of the previous data plane that were not fetched."""
@@ -125,6 +129,9 @@ class LookupSessions:
         lookup = self._all.pop((scheduler, request_id), None)
         if lookup is None:
             return
+        lease = lookup.lease
+        if lease.taken_back:
+            why = "taken_back"
         if why:
             self.ended[why] += 1
         own = self._of_scheduler[scheduler]
@@ -137,13 +144,14 @@ class LookupSessions:
             del self._of_request[request_id]
         if lookup.tiers is not None:
             lookup.tiers.cancel()
-        for lock in lookup.locks.values():
-            left = [each for each, readers in zip(lock.descriptors, lock.readers, strict=True) if readers]
+        self._leases.discard(lease)
+        for lock in lease.locks.values():
+            left = lock.held()
             if left:
-                self._release(lookup.client, left)
+                self._release(lease.client, left)
                 if why:
-                    self._broken[lookup.client, why] += len(left)
-        lookup.locks.clear()
+                    self._broken[lease.client, why] += len(left)
+        lease.locks.clear()
 
     def end_scheduler(self, scheduler: bytes) -> None:
         """End all look-ups of a scheduler that is gone."""
@@ -153,12 +161,17 @@ class LookupSessions:
     def take_broken(self) -> Counter[tuple[int, str]]:
         """Return the numbers of blocks that look-ups held when they ended without their scheduler, by client and cause,
         since the last call."""
+        for client, blocks in self._leases.taken_back.items():
+            self._broken[client, "taken_back"] += blocks
+        self._leases.taken_back.clear()
         broken, self._broken = self._broken, Counter()
         return broken
 
     def free(self, lookup: LeasedLookup, start: int, end: int) -> list[list[int]]:
         """Release the chunks from token `start` to token `end` in all spaces. Return the descriptors by space."""
-        freed = [self._release_chunks(lookup, space, start, end, all_readers=True) for space in list(lookup.locks)]
+        freed = [
+            self._release_chunks(lookup, space, start, end, all_readers=True) for space in list(lookup.lease.locks)
+        ]
         self._end_if_done(lookup)
         return [each for each in freed if each]
 
@@ -186,7 +199,7 @@ class LookupSessions:
     def _release_chunks(
         self, lookup: LeasedLookup, space: int, start: int, end: int, *, all_readers: bool
     ) -> list[int]:
-        lock = lookup.locks.get(space)
+        lock = lookup.lease.locks.get(space)
         if lock is None:
             return []
         going = []
@@ -196,13 +209,13 @@ class LookupSessions:
                 if not lock.readers[at]:
                     going.append(lock.descriptors[at])
         if going:
-            self._release(lookup.client, going)
+            self._release(lookup.lease.client, going)
             if not any(lock.readers):
-                del lookup.locks[space]
+                del lookup.lease.locks[space]
         return going
 
     def _end_if_done(self, lookup: LeasedLookup) -> None:
-        if not lookup.locks and not lookup.waiting:
+        if not lookup.lease.locks and not lookup.waiting:
             self.end(lookup.scheduler, lookup.request_id)
 
 
