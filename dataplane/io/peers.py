@@ -20,6 +20,13 @@ def started_at(pid: int) -> int:
     return 0
 
 
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 if it is unknown."""
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])
+    return 0
+
+
 def open_process(pid: int, started: int) -> int | None:
     """Return a pidfd of the process that had this pid and start time; None if it is gone. Raises OSError.
 

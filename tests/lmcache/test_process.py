@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from dataplane.memory.named import BACKUP_PREFIX
-from tests.dataplane.plane import START_TIMEOUT_S, WAIT_S, Plane, line, wait_for
+from tests.dataplane.plane import START_TIMEOUT_S, WAIT_S, Plane, engine_process, line, wait_for
 from tests.free_port import free_port
 from tests.lmcache.client import CHUNK_BYTES, Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
@@ -51,6 +51,32 @@ slots = client.prepare_store(prompt(2, 50), instance=int(sys.argv[2]))["slots"]
 sys.stdout.write(f"{len(slots)}\\n")
 sys.stdout.flush()
 sys.stdin.readline()
+"""
+
+
+ENGINE = """
+import subprocess, sys
+from tests.lmcache.client import *
+url, instance, dtype, role = sys.argv[1:]
+instance = int(instance)
+
+def work(client):
+    client.register(instance, dtype_str=dtype)
+    client.store(prompt(2, instance), instance=instance)
+
+with Client(url) as client:
+    if role != "two processes":
+        work(client)
+    else:
+        worker = subprocess.Popen([sys.executable, "-c", CODE, url, str(instance), dtype, "worker"],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        worker.stdout.readline()
+    for turn in range(2):
+        sys.stdout.write(f"{client.lookup(prompt(2, instance), f'{instance}-{turn}')}\\n" if role != "worker" else "\\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+    if role == "two processes":
+        worker.communicate(b"\\n\\n")
 """
 
 
@@ -561,3 +587,21 @@ class TestThePort:
                 client.ask("clear", True)  # off loopback this needs the setting
                 assert client.lookup(prompt(1)) == 1
             wait_for(lambda: '"lmcache.open_to_others"' in plane.log(), "the log says so")
+
+
+@pytest.mark.parametrize("role", ["one process", "two processes"])
+def test_an_engine_keeps_its_hits_when_one_of_another_dtype_registers_under_its_model(plane: Plane, role: str) -> None:
+    with ExitStack() as stack:
+        engines = []
+        for instance, dtype in ((1, "float16"), (2, "float8_e4m3fn")):
+            code = ENGINE.replace("CODE", repr(ENGINE))
+            engines.append(stack.enter_context(engine_process(code, url_of(plane), str(instance), dtype, role)))
+            assert line(engines[-1]) == "2"
+        for engine in engines:
+            assert engine.stdin is not None
+            engine.stdin.write(b"\n")
+            engine.stdin.flush()
+            assert line(engine) == "2"
+        assert "lmcache.layouts_differ" in plane.log()
+        for engine in engines:
+            engine.communicate(b"\n", timeout=WAIT_S)

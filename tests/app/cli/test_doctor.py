@@ -376,3 +376,33 @@ def test_the_settings_of_the_running_server_are_distinguished_from_those_of_this
     _, found = examined()
     assert "in this shell: " in found["settings"]["message"]
     assert "was not reached" in found["settings"]["message"]
+
+
+def test_layouts_that_differ_under_one_model_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [
+        {"model": model, "world_size": 1, "layout": "lmcache:2x2x256x8", "dtype": dtype}
+        for model, dtype in (
+            ("llama", "float16"),
+            ("llama", "float16"),
+            ("llama", "float8_e4m3fn"),
+            ("other", "float8"),
+        )
+    ]
+    stats = {
+        "pool": {"blocks": 1, "ready_bytes": 1, "capacity_bytes": 64 << 20},
+        "tiers": [], "gateway": {"instances": workers},
+    }  # fmt: skip
+    node = {"name": "gpu-a1", "public_key": "", "state": "in_sync", "stats": stats}
+    answers: dict[str, dict[str, Any]] = {
+        "/api/v1/nodes": {"items": [node]},
+        "/api/v1/overview": {"nodes": [node], "pins": []},
+    }
+    monkeypatch.setenv("LARDER_HTTP_PORT", "9")
+    monkeypatch.setattr(checkup, "runs_here", lambda folder: True)
+    monkeypatch.setattr("app.cli.commands.machine.doctor.call", lambda url, method, path, **options: answers[path])
+    _, found = examined()
+    assert found["layouts"]["state"] == "warning"
+    assert "LMCache workers of llama (world size 1) on gpu-a1" in found["layouts"]["message"]
+    assert "lmcache:2x2x256x8 float16, lmcache:2x2x256x8 float8_e4m3fn" in found["layouts"]["message"]
+    workers.pop(2)
+    assert "layouts" not in examined()[1]

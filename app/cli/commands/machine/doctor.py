@@ -184,7 +184,7 @@ def _cache(settings: Settings) -> list[CheckResult]:
         reporting = [node for node in overview["nodes"] if node["stats"] is not None]
         found = _lost(overview["nodes"], settings) + _conditions(overview["nodes"])
         found += [_node_cache(node) for node in reporting] + _empty_pins(overview["pins"])
-        found += [each for node in reporting for each in _tiers(node)]
+        found += [each for node in reporting for each in (*_tiers(node), *_layouts(node))]
         return found or [CheckResult("cache", "ok", "no node has reported its cache, or this token may not read it")]
     except click.ClickException as error:
         return [CheckResult("cache", "ok", f"not checked: {error.message}")]
@@ -252,6 +252,25 @@ def _tiers(node: dict[str, Any]) -> list[CheckResult]:
         tier["name"] + (f" ({listing})" if (listing := show.listing(tier)) else "") for tier in show.tiers(node)
     )
     return [CheckResult("tiers", "ok", f"tiers of {node['name']} in service: {serve}")]
+
+
+def _layouts(node: dict[str, Any]) -> list[CheckResult]:
+    """Report models of which a node's LMCache workers have several layouts of chunks."""
+    layouts: dict[tuple[str, int], set[str]] = {}
+    for each in (node["stats"].get("gateway") or {}).get("instances", ()):
+        layouts.setdefault((each["model"], each["world_size"]), set()).add(f"{each['layout']} {each['dtype']}")
+    return [
+        CheckResult(
+            "layouts",
+            "warning",
+            f"LMCache workers of {model} (world size {world_size}) on {node['name']} have chunks of several layouts: "
+            f"{', '.join(sorted(found))}. They share no chunk, and hit only what is in all of them where the processes "
+            "do not show which workers are a scheduler's",
+            "give the engines different model names",
+        )
+        for (model, world_size), found in layouts.items()
+        if len(found) > 1
+    ]
 
 
 def _empty_pins(pins: list[dict[str, Any]]) -> list[CheckResult]:

@@ -26,6 +26,7 @@ from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker, R
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S, Transfers
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
 from dataplane.gateways.lmcache.zmtp.processes import Owner, ProcessWatch
+from dataplane.io.peers import parent_of
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.spaces import LMCACHE
@@ -68,6 +69,8 @@ class Instance:
     attached: bool = True
     counts: bool = True
     """Whether a look-up of its model hits only blocks that are in its spaces too."""
+    parent: int = 0
+    """Parent of its process; 0 if unknown. It is the scheduler's process, or the worker is in that process."""
     over: bool = False
     copying: int = 0
     """Number of copies that run for it on another thread."""
@@ -109,7 +112,7 @@ class Instances:
         self._devices = devices
         self._openings = openings
         self._by_number: dict[int, dict[Owner, Instance]] = {}
-        self._layouts: dict[tuple[str, int], list[list[int]]] = {}
+        self._layouts: dict[tuple[str, int, int], list[list[int]]] = {}
         """Cached results of `layouts`, valid until the workers change."""
         self._registration_requests: dict[bytes, set[int]] = {}
         """Unknown workers that were asked to register, by connection."""
@@ -185,6 +188,7 @@ class Instances:
         self._by_number.setdefault(registered.instance, {})[registered.owner] = instance
         self._registrations.keep(registered)
         self._watch_process(instance)
+        self._compare_layouts(instance)
 
     def restore(self, now: float) -> None:
         """Restore the workers that were registered with the previous data plane.
@@ -271,6 +275,7 @@ class Instances:
             raise OperationFailed(Reason.REFUSED, f"{error.field}: {error.message}") from None
         if before is not None and before.client != engine.client and not before.connected:
             self._lost(before.client, registered.owner, now)
+        instance.parent = parent_of(registered.pid) if registered.pid else 0
         instance.client = registered.client = engine.client
         registered.memory = self._memory
         instance.spaces = spaces
@@ -470,23 +475,51 @@ class Instances:
 
     # ---- layouts of registered workers
 
-    def layouts(self, model: str, world_size: int) -> list[list[int]]:
-        """Return, for each chunk layout of a model's workers, the space numbers by rank."""
-        known = self._layouts.get((model, world_size))
+    def layouts(self, model: str, world_size: int, scheduler: int = 0) -> list[list[int]]:
+        """Return, for each chunk layout of a model's workers, the space numbers by rank.
+
+        The wire does not say which workers are a scheduler's. If some are in the process `scheduler` (a pid; 0 for
+        none) or are its children, only these count; otherwise all do.
+        """
+        known = self._layouts.get((model, world_size, scheduler))
         if known is not None:
             return known
+        workers = [each for each in self if each.counts and _serves(each, model, world_size)]
+        own = [each for each in workers if scheduler and scheduler in (each.registered.pid, each.parent)]
         found: dict[str, list[int]] = {}
-        for instance in sorted(self, key=lambda each: not each.attached):
-            registered = instance.registered
-            if instance.counts and (registered.model_name, registered.world_size) == (model, world_size):
-                found.setdefault(f"{instance.chunk_layout.layout} {instance.chunk_layout.dtype}", instance.spaces)
+        for instance in sorted(own or workers, key=lambda each: not each.attached):
+            found.setdefault(_name_of(instance.chunk_layout), instance.spaces)
         if found:  # unregistered models are not cached, because peers choose the names
-            self._layouts[model, world_size] = list(found.values())
+            self._layouts[model, world_size, scheduler] = list(found.values())
         return list(found.values())
+
+    def _compare_layouts(self, instance: Instance) -> None:
+        """Log that the workers of a model have another layout than the one that has registered."""
+        registered, own = instance.registered, _name_of(instance.chunk_layout)
+        workers = [each for each in self if each.counts and _serves(each, registered.model_name, registered.world_size)]
+        others = {_name_of(each.chunk_layout) for each in workers} - {own}
+        if others:
+            log.warning(
+                "lmcache.layouts_differ",
+                model=registered.model_name[:64],
+                world_size=registered.world_size,
+                instance=registered.instance,
+                layout=own,
+                other=min(others),
+                effect="no chunk is shared; a scheduler whose workers are not known by process hits what is in both",
+            )
 
     def close(self) -> None:
         """Close the device memory of all workers. No copy may be running."""
         self._openings.end(instance.chunk_layout.copier for instance in self)
+
+
+def _serves(instance: Instance, model: str, world_size: int) -> bool:
+    return (instance.registered.model_name, instance.registered.world_size) == (model, world_size)
+
+
+def _name_of(chunk_layout: ChunkLayout) -> str:
+    return f"{chunk_layout.layout} {chunk_layout.dtype}"
 
 
 _NO_FORM = ChunkLayout("", "", 0, [])
