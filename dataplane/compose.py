@@ -17,6 +17,7 @@ import zmq
 from dataplane import __version__
 from dataplane.base import tracing
 from dataplane.base.allocator import trim_memory
+from dataplane.base.connection_guard import LOOK_S
 from dataplane.base.process_figures import ProcessFigures
 from dataplane.copies.copying import CopyThreads
 from dataplane.copies.devices import Devices
@@ -235,6 +236,7 @@ class DataPlane:
             self._control.digest = self._lmcache.digests.begin
         self._loop.register_zmq(self._control.socket, self._control.on_readable)
         self._join()
+        self._loop.every(LOOK_S, self._guard_sockets)
         self._bus.subscribe(log_event)
         self._bus.subscribe(self._publisher)
         self._loop.every(settings.table.tick_s, self._tick)
@@ -254,8 +256,12 @@ class DataPlane:
         self._membership.begin(
             self.node.options.name, self._control.url, self._publisher.url, self._joined, self._not_joined
         )
-        self._loop.register_zmq(self._membership.watch(self._control.socket), self._membership.on_departure)
         self._loop.every(STEP_S, self._membership.step)
+
+    def _guard_sockets(self) -> None:
+        self._publisher.guard.step()
+        if self._control.guard.step() and self._membership is not None:
+            self._membership.on_departure()
 
     def _joined(self, joined: Joined) -> None:
         self._control.introduction = replace(self._control.introduction, events_url=joined.events_url)

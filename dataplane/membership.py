@@ -109,7 +109,6 @@ class Membership:
         self._answered = False
         """The management plane has answered since this process began."""
         self._requested_at = 0.0
-        self._departures: zmq.Socket[bytes] | None = None
         self._requested_key = ""
         """Public key of the management plane whose answer is awaited."""
         self._node = self._control_url = self._events_url = ""
@@ -131,22 +130,11 @@ class Membership:
         self._events_url = table.advertise_events_url or events_url
         self._on_joined, self._on_failed = on_joined, on_failed
 
-    def watch(self, control: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-        """Return a monitor socket that reports disconnections of the control socket; `on_departure` reads it."""
-        self._departures = control.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        return self._departures
-
-    def on_departure(self) -> bool:
-        """Read one disconnection and ask soon whether this node is still enrolled. Return True if there may be more."""
-        assert self._departures is not None
-        try:
-            self._departures.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return False
+    def on_departure(self) -> None:
+        """Ask soon whether this node is still enrolled, because a peer of the control socket has disconnected."""
         if self._link is None and self._answered:
             soon = max(time.monotonic() + ASK_SOON_S, self._requested_at + ASK_AGAIN_S)
             self._next_at = min(self._next_at, soon)
-        return True
 
     def step(self) -> None:
         """Send a request, process an answer, or give up a request. Never blocks."""
@@ -291,8 +279,6 @@ class Membership:
 
     def close(self) -> None:
         self._close_link()
-        if self._departures is not None:
-            self._departures.close()
         self.gate.close()
 
 

@@ -4,6 +4,7 @@ The socket uses only CURVE: it proves the key named in join tokens, and learns t
 decided elsewhere.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -12,9 +13,9 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from app.push.connection_guard import ConnectionGuard
 from app.push.keys import ManagerKeyPair
 from app.supervisor.descriptors import allow_descriptors
+from dataplane.base.connection_guard import ConnectionGuard
 from dataplane.base.settings import SettingsError
 from dataplane.protocol.codec import decode, encode
 from dataplane.protocol.codes import ProtocolError
@@ -22,6 +23,7 @@ from dataplane.protocol.join import MAX_JOIN_BYTES, Join, JoinRefused, JoinReply
 
 ZAP_URL = "inproc://zeromq.zap.01"
 HANDSHAKE_MS = 5000
+LOOK_S = 0.2
 _decoder: "msgspec.msgpack.Decoder[Join]" = msgspec.msgpack.Decoder(Join)
 
 Decide = Callable[[Join, str, str], Awaitable[JoinReply]]
@@ -79,9 +81,9 @@ class EnrolmentServer:
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
             self._socket.setsockopt(zmq.ZAP_DOMAIN, b"join")
             self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            self._visitors = ConnectionGuard(self._socket, "join")  # a node that joins sends one short message
             self._socket.bind(url)
             self.url: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-            self._visitors = ConnectionGuard(self._socket, self.url)
         except zmq.ZMQError:
             self.close()
             raise
@@ -99,7 +101,9 @@ class EnrolmentServer:
     async def watch(self) -> None:
         """Close connections that stay too long or send too much. Runs forever."""
         assert self._visitors is not None
-        await self._visitors.run()
+        while True:
+            self._visitors.step()
+            await asyncio.sleep(LOOK_S)
 
     async def run(self) -> None:
         """Answer requests forever."""

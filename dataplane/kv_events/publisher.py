@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from dataplane.base.connection_guard import LOOK_S
 from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.node import Node
 from dataplane.core.pool.changes import BlockChanges
@@ -130,6 +131,7 @@ class KvEventPublisher:
         for stream in streams:
             if stream.replay is not None:
                 loop.register_zmq(stream.replay, self._serve_replays)
+            loop.every(LOOK_S, stream.guard)
         loop.once(BEGIN_S, self._begin)
 
     def stats(self) -> KvEventStats:

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from struct import pack
 from typing import NamedTuple
 
 import zmq
 
+from dataplane.base.connection_guard import ConnectionGuard
 from dataplane.kv_events.messages import rank
 
 MAX_BUFFER_BYTES = 64 << 20
@@ -36,6 +38,8 @@ REPLAY_STALLS_S = 10.0
 MAX_REQUEST_BYTES = 1024
 """Maximum size of a frame that a peer sends; larger ones end its connection."""
 MAX_REQUESTS_AT_ONCE = 64
+MAX_RECEIVED_BYTES = 1 << 20
+"""Maximum bytes that a client sends on one connection: subscriptions and messages without an end take memory."""
 END = pack(">q", -1)
 
 
@@ -86,20 +90,34 @@ class Stream:
         """Number of malformed replay requests."""
         self.url = self.replay_url = ""
         self.replay: zmq.Socket[bytes] | None = None
+        self._guards: list[ConnectionGuard] = []
         self._pub = context.socket(zmq.PUB)
         try:
             self._pub.setsockopt(zmq.SNDHWM, hwm)
             self._pub.setsockopt(zmq.XPUB_NODROP, 1)
-            self.url = _bound(self._pub, url)
+            self.url = self._bound(self._pub, url)
             if replay_url:
                 self.replay = context.socket(zmq.ROUTER)
                 self.replay.setsockopt(zmq.SNDHWM, REPLAY_QUEUE)
                 self.replay.setsockopt(zmq.RCVHWM, MAX_REQUESTS_AT_ONCE)
                 self.replay.setsockopt(zmq.ROUTER_MANDATORY, 1)  # so that a full queue is an error, not a loss
-                self.replay_url = _bound(self.replay, replay_url)
+                self.replay_url = self._bound(self.replay, replay_url)
         except zmq.ZMQError:
             self.close()
             raise
+
+    def _bound(self, socket: zmq.Socket[bytes], url: str) -> str:
+        """Bind a socket and return its URL with the actual port."""
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
+        socket.setsockopt(zmq.IPV6, int("[" in url))
+        self._guards.append(ConnectionGuard(socket, "kv_events", max_s=inf, max_bytes=MAX_RECEIVED_BYTES))
+        socket.bind(url)
+        return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def guard(self) -> None:
+        """End connections of clients that send too much. Called periodically."""
+        for each in self._guards:
+            each.step()
 
     # ---- publishing
 
@@ -216,14 +234,8 @@ class Stream:
         return low
 
     def close(self) -> None:
+        for each in self._guards:
+            each.close()
         self._pub.close(linger=200)
         if self.replay is not None:
             self.replay.close(linger=0)
-
-
-def _bound(socket: zmq.Socket[bytes], url: str) -> str:
-    """Bind a socket and return its URL with the actual port."""
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
-    socket.setsockopt(zmq.IPV6, int("[" in url))
-    socket.bind(url)
-    return socket.getsockopt_string(zmq.LAST_ENDPOINT)

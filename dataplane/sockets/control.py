@@ -14,6 +14,7 @@ import zmq
 
 from dataplane import __version__
 from dataplane.base import tracing
+from dataplane.base.connection_guard import HANDSHAKE_BYTES, ConnectionGuard
 from dataplane.base.tracing import Attribute
 from dataplane.core.node import Node
 from dataplane.core.operator.hot_prefixes import hot_prefix, hot_prefixes
@@ -117,6 +118,7 @@ class ControlServer:
         self._gate = gate
         if gate is not None:
             gate.guard(self.socket, "control")
+        self.guard = ConnectionGuard(self.socket, "control", known_bytes=-1 if gate is None else HANDSHAKE_BYTES)
         self.socket.bind(url)
         self.url = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._node = node
@@ -360,6 +362,7 @@ class ControlServer:
         return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, seconds)
 
     def close(self) -> None:
+        self.guard.close()
         self.socket.close()
 
 

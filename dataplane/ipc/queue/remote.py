@@ -44,9 +44,9 @@ _COUNT_BITS = 16
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
 _TAKE_EVERY_S = 0.1
 _TAKE_AT_ONCE = 256
-_MAX_RECEIVED_BYTES = 4096
+MAX_RECEIVED_BYTES = 4096
 """Readers send nothing but their subscription."""
-_HANDSHAKE_MS = 2000
+HANDSHAKE_MS = 2000
 """Longest handshake: a peer without the key takes a descriptor of the writer no longer than this."""
 _MAX_MS = (1 << 31) - 1
 _KEY_BYTES = 40
@@ -80,8 +80,8 @@ class RemoteWriter(Side):
             socket.set(zmq.XPUB_NODROP, 1)
             socket.set(zmq.XPUB_VERBOSER, 1)
             socket.set(zmq.LINGER, 0)
-            socket.set(zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES)
-            socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+            socket.set(zmq.MAXMSGSIZE, MAX_RECEIVED_BYTES)
+            socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
             _keep_alive(socket)
             self.key = zmq.curve_public(bytes(stored))
             socket.set(zmq.CURVE_SERVER, 1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from struct import pack, unpack
+from time import monotonic
 
 import pytest
 import zmq
@@ -268,3 +270,36 @@ def test_an_endpoint_in_use_is_an_error_and_leaves_no_socket(context: zmq.Contex
         Stream(context, "tcp://127.0.0.1:0", taken.url, 0, 10, 50, clock)
     taken.close()
     context.term()
+
+
+@pytest.mark.parametrize("kind", [b"SUB", b"DEALER"])
+def test_a_client_that_sends_without_end_loses_its_connection(
+    context: zmq.Context[zmq.Socket[bytes]], clock: Clock, monkeypatch: pytest.MonkeyPatch, kind: bytes
+) -> None:
+    monkeypatch.setattr("dataplane.kv_events.stream.MAX_RECEIVED_BYTES", 100_000)
+    stream = Stream(context, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0", 0, 10, 50, clock)
+    try:
+        url = stream.url if kind == b"SUB" else stream.replay_url
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 60) as client:
+            client.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+            ready = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
+            client.sendall(bytes([4, len(ready)]) + ready)
+            assert client.recv(64 + len(ready), socket.MSG_WAITALL), "messages come after both ends are ready"
+            for number in range(500):  # subscriptions, or frames of one message
+                client.sendall(b"\x00\xc9\x01%0200d" % number if kind == b"SUB" else b"\x01\xc8" + bytes(200))
+            client.setblocking(False)
+            deadline = monotonic() + 60
+            while not _ended(client):
+                assert monotonic() < deadline
+                stream.guard()
+    finally:
+        stream.close()
+
+
+def _ended(client: socket.socket) -> bool:
+    try:
+        return not client.recv(4096)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 import zmq
 
+from dataplane.base.connection_guard import MAX_BYTES
 from dataplane.client import attach
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.messages import VERSION
@@ -23,6 +26,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.management_plane import ManagementPlane
 from tests.dataplane.plane import WAIT_S, Plane, wait_for
 
+MIB = 1 << 20
 QUIET_MS = 500
 """Long enough for an answer that must not come, were it to come."""
 
@@ -97,6 +101,32 @@ def test_peers_without_an_admitted_key_get_no_answer_and_no_event(
     wrong_server = fleet.control(join.control_url, fleet.public)
     assert ask(wrong_server) is None, "the node proves its own key, too"
     wait_for(lambda: "peer.refused" in plane.log(), "the refusal is logged")
+
+
+def test_a_peer_sends_little_before_its_key_is_admitted_and_then_as_much_as_a_message_may_have(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
+) -> None:
+    plane = member(make_plane, fleet).start()
+    join, key = fleet.admit()
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    frame = b"\x06" + (32 * MIB).to_bytes(8, "big") + bytes(16 * MIB)  # a command that says no more than its length
+    for url in (join.control_url, join.events_url):
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=WAIT_S) as peer:
+            peer.sendall(greeting)
+            assert peer.recv(64, socket.MSG_WAITALL)
+            with suppress(ConnectionError):
+                peer.sendall(frame)
+                while peer.recv(4096):
+                    pass
+    wait_for(
+        lambda: f"sent more than {MAX_BYTES} bytes" in plane.log(), "it was not the end of the time for a handshake"
+    )
+    admitted = fleet.control(join.control_url, key)
+    for message in (bytes(32 * MIB), encode(Hello(VERSION, "test"))):
+        admitted.send(message)
+        assert admitted.poll(int(WAIT_S * 1000)), "the node answers"
+        answer = admitted.recv()
+    assert msgspec.msgpack.decode(answer, type=Welcome).node == "node-a"
 
 
 def test_peers_are_admitted_only_after_the_node_has_joined(

@@ -34,6 +34,8 @@ from dataplane.io.loop import Loop
 
 MAX_CONNECTIONS = 16_384
 """Maximum number of tracked connections. Further ones are served without knowing their process."""
+MAX_OPEN = 2 * MAX_CONNECTIONS
+"""Maximum number of connections, and at most as many as half of the descriptors. Further clients wait."""
 MAX_MESSAGE_BYTES = 64 << 20
 """Maximum size of a message. A connection that exceeds it is closed. A request of a million tokens has a tenth of
 it."""
@@ -337,7 +339,7 @@ class ZmtpServer:
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             if len(self._by_fd) >= _most():
-                self._pause("half of the descriptors of this process are taken")
+                self._pause(f"{_most()} connections are open: {MAX_OPEN}, or half of the descriptors of this process")
                 return
             try:
                 accepted, _ = self._listener.accept()
@@ -449,4 +451,4 @@ def _owner(connection: ZmtpPeer) -> Owner:
 
 def _most() -> int:
     """Return the maximum number of connections. As many descriptors remain for segments and engines."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    return min(MAX_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
