@@ -146,9 +146,9 @@ class Tenant:
     """Charged bytes in any state."""
     blocks: int = 0
     pinned_bytes: int = 0
+    """Bytes of its guaranteed blocks, which are within the pin budgets."""
     lookup_bytes: int = 0
     """Bytes of blocks that look-ups held when that was last measured."""
-    """Bytes of its guaranteed blocks, which are within the pin budgets."""
     hinted_bytes: int = 0
     """Charged bytes of its blocks under hinted pins."""
     requested_blocks: int = 0
