@@ -442,7 +442,7 @@ def _find(table: BlockTable, key: bytes, space: int) -> Block | None:
 
 
 def _read_models(path: Path) -> dict[str, None]:
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_text())
         if isinstance(found, list):
             return {model: None for model in found[:MAX_MODELS] if isinstance(model, str)}

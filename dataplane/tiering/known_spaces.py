@@ -43,7 +43,7 @@ class KnownSpaces:
                 self.models[identity] = known if isinstance(known, str) else known.model
         except FileNotFoundError:
             pass
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             log.warning("spaces.unreadable", path=str(self._path), reason=str(error))
 
     def add(self, identity: bytes, space: Space) -> None:

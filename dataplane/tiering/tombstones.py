@@ -64,7 +64,7 @@ class TombstoneFile:
             self._lists = _decoder.decode(self._path.read_bytes())
         except FileNotFoundError:
             pass
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             log.warning("tombstones.unreadable", path=str(self._path), reason=str(error))
             newest = self._path.stat().st_mtime_ns if self._path.exists() else 0
             self._lists = {UNKNOWN: [Tombstone(before=newest)]}

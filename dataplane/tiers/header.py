@@ -41,8 +41,8 @@ _MAGIC = b"LARDERB1"
 _FIELDS = Struct("<8sII16s16s32sQQ16sQQ32s")
 _ENCODING = Struct("<QBBH4x")
 _CHECKSUM_AT = 112
-_MAX_TENANT_BYTES = 2048
-_MAX_SEQUENCE = (1 << 63) - 1
+MAX_TENANT_BYTES = 2048
+MAX_SEQUENCE = (1 << 63) - 1
 """In nanoseconds since 1970, this is the year 2262. A higher sequence would leave no room for later ones."""
 NO_PARENT = bytes(KEY_BYTES)
 
@@ -54,8 +54,8 @@ class HeaderError(ValueError):
 def pack_header(block: StoredBlock, cluster: bytes, encoding: Encoding | None = None) -> bytes:
     """Return the 4096 bytes of the block's header. Raises HeaderError if the tenant's name is too long."""
     tenant = block.tenant.encode()
-    if len(tenant) > _MAX_TENANT_BYTES:
-        raise HeaderError(f"tenant: expected at most {_MAX_TENANT_BYTES} bytes, got {len(tenant)}")
+    if len(tenant) > MAX_TENANT_BYTES:
+        raise HeaderError(f"tenant: expected at most {MAX_TENANT_BYTES} bytes, got {len(tenant)}")
     fields = (
         _MAGIC,
         VERSION if encoding is None else ENCODED_VERSION,
@@ -102,12 +102,12 @@ def unpack_encoded(data: bytes | bytearray | memoryview, cluster: bytes) -> tupl
         raise HeaderError(f"version: expected {VERSION} or {ENCODED_VERSION}, got {version}")
     if of_cluster != cluster:
         raise HeaderError(f"cluster: expected {cluster.hex()}, got {of_cluster.hex()}")
-    if sequence > _MAX_SEQUENCE:
-        raise HeaderError(f"sequence: expected at most {_MAX_SEQUENCE}, got {sequence}")
+    if sequence > MAX_SEQUENCE:
+        raise HeaderError(f"sequence: expected at most {MAX_SEQUENCE}, got {sequence}")
     if length > MAX_BLOCK_BYTES:
         raise HeaderError(f"length: expected at most {MAX_BLOCK_BYTES}, got {length}")
-    if tenant_bytes > _MAX_TENANT_BYTES:
-        raise HeaderError(f"tenant: expected at most {_MAX_TENANT_BYTES} bytes, got {tenant_bytes}")
+    if tenant_bytes > MAX_TENANT_BYTES:
+        raise HeaderError(f"tenant: expected at most {MAX_TENANT_BYTES} bytes, got {tenant_bytes}")
     at = _FIELDS.size
     encoding = None
     if version == ENCODED_VERSION:

@@ -250,7 +250,17 @@ def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_p
     assert after.take_result(b"another", "not fetched") == 0
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff", b"\x91\x01", b"\x91\x93\x01\x02\x03"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"\x91\x01",
+        b"\x91\x93\x01\x02\x03",
+        b"\x91\x93\xc4\x01a\xa1\xff\x01",  # not UTF-8
+        b"\x91\x93\xc4\x01a\xa1a\xff",  # -1 hits
+    ],
+)
 def test_results_that_cannot_be_read_are_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / RESULTS).write_bytes(data)
     assert take_results(tmp_path) == {}

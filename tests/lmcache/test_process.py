@@ -72,7 +72,8 @@ with Client(url) as client:
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         worker.stdout.readline()
     for turn in range(2):
-        sys.stdout.write(f"{client.lookup(prompt(2, instance), f'{instance}-{turn}')}\\n" if role != "worker" else "\\n")
+        hits = "" if role == "worker" else client.lookup(prompt(2, instance), f"{instance}-{turn}")
+        sys.stdout.write(f"{hits}\\n")
         sys.stdout.flush()
         sys.stdin.readline()
     if role == "two processes":

@@ -4,16 +4,19 @@ import errno
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from dataplane.tiers.disk import alignment, directory, slot_journal
+from dataplane.tiers.disk import alignment, directory, offline, slot_journal
 from dataplane.tiers.disk.disk_tier import DiskTier
 from dataplane.tiers.header import HEADER_BYTES, pack_header
 from dataplane.tiers.tier import BlockStore, Loaded, Outcome
+from tests.sizes import size
 from tests.tiers.blocks import CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store
 from tests.tiers.disk_backend import MIB, SEGMENT_BYTES, DiskBackend, slot_of, state
 
@@ -376,3 +379,122 @@ def test_names_of_tenants_without_blocks_are_forgotten(tmp_path: Path, recovered
     tier = backend.open()
     assert tier._directories[0].recovered_by == ""
     assert_holds(tier, [surviving, more])
+
+
+def _frames(journal: Path) -> list[tuple[int, bytes]]:
+    data, at, frames = journal.read_bytes(), 0, []
+    while at < len(data):
+        kind, size, _ = slot_journal._FRAME.unpack_from(data, at)
+        at += slot_journal._FRAME.size
+        frames.append((kind, data[at : at + size]))
+        at += size
+    return frames
+
+
+def _write(journal: Path, frames: list[tuple[int, bytes]]) -> None:
+    """Write a journal of which every checksum is right."""
+    with journal.open("r+b") as file:
+        file.truncate()
+        for kind, payload in frames:
+            slot_journal._write(file.fileno(), kind, payload)
+
+
+def _double_tenant(frames: list[tuple[int, bytes]]) -> None:
+    at = next(at for at, (kind, _) in enumerate(frames) if kind == slot_journal.TENANT)
+    frames.insert(at, frames[at])
+
+
+def _swap_frames(frames: list[tuple[int, bytes]]) -> None:
+    """Records come before the tenants that they name."""
+    frames.sort(key=lambda frame: {slot_journal.HEAD: 0, slot_journal.RECORDS: 1}.get(frame[0], frame[0] + 1))
+
+
+def _name(tenant: bytes) -> Callable[[list[tuple[int, bytes]]], None]:
+    def change(frames: list[tuple[int, bytes]]) -> None:
+        at = next(at for at, (kind, _) in enumerate(frames) if kind == slot_journal.TENANT)
+        frames[at] = slot_journal.TENANT, tenant
+
+    return change
+
+
+def _set(field: str, value: int) -> Callable[[list[tuple[int, bytes]]], None]:
+    def change(frames: list[tuple[int, bytes]]) -> None:
+        for at, (kind, payload) in enumerate(frames):
+            if kind == slot_journal.RECORDS:
+                records = np.frombuffer(payload, slot_journal.RECORD).copy()
+                records[field] = value
+                frames[at] = kind, records.tobytes()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_double_tenant, "twice"),
+        (_swap_frames, "tenant"),
+        (_name(b"\xff"), "UTF-8"),
+        (_name(b"x" * 5000), "bytes"),
+        (_set("op", 9), "operation"),
+        (_set("tenant", 1 << 31), "tenant"),
+        (_set("sequence", (1 << 64) - 1), "sequence"),
+        (_set("length", 1 << 63), "length"),
+    ],
+    ids=["tenant twice", "order", "not UTF-8", "long name", "op", "tenant", "sequence", "length"],
+)
+def test_a_journal_with_impossible_contents_is_rebuilt_from_the_headers(
+    tmp_path: Path, change: Callable[[list[tuple[int, bytes]]], None], reason: str
+) -> None:
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    expected_blocks = _changed(tier, 1, 60)
+    before = state(tier)
+    _abandoned(tier)
+    frames = _frames(tmp_path / "one" / "journal")
+    change(frames)
+    _write(tmp_path / "one" / "journal", frames)
+    used = offline.usage(str(tmp_path / "one"))
+    tier = backend.open()
+    assert reason in tier._directories[0].recovered_by
+    assert state(tier) == before
+    assert_holds(tier, list(expected_blocks.values()))
+    assert {tenant: each.blocks for tenant, each in used.tenants.items()} == Counter(
+        each.block.tenant for each in expected_blocks.values()
+    )
+
+
+@pytest.mark.parametrize("seed", range(size(400, 40)))
+def test_no_journal_makes_a_start_fail_or_a_wrong_byte_be_served(tmp_path: Path, seed: int) -> None:
+    choice = random.Random(seed)
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    expected_blocks = _changed(tier, seed, 30)
+    _abandoned(tier)
+    journal = tmp_path / "one" / "journal"
+    frames = _frames(journal)
+    for _ in range(choice.randint(1, 4)):
+        at = choice.randrange(len(frames))
+        kind, payload = frames[at]
+        changed = bytearray(payload)
+        match choice.randrange(5):
+            case 0:
+                frames.insert(choice.randrange(len(frames)), frames[at])
+            case 1 if len(frames) > 1:
+                frames.pop(at)
+            case 2:
+                choice.shuffle(frames)
+            case 3 if changed:
+                changed[choice.randrange(len(changed))] = choice.randrange(256)
+                frames[at] = kind, bytes(changed)
+            case _:
+                frames[at] = choice.randrange(7), bytes(changed[: choice.randrange(len(changed) + 1)])
+    _write(journal, frames)
+    offline.usage(str(tmp_path / "one"))
+    offline.check(str(tmp_path / "one"))
+    tier = backend.open()
+    for stored in expected_blocks.values():
+        outcome, data = load(tier, stored)
+        assert outcome.outcome is not Outcome.OK or data[: len(stored.data)] == stored.data
+    assert store(tier, block(99, 5000)) == [Outcome.OK]
+    tier.close()
+    assert offline.usage(str(tmp_path / "one")).tenants

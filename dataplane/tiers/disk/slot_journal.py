@@ -16,6 +16,7 @@ journal of another boot that was not closed may lack records: it is not used.
 """
 
 import os
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -26,7 +27,9 @@ import numpy as np
 import xxhash
 
 from dataplane.base.durable_files import sync_folder
+from dataplane.protocol.spaces import MAX_BLOCK_BYTES
 from dataplane.tiers.disk.own_file import create_own, open_own, read_own
+from dataplane.tiers.header import MAX_SEQUENCE, MAX_TENANT_BYTES
 from dataplane.tiers.tier import BlockName, StoredBlock
 
 JOURNAL = "journal"
@@ -187,7 +190,7 @@ def read_journal(directory: Path, identity: str) -> Checkpoint:
         raise JournalError(f"{JOURNAL}: {error.strerror}") from None
     head: Head | None = None
     closed = False
-    tenants: list[str] = []
+    tenants: dict[str, None] = {}
     pieces: list[memoryview] = []
     view = memoryview(data)
     at = 0
@@ -202,24 +205,51 @@ def read_journal(directory: Path, identity: str) -> Checkpoint:
         if kind == HEAD:
             head = _read_head(payload, identity)
         elif kind == TENANT:
-            tenants.append(str(payload, "utf-8", "replace"))
+            tenants[_read_tenant(payload, tenants)] = None
         elif kind == RECORDS:
+            _check_records(payload, len(tenants))
             pieces.append(payload)
         at += _FRAME.size + size
     if head is None:
         raise JournalError(f"{JOURNAL}: it has no beginning")
     if not closed and head.boot != boot():
         raise JournalError(f"{JOURNAL}: the machine stopped while the directory was open")
-    joined = b"".join(pieces)
-    if len(joined) % RECORD.itemsize:
+    return Checkpoint(list(tenants), np.frombuffer(b"".join(pieces), RECORD), at)
+
+
+def _read_tenant(payload: memoryview, known: Container[str]) -> str:
+    """Return the next tenant. Records name tenants by their place, so that none may occur twice."""
+    if len(payload) > MAX_TENANT_BYTES:
+        raise JournalError(f"{JOURNAL}: the name of a tenant has {len(payload)} bytes, expected {MAX_TENANT_BYTES}")
+    try:
+        tenant = str(payload, "utf-8")
+    except UnicodeDecodeError:
+        raise JournalError(f"{JOURNAL}: the name of a tenant is not UTF-8") from None
+    if tenant in known:
+        raise JournalError(f"{JOURNAL}: it names the tenant {tenant[:64]!r} twice")
+    return tenant
+
+
+def _check_records(payload: memoryview, tenants: int) -> None:
+    """Check the records of a frame, before which the journal named so many tenants."""
+    if len(payload) % RECORD.itemsize:
         raise JournalError(f"{JOURNAL}: a record is incomplete")
-    return Checkpoint(tenants, np.frombuffer(joined, RECORD), at)
+    records = np.frombuffer(payload, RECORD)
+    stored = records[records["op"] == STORE]
+    for what, wrong in (
+        ("operation", ~np.isin(records["op"], (OPEN, STORE, FREE))),
+        ("tenant", stored["tenant"] >= tenants),
+        ("sequence", stored["sequence"] > MAX_SEQUENCE),
+        ("length", stored["length"] > MAX_BLOCK_BYTES),
+    ):
+        if wrong.any():
+            raise JournalError(f"{JOURNAL}: a record has an unknown or too high {what}")
 
 
 def _read_head(payload: memoryview, identity: str) -> Head:
     try:
         head = msgspec.msgpack.decode(payload, type=Head)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise JournalError(f"{JOURNAL}: the beginning cannot be read") from None
     if head.version != VERSION or head.directory != identity:
         raise JournalError(f"{JOURNAL}: it is of another directory or version")

@@ -298,7 +298,7 @@ class TestStarts:
         cold = Published(Bench(64 * PAGE), tmp_path)
         assert cold.events() == [Decoded("AllBlocksCleared")]
 
-    @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '{"a": 1}', "\0"])
+    @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '{"a": 1}', "\0", "[" * 200_000])
     def test_a_damaged_file_of_models_is_ignored(self, bench: Bench, tmp_path: Path, text: str):
         (tmp_path / "models.json").write_text(text)
         assert Published(bench, tmp_path).events() == []

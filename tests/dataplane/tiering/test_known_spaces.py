@@ -47,7 +47,7 @@ def test_one_write_follows_the_other(tmp_path: Path) -> None:
     assert running == []
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff", b"\x93\x01\x02\x03", b"\x81\xc4\x01a\x05"])
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x93\x01\x02\x03", b"\x81\xc4\x01a\x05", b"\x81\xc4\x01a\xa1\xff"])
 def test_a_damaged_file_is_replaced(tmp_path: Path, data: bytes) -> None:
     (tmp_path / FILE).write_bytes(data)
     spaces = KnownSpaces(tmp_path, at_once)

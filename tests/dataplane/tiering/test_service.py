@@ -19,7 +19,7 @@ from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiering import listing, opening, service, tombstones
 from dataplane.tiering.service import TierService
-from dataplane.tiering.tombstones import MAX_LISTS, TombstoneFile
+from dataplane.tiering.tombstones import FILE, MAX_LISTS, UNKNOWN, TombstoneFile
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.tier import BlockName, StoredBlock, Tier, TierError, writer_number
 from tests.dataplane.tiering.faulty_tier import FaultyTier
@@ -369,3 +369,12 @@ def test_a_tier_that_is_removed_while_it_is_listed_is_closed(shared: ServiceBenc
     shared.until(lambda: tier.closed)
     go_on.set()
     shared.until(lambda: not shared.service.stats())
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"\x81\xa1\xff\x90", b"\x81\xa1a\x91\x81\xa1z" + b"\x91" * 200_000], ids=range(4)
+)
+def test_a_damaged_file_of_tombstones_covers_all_that_tiers_may_hold(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / FILE).write_bytes(data)
+    (tombstone,) = TombstoneFile(tmp_path)._lists[UNKNOWN]
+    assert tombstone.before == (tmp_path / FILE).stat().st_mtime_ns

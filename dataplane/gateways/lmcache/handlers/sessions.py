@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 
 RESULTS = "results"
 """File with the results that no scheduler has fetched yet at a planned restart. A scheduler requests a look-up, and
@@ -28,7 +30,8 @@ miss."""
 MAX_LOOKUPS = 32_768
 MAX_LOOKUPS_PER_SCHEDULER = 4096
 
-_decoder = msgspec.msgpack.Decoder(list[tuple[bytes, str, int]])
+_Hits = Annotated[int, msgspec.Meta(ge=0, le=MAX_KEYS_PER_REQUEST)]
+_decoder = msgspec.msgpack.Decoder(list[tuple[bytes, str, _Hits]])
 ReleaseLeases = Callable[[int, Sequence[int]], None]
 
 
@@ -233,7 +236,7 @@ def take_results(folder: Path) -> dict[tuple[bytes, str], int]:
     path = folder / RESULTS
     try:
         saved = _decoder.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError):
         saved = []
     with suppress(OSError):
         path.unlink(missing_ok=True)
