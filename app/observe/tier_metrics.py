@@ -32,6 +32,9 @@ TIERS = {
         _TIER,
     ),
     "blocks": gauge("larder_tier_blocks", "Blocks that the tier holds.", _TIER),
+    "foreign_objects": gauge(
+        "larder_tier_foreign_objects", "Things in the tier's place that are not blocks, which are skipped.", _TIER
+    ),
     "waiting_blocks": gauge("larder_tier_waiting_blocks", "Blocks that wait to be copied to the tier.", _TIER),
     "waiting_bytes": gauge(
         "larder_tier_waiting_bytes", "Bytes of the blocks that wait to be copied to the tier.", _TIER

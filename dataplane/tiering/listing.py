@@ -79,6 +79,15 @@ class TierListing:
         self._run.listing_fault = ""
         log.info("tier.listed", tier=state.spec.name, blocks=len(self._found), invalidated=dead)
         self._found = []
+        usage = self._tier.usage()
+        if usage.foreign_objects:
+            log.warning(
+                "tier.foreign_objects",
+                tier=state.spec.name,
+                objects=usage.foreign_objects,
+                first=usage.first_foreign,
+                effect="they are skipped",
+            )
 
     def _call(self, work: Callable[[], object], done: Callable[..., None]) -> None:
         def ended(result: object) -> None:

@@ -281,7 +281,10 @@ class Mover:
 
     def stats_of(self, run: TierRun) -> TierStats:
         """Return the statistics of one tier."""
+        usage = run.worker.tier.usage()
         return TierStats(
+            foreign_objects=usage.foreign_objects,
+            first_foreign=usage.first_foreign,
             name=run.state.spec.name,
             type=run.state.spec.type,
             budget_bytes=run.state.spec.budget_bytes,

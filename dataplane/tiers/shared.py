@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.tier import BlockName, BlockStore, Outcome, TierUsage, writer_number
-from dataplane.tiers.values import value_size
+from dataplane.tiers.values import parse_value_name, value_prefix, value_size
 from dataplane.tiers.written import Written
 
 
@@ -16,6 +16,13 @@ class SharedTier:
         self._cluster = context.cluster
         self._writer = writer_number(context.node)
         self._written = Written(context.budget_bytes, ttl_s)
+
+    def _named(self, text: str) -> BlockName | None:
+        """Return the block of a listed name. Count a name that is not of a block."""
+        name = parse_value_name(self._cluster, text)
+        if name is None:
+            self._written.foreign(text.removeprefix(value_prefix(self._cluster)))
+        return name
 
     def stored_size(self, length: int) -> int:
         return value_size(length)

@@ -122,6 +122,10 @@ class TierUsage(msgspec.Struct, frozen=True):
     """Free bytes of the device behind the tier, or None if it cannot be known."""
     corrupt_blocks: int = 0
     """Blocks that were found corrupt, and removed, since the tier was opened."""
+    foreign_objects: int = 0
+    """Things in the tier's place that are not blocks, as of the last listing. They are skipped."""
+    first_foreign: str = ""
+    """Name of the first of them."""
 
 
 class TierHealth(msgspec.Struct, frozen=True):

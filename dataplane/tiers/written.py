@@ -15,6 +15,9 @@ from typing import NamedTuple
 from dataplane.tiers.tier import BlockName, Outcome, StoredBlock, TierError, TierUsage
 from dataplane.tiers.values import value_size
 
+_MAX_FOREIGN = 10_000
+_MAX_SHOWN = 200
+
 
 class _Entry(NamedTuple):
     size: int
@@ -38,6 +41,9 @@ class Written:
         self._stored_bytes = 0
         self._reserved_bytes = 0
         self._corrupt_blocks = 0
+        self._foreign: set[str] = set()
+        """Names of things below the prefix that no node of Larder wrote, in the listing that runs or ran last."""
+        self._first_foreign = ""
 
     @contextlib.contextmanager
     def writing(self, names: Iterable[BlockName], deadline: float) -> Iterator[None]:
@@ -99,6 +105,9 @@ class Written:
         try:
             with self.writing(names, deadline):
                 blocks, outcomes = read()
+                for name, block, outcome in zip(names, blocks, outcomes, strict=True):
+                    if block is None and outcome is Outcome.CORRUPT:
+                        self.foreign(f"{name.space.hex()}/{name.key.hex()}")
                 unread = sum(outcome in (Outcome.LATE, Outcome.FAILED) for outcome in outcomes)
                 if unread:
                     raise TierError(f"{unread} of {len(outcomes)} headers of listed blocks cannot be read")
@@ -150,6 +159,19 @@ class Written:
         with self._lock:
             self._corrupt_blocks += 1
 
+    def begin_listing(self) -> None:
+        """Count foreign things from zero."""
+        with self._lock:
+            self._foreign.clear()
+            self._first_foreign = ""
+
+    def foreign(self, name: str) -> None:
+        """Count a thing in the store that is not a block."""
+        with self._lock:
+            self._first_foreign = self._first_foreign or name[:_MAX_SHOWN]
+            if len(self._foreign) < _MAX_FOREIGN:
+                self._foreign.add(name[:_MAX_SHOWN])
+
     def resize(self, budget_bytes: int) -> None:
         """Change the budget. Stored blocks stay."""
         with self._lock:
@@ -160,7 +182,12 @@ class Written:
         with self._lock:
             self._expire()
             return TierUsage(
-                len(self._entries), self._stored_bytes, self._budget_bytes, corrupt_blocks=self._corrupt_blocks
+                len(self._entries),
+                self._stored_bytes,
+                self._budget_bytes,
+                corrupt_blocks=self._corrupt_blocks,
+                foreign_objects=len(self._foreign),
+                first_foreign=self._first_foreign,
             )
 
     def _remove(self, identity: bytes) -> None:

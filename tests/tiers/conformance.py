@@ -56,6 +56,11 @@ class Backend(Protocol):
         """Replace what is stored for a block behind the tier's back. Fewer bytes: the rest is cut off or zeros."""
         ...
 
+    def plant(self, of: BlockName) -> int:
+        """Put things that are not blocks into the place of the tiers, one of them under the name of a block, others
+        below the same names. Return how many of them a listing finds."""
+        ...
+
 
 class TierConformance:
     """The tests of a tier."""
@@ -258,6 +263,31 @@ class TierConformance:
         struct.pack_into("<Q", changed, 112, xxhash.xxh3_64_intdigest(changed[:HEADER_BYTES]))
         backend.overwrite(tier, stored.block.name, bytes(changed))
         _assert_refused(tier, stored)
+
+    def test_foreign_things_are_skipped_and_counted(self, backend: Backend) -> None:
+        stored, taken, later = block(1, 5000), block(2, 5000), block(3, 5000)
+        tier = backend.open()
+        try:
+            store(tier, stored)
+            planted = backend.plant(taken.block.name)
+            for again in range(2):
+                assert tier.health(soon()).ok
+                assert listed(tier) == [stored.block]
+                usage = tier.usage()
+                assert (usage.foreign_objects, bool(usage.first_foreign)) == (planted, bool(planted)), usage
+                assert_holds(tier, [stored])
+                if not again:
+                    tier.close()
+                    tier = backend.open()
+            if planted:
+                _assert_refused(tier, taken)
+            assert store(tier, taken, later) == [Outcome.OK] * 2
+            assert_holds(tier, [stored, taken, later])
+            assert tier.delete([taken.block.name, later.block.name], soon()) == [Outcome.OK] * 2
+            assert_lacks(tier, [taken, later])
+            assert listed(tier) == [stored.block]
+        finally:
+            tier.close()
 
     # --- other nodes and other times
 

@@ -55,6 +55,17 @@ class DiskBackend:
             file.seek(segment.offset(slot))
             file.write(data.ljust(segment.slot_bytes, b"\0"))
 
+    def plant(self, of: BlockName) -> int:
+        for folder in self.directories:
+            (folder / "a folder").mkdir()
+            (folder / "a folder" / "segment-000009").write_bytes(b"text")
+            (folder / of.key.hex()).write_bytes(b"text")
+            (folder / "segment-x").write_bytes(b"text")
+            os.mkfifo(folder / "fifo")
+            (folder / "link").symlink_to("/dev/zero")
+            (folder / "unreadable").touch(mode=0)
+        return 0  # it reads the files that it wrote, by name
+
     def segment_bytes_on_disk(self) -> int:
         """Return the size of all segment files."""
         return sum(os.stat(path).st_size for folder in self.directories for path in folder.glob("segment-*"))

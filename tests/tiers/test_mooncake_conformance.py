@@ -41,6 +41,11 @@ class MooncakeBackend:
         self._server.client.remove(key, True)
         self._server.client.put(key, data)
 
+    def plant(self, of: BlockName) -> int:
+        for key in (value_name(CLUSTER, of), value_name(CLUSTER, of)[:-1], "of another program"):
+            self._server.client.put(key, b"text")
+        return 0  # the store cannot be listed
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MooncakeServer]:

@@ -8,7 +8,7 @@ import redis
 
 from dataplane.tiers.registry import TierContext, open_tier
 from dataplane.tiers.tier import BlockName, Tier
-from dataplane.tiers.values import value_name
+from dataplane.tiers.values import value_name, value_prefix
 from tests.tiers.blocks import CLUSTER
 from tests.tiers.conformance import Backend, TierConformance
 from tests.tiers.redis_server import RedisServer, redis_cluster, redis_server
@@ -35,6 +35,19 @@ class RedisBackend:
 
     def overwrite(self, tier: Tier, of: BlockName, data: bytes) -> None:
         self._client.set(value_name(CLUSTER, of), data)
+
+    def plant(self, of: BlockName) -> int:
+        prefix, client = value_prefix(CLUSTER), self._client
+        client.rpush(value_name(CLUSTER, of), b"a list")
+        client.hset(value_name(CLUSTER, of)[:-1] + "d", "field", b"a hash")
+        client.set(value_name(CLUSTER, of)[:-1] + "e", b"text")
+        client.set(value_name(CLUSTER, of)[:-1] + "f", b"short")
+        names = [b"", b"/", b"/y", b"\xff\x00", of.space.hex().encode(), of.space.hex().encode() + b"//y"]
+        for name in names:
+            client.set(prefix.encode() + name, b"text")
+        client.xadd(prefix + "stream", {"a": "b"})
+        client.set("of another program", b"text")
+        return 4 + len(names) + 1
 
 
 @pytest.fixture(scope="module")

@@ -272,15 +272,6 @@ def test_garbage_instead_of_a_value_never_comes_through(tiers: Any, answer: byte
         assert tier.delete([name(1)], soon())[0] in (Outcome.OK, Outcome.FAILED)
 
 
-def test_a_key_of_another_kind_is_not_served(tiers: Any, server: RedisServer) -> None:
-    with server.client() as client:
-        client.rpush(value_name(CLUSTER, name(77)), "an element")
-    tier = tiers(server.address)
-    assert load(tier, block(77, 100))[0] == Loaded(Outcome.FAILED)
-    assert tier.lookup([name(77)], soon()) == [None]
-    assert store(tier, block(77, 100)) == [Outcome.OK]
-
-
 def test_blocks_expire_unless_they_are_loaded(tiers: Any) -> None:
     with redis_server() as server, server.client() as client:
         tier = tiers(server.address, password="", ttl_s=1000)

@@ -5,15 +5,16 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import boto3  # type: ignore[import-untyped]
 import obstore
 import pytest
 
 from dataplane.tiers.codecs.codec import BlockForm, NotEncoded
 from dataplane.tiers.codecs.decoding import CODECS
 from dataplane.tiers.registry import TierContext, open_tier
-from dataplane.tiers.tier import BlockName, BlockStore, Outcome, StoredBlock, Tier
-from dataplane.tiers.values import value_name
-from tests.tiers.blocks import CLUSTER, assert_holds, block, store
+from dataplane.tiers.tier import BlockName, BlockStore, Outcome, StoredBlock, Tier, TierError
+from dataplane.tiers.values import value_name, value_prefix
+from tests.tiers.blocks import CLUSTER, assert_holds, block, soon, store
 from tests.tiers.conformance import Backend, TierConformance
 from tests.tiers.s3_server import BUCKET, S3Server, s3_server
 
@@ -48,6 +49,26 @@ class S3Backend:
     def overwrite(self, tier: Tier, of: BlockName, data: bytes) -> None:
         obstore.put(self._server.store(self._prefix), value_name(CLUSTER, of), data)
 
+    def plant(self, of: BlockName) -> int:
+        """The library of the tier refuses the first of these paths, also to list them."""
+        space, key = of.space.hex(), of.key.hex()
+        self.put("/y", "./y", "../y")
+        found = (f"{space}/{key}", f"{space}/{key}/y", f"{space}/{key[:-1]}f", f"{space}/y", "other", "zä", "b/c")
+        self.put(*found)
+        return len(found)
+
+    def put(self, *names: str) -> None:
+        """Put objects below the prefix of the cluster."""
+        client: Any = boto3.client(
+            "s3",
+            endpoint_url=self._server.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="AKIATEST",
+            aws_secret_access_key="a-secret",
+        )
+        for name in names:
+            client.put_object(Bucket=BUCKET, Key=f"{self._prefix}/{value_prefix(CLUSTER)}{name}", Body=b"text")
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
@@ -68,6 +89,23 @@ class TestS3(TierConformance):
     @pytest.fixture
     def backend(self, plain: S3Backend) -> Backend:
         return plain
+
+
+@pytest.mark.parametrize("refused", ["//y", "/../y", "/0abc//y", "/\x7f", ""])
+def test_a_path_that_cannot_be_listed_hides_the_others_of_its_page_alone(plain: S3Backend, refused: str) -> None:
+    tier = plain.open()
+    try:
+        stored = block(1, 5000)
+        store(tier, stored)
+        name = f"{stored.block.name.space.hex()}{refused}" if refused else "\x7f"
+        plain.put(name)
+        assert tier.health(soon()).ok
+        with pytest.raises(TierError, match="delete that object"):
+            list(tier.blocks(soon()))
+        assert (tier.usage().foreign_objects, tier.usage().first_foreign) == (1, name)
+        assert_holds(tier, [stored])
+    finally:
+        tier.close()
 
 
 class ZstdTier:

@@ -81,3 +81,7 @@ class TierStats(msgspec.Struct):
     """Those of the spilled blocks that were copied from another tier, which evicts them soon."""
     draining_blocks: int | None = None
     """While the tier drains: the most blocks that no other tier holds yet. Null if it does not drain."""
+    foreign_objects: int = 0
+    """Things in the tier's place that are not blocks, as of the last listing, at most 10,000. They are skipped."""
+    first_foreign: str = ""
+    """Name of the first of them."""

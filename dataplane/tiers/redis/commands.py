@@ -26,6 +26,9 @@ class Redirect(Exception):
 class Command:
     """A command for the value of one block."""
 
+    other_type = Outcome.MISSING
+    """The outcome if the key has a value of another type, which no node wrote."""
+
     def __init__(self, name: BlockName, cluster: bytes) -> None:
         self.name = name
         self.cluster = cluster
@@ -51,7 +54,7 @@ class Command:
         sentence = refusal(error)
         if sentence:
             raise TierError(f"{server(connection.address)}: {sentence}")
-        self.outcome = Outcome.FULL if error.status_code == "OOM" else Outcome.FAILED
+        self.outcome = {"OOM": Outcome.FULL, "WRONGTYPE": self.other_type}.get(error.status_code or "", Outcome.FAILED)
 
 
 class StoreCommand(Command):
@@ -118,6 +121,7 @@ class LookupCommand(Command):
     """GETRANGE: read the header alone."""
 
     block: StoredBlock | None = None
+    other_type = Outcome.CORRUPT
 
     def pieces(self) -> Sequence[Buffer]:
         return [_words(b"GETRANGE", self.key, b"0", b"%d" % (HEADER_BYTES - 1))]
@@ -130,7 +134,7 @@ class LookupCommand(Command):
             raise ValueError("expected a string")
         else:
             self.block = read_header(reply, self.cluster, self.name)
-            self.outcome = Outcome.OK if self.block else Outcome.MISSING
+            self.outcome = Outcome.OK if self.block else Outcome.CORRUPT if reply else Outcome.MISSING
 
 
 class DeleteCommand(Command):

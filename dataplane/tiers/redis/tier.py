@@ -24,7 +24,7 @@ from dataplane.tiers.redis.servers import RedisServers
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.shared import SharedTier
 from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, TierError, TierHealth
-from dataplane.tiers.values import packed_header, parse_value_name, value_prefix, value_size
+from dataplane.tiers.values import packed_header, value_prefix, value_size
 
 C = TypeVar("C", bound=Command)
 Lost = (ConnectionError, ValueError, RecursionError)
@@ -93,6 +93,7 @@ class RedisTier(SharedTier):
             addresses = self._servers.addresses(min(deadline, time.monotonic() + _SCAN_TIMEOUT_S))
         except TimeoutError:
             raise TierError("no Redis server answered") from None
+        self._written.begin_listing()
         for address in addresses:
             cursor = before = 0
             while True:
@@ -141,8 +142,7 @@ class RedisTier(SharedTier):
                 match reply:
                     case [bytes(following), [*keys]]:
                         texts = [key.decode("ascii", errors="replace") for key in keys if isinstance(key, bytes)]
-                        names = [parse_value_name(self._cluster, text) for text in texts]
-                        return int(following), [name for name in names if name is not None]
+                        return int(following), [name for text in texts if (name := self._named(text)) is not None]
                     case ResponseError():
                         raise TierError(f"{server(address)}: {refusal(reply) or 'SCAN was refused'}")
                     case _:

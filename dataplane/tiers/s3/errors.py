@@ -15,6 +15,7 @@ _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _BEYOND_END = "416"
 _KIND = re.compile(r"\bkind: (\w{1,32})")
+_REFUSED = re.compile(r'^Encountered object with invalid path: .*?Path "(.{1,2000}?)"(?: contained|: Enc)', re.DOTALL)
 _REASONS = {
     "Connection refused": "the connection is refused",
     "failed to lookup address": "the name of the host is not known",
@@ -69,6 +70,15 @@ def explain(error: Exception) -> RequestFault:
         reason = next((reason_text for part, reason_text in _REASONS.items() if part in text), "no connection")
         return RequestFault(Outcome.FAILED, f"the server does not answer: {reason}")
     return RequestFault(Outcome.FAILED)
+
+
+def refused_path(error: InvalidPathError) -> str:
+    """Return the path of a listed object that the library refuses, because a part of it is empty, `.` or `..`, or has a
+    control character. Raises the error if it is about another path."""
+    found = _REFUSED.search(str(error))
+    if found is None:
+        raise error
+    return found[1]
 
 
 def is_beyond_end(error: Exception) -> bool:

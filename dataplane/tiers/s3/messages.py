@@ -97,6 +97,9 @@ class StoreRequestDone(msgspec.Struct, frozen=True, tag="done"):
     """After `GetObject`, the number of bytes that were read."""
     objects: list[tuple[str, int]] = []
     """After `ListObjects`: the path and the bytes of each object."""
+    unreadable: str = ""
+    """After `ListObjects`: a path that the library refuses, and with it all objects that the server listed in the same
+    response."""
 
 
 class StoreRequestFault(msgspec.Struct, frozen=True, tag="failed"):

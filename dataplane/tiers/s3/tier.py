@@ -1,5 +1,6 @@
 """The tier `s3`: `dataplane.tiers.tier.Tier` over object storage."""
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,23 +13,18 @@ from dataplane.tiers.codecs.decoding import fill
 from dataplane.tiers.header import HEADER_BYTES
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.s3.client import ObjectClient
-from dataplane.tiers.s3.messages import StoreRequestFailed
+from dataplane.tiers.s3.messages import StoreRequestDone, StoreRequestFailed
 from dataplane.tiers.s3.parameters import S3Parameters
 from dataplane.tiers.s3.worker_process import PendingRequest
 from dataplane.tiers.shared import SharedTier
 from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, TierError, TierHealth
-from dataplane.tiers.values import (
-    packed_header,
-    parse_value_name,
-    read_encoded_header,
-    value_name,
-    value_prefix,
-    value_size,
-)
+from dataplane.tiers.values import packed_header, read_encoded_header, value_name, value_prefix, value_size
 
 _MAX_DELETES = 1000
 _PAGE_OBJECTS = 1000
 _LIST_TIMEOUT_S = 30.0
+_LAST = "\u0080"
+"""Comes behind all digits, and behind all characters that the library refuses."""
 
 
 class S3Tier(SharedTier):
@@ -56,7 +52,7 @@ class S3Tier(SharedTier):
         def finish(number: int, value: memoryview) -> Outcome:
             known = read_encoded_header(bytes(value), self._cluster, names[number])
             found[number] = known and msgspec.structs.replace(known[0], encoding=known[1])
-            return Outcome.OK if found[number] else Outcome.MISSING
+            return Outcome.OK if found[number] else Outcome.CORRUPT
 
         return found, self._run([HEADER_BYTES] * len(names), start, finish, deadline)
 
@@ -130,19 +126,64 @@ class S3Tier(SharedTier):
         return outcomes
 
     def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
-        after = ""
-        while objects := self._page(after, _PAGE_OBJECTS, min(deadline, time.monotonic() + _LIST_TIMEOUT_S)):
+        self._written.begin_listing()
+        refusals: list[str] = []
+        for objects in self._objects(self._prefix, deadline, refusals):
             sizes: dict[BlockName, int] = {}
             for path, size in objects:
-                if path <= after:
-                    raise TierError(f"{self._client.address}: the list of objects repeats, or is not in order")
-                after = path
-                name = parse_value_name(self._cluster, path)
+                name = self._named(path)
                 if name is not None and size >= HEADER_BYTES:
                     sizes[name] = size
+                elif name is not None:
+                    self._written.foreign(path.removeprefix(self._prefix))
             until = min(deadline, time.monotonic() + _LIST_TIMEOUT_S)
             read = partial(self._listed_headers, sizes, until)
             yield from self._written.listed(list(sizes), read, self._writer, until)
+        if refusals:
+            raise TierError(
+                f"{self._client.address}: up to 999 objects that the server lists with {refusals[0]!r} cannot be seen: "
+                "delete that object"
+            )
+
+    def _objects(self, folder: str, deadline: float, refusals: list[str]) -> Iterator[list[tuple[str, int]]]:
+        """Iterate over pages of the objects of a folder whose names begin as hexadecimal digits do.
+
+        A path that the library refuses hides the objects that the server lists in the same response. Therefore, the
+        list begins behind paths that continue with `/`, `.` or a control character, and the folder of a space with such
+        paths is listed by itself. Paths that may hide blocks all the same are added to `refusals`.
+        """
+        after = f"{folder}0"
+        while True:
+            reply = self._page(folder, after, _PAGE_OBJECTS, min(deadline, time.monotonic() + _LIST_TIMEOUT_S))
+            before = after
+            for path, _ in reply.objects:
+                if path <= after:
+                    raise TierError(f"{self._client.address}: the list of objects repeats, or is not in order")
+                after = path
+            if reply.objects:
+                yield reply.objects
+            elif not reply.unreadable:
+                return
+            else:
+                refused = self._path_in_list(reply.unreadable)
+                self._written.foreign(refused.removeprefix(self._prefix))
+                inner = _folder_of(folder, refused)
+                if re.match(re.escape(self._prefix) + r"[^0-9a-f\x7f]", refused) is None:
+                    refusals.append(refused)
+                if inner is None:
+                    after = _behind(folder, refused)
+                else:
+                    yield from self._objects(inner, deadline, refusals)
+                    after = f"{inner}{_LAST}"
+                if after <= before:
+                    raise TierError(f"{self._client.address}: the list of objects repeats, or is not in order")
+
+    def _path_in_list(self, refused: str) -> str:
+        """Return a refused path as paths of the list are, without the prefix of the bucket's URL."""
+        at = refused.find(self._prefix)
+        if at < 0:
+            raise TierError(f"{self._client.address}: the list of objects cannot be read")
+        return refused[at:]
 
     def _listed_headers(
         self, sizes: Mapping[BlockName, int], deadline: float
@@ -152,12 +193,12 @@ class S3Tier(SharedTier):
         blocks, outcomes = self._headers(list(sizes), deadline)
         for number, (block, size) in enumerate(zip(blocks, sizes.values(), strict=True)):
             if block is not None and size != value_size(_stored_bytes(block)):
-                blocks[number], outcomes[number] = None, Outcome.MISSING
+                blocks[number], outcomes[number] = None, Outcome.CORRUPT
         return blocks, outcomes
 
     def health(self, deadline: float) -> TierHealth:
         try:
-            self._page("", 1, deadline)
+            self._page(self._prefix, "", 1, deadline)
         except TierError as error:
             return TierHealth(ok=False, reason=str(error))
         return TierHealth(ok=True)
@@ -168,12 +209,12 @@ class S3Tier(SharedTier):
     def _path(self, name: BlockName) -> str:
         return value_name(self._cluster, name)
 
-    def _page(self, after: str, size: int, deadline: float) -> list[tuple[str, int]]:
-        """Return at most `size` paths of the list with the bytes of their objects, from the first path after `after`.
-        Raises TierError."""
+    def _page(self, folder: str, after: str, size: int, deadline: float) -> StoreRequestDone:
+        """Return at most `size` paths of the list of a folder with the bytes of their objects, from the first path
+        after `after`. Raises TierError."""
         try:
-            with self._client.list_page(self._prefix, after, size) as request:
-                return request.reply(deadline).objects
+            with self._client.list_page(folder, after, size) as request:
+                return request.reply(deadline)
         except TimeoutError:
             raise TierError(f"{self._client.address}: no answer by the deadline") from None
         except StoreRequestFailed as error:
@@ -225,6 +266,21 @@ class S3Tier(SharedTier):
             return Outcome.LATE
         except StoreRequestFailed as error:
             return self._client.fault(error).outcome
+
+
+def _folder_of(folder: str, path: str) -> str | None:
+    """Return the folder of a space below `folder` that has the path, or None."""
+    inner = re.match(re.escape(folder) + r"[0-9a-f]{32}/", path)
+    return None if inner is None else inner[0]
+
+
+def _behind(folder: str, path: str) -> str:
+    """Return a path that the library takes and that is behind one that it refuses, and before each name of a block that
+    is behind that one."""
+    sane = re.match(re.escape(folder) + r"[^/\x00-\x1f\x7f]*", path)
+    sane_text = folder if sane is None else sane[0]
+    following = path[len(sane_text) : len(sane_text) + 1]
+    return sane_text + (_LAST if following == "\x7f" else "0")
 
 
 def _stored_bytes(block: StoredBlock) -> int:

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import obstore
-from obstore.exceptions import BaseError, GenericError
+from obstore.exceptions import BaseError, GenericError, InvalidPathError
 from obstore.store import ObjectStore, from_url
 
 if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
-from dataplane.tiers.s3.errors import explain, is_beyond_end
+from dataplane.tiers.s3.errors import explain, is_beyond_end, refused_path
 from dataplane.tiers.s3.messages import (
     RECEIVE_BYTES,
     CancelRequest,
@@ -136,7 +136,10 @@ class RequestLoop:
                 await obstore.delete_async(store, message.paths)
             case ListObjects():
                 page = obstore.list(store, message.prefix, offset=message.after or None, chunk_size=message.size)
-                metas: Sequence[Any] = await anext(aiter(page), [])
+                try:
+                    metas: Sequence[Any] = await anext(aiter(page), [])
+                except InvalidPathError as error:
+                    return StoreRequestDone(message.number, unreadable=refused_path(error))
                 objects = [(meta["path"], meta["size"]) for meta in metas]
             case _:
                 assert_never(message)

@@ -61,6 +61,7 @@ async def test_a_scrape_has_each_tier(plane: Plane, node: FakeNode) -> None:
                 lost={"corrupt": 1},
                 not_compressed={"size": 4, "dtype": 1, "x": 2},
                 out_of_service=2,
+                foreign_objects=3,
                 waiting_blocks=4,
                 waiting_bytes=10,
                 spilling_bytes=11,
@@ -74,7 +75,7 @@ async def test_a_scrape_has_each_tier(plane: Plane, node: FakeNode) -> None:
     numbers = {names[0]: value for names, value in found.items() if len(names) == 1 and "seconds" not in names[0]}
     assert numbers == {
         "serves": 1, "out_of_service_total": 2, "budget_bytes": 1 << 30, "stored_bytes": 512 << 20,
-        "logical_bytes": 768 << 20, "blocks": 100,
+        "logical_bytes": 768 << 20, "blocks": 100, "foreign_objects": 3,
         "waiting_blocks": 4, "waiting_bytes": 10, "spilling_bytes": 11, "loading_bytes": 12,
         "load_bytes_per_second": 2.5e9,
         "cascaded_blocks_total": 30,

@@ -3930,6 +3930,10 @@ export interface components {
             };
             /** @default 0 */
             evicted_blocks: number;
+            /** @default  */
+            first_foreign: string;
+            /** @default 0 */
+            foreign_objects: number;
             /** @default true */
             from_settings: boolean;
             listed_blocks?: number | null;

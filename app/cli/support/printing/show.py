@@ -108,7 +108,7 @@ def tiers(node: dict[str, Any]) -> list[dict[str, Any]]:
 def tier_state(tier: Mapping[str, Any]) -> str:
     """Return the state of a tier, with the reason if it does not serve: `not opened: Permission denied`."""
     if tier["serves"]:
-        return ", ".join(filter(None, ("in service", listing(tier), draining(tier))))
+        return ", ".join(filter(None, ("in service", listing(tier), draining(tier), foreign(tier))))
     state = tier.get("state", "in service")  # a node of an older release does not report it
     return f"{'out of service' if state == 'in service' else state}: {tier['reason']}"
 
@@ -128,6 +128,12 @@ def listing(tier: Mapping[str, Any]) -> str:
         return ""
     fault = tier["listing_fault"]
     return f"listing, {blocks:,} blocks so far{f'; {fault}; it is tried again' if fault else ''}"
+
+
+def foreign(tier: Mapping[str, Any]) -> str:
+    """Return how many things in the tier are not blocks, and the name of one; empty for none."""
+    count = tier.get("foreign_objects", 0)  # a node of an older release does not report it
+    return f"{count:,} foreign objects skipped, such as {tier['first_foreign']!r}" if count else ""
 
 
 def ratio(tier: Mapping[str, Any]) -> str:
