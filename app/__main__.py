@@ -1,19 +1,23 @@
 """The `larder` command, also as `python -m app`."""
 
-import os
 import sys
+
+from dataplane.base import entry_point
 
 USAGE_EXIT_CODE = 2
 """Also of a wrong usage: a service manager does not try again."""
 
 
 def main() -> None:
-    """Run the command line. If a package is missing, say which extra has it."""
-    os.umask(0o077)  # files, sockets and databases are of this user alone, whatever the caller's umask
-    try:
-        from app.cli import main as run
+    """Run the command line, and exit. If a package is missing, say which extra has it."""
+    sys.exit(entry_point.run(_main, "larder"))
 
-        run()
+
+def _main() -> None:
+    try:
+        from app.cli import larder
+
+        larder.main(prog_name="larder")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("app", "dataplane", "migrations"):
             raise

@@ -35,6 +35,8 @@ from app import demo_s3, settings
 from app.cli.support.machine.exit_watchdog import BEYOND_GRACE_S
 from app.incidents import ACTOR, INCIDENTS, Scene, Steps
 from app.settings import Settings
+from dataplane.base import entry_point
+from dataplane.base.addresses import http_url
 from dataplane.base.child_command import module_command
 from dataplane.base.settings import Common, SettingsError, to_environ, with_defaults
 from dataplane.base.units import format_size
@@ -175,10 +177,10 @@ def _free_port(host: str) -> int:
 
 def _bound(host: str, port: int) -> int:
     """Bind for a moment, and return the port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family, address = settings.resolved(host, port)
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))
+        probe.bind(address)
         return int(probe.getsockname()[1])
 
 
@@ -233,8 +235,7 @@ def _demo(
     server = children.enter_context(demo_s3.running(log, folder)) if s3 else None
     stops_in_s = 2 * given.app.shutdown_grace_s + BEYOND_GRACE_S + STOP_S
     up = children.enter_context(_child([*UP], environ, stops_in_s, stdout=log, stderr=log))
-    host = f"[{common.http_host}]" if ":" in common.http_host else common.http_host
-    url = f"http://{host}:{common.http_port}"
+    url = http_url(common.http_host, common.http_port)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     api = children.enter_context(httpx.Client(base_url=url, timeout=10.0, trust_env=False, headers=headers))
     _wait_until_ready(api, up, log_path)
@@ -495,5 +496,4 @@ def _summary(counts: dict[str, Any], shares: TierShares) -> str:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
-    main(prog_name="larder demo")
+    sys.exit(entry_point.run(lambda: main(prog_name="larder demo"), "larder demo"))

@@ -6,6 +6,7 @@ environment variables `LARDER_APP__…`.
 
 import ipaddress
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dataplane.base import settings as shared
+from dataplane.base.addresses import ip_of, is_host
 from dataplane.base.secret_file import SecretFileExposed, read_secret
 from dataplane.base.settings import Common, Secret, SettingsError, read
 from dataplane.protocol.join import MAX_ADDRESSES, WILDCARD_HOSTS, host_of, url_fault
@@ -169,6 +171,8 @@ def _check(common: Common, app: AppSettings) -> None:
     ):
         if not low <= value <= high:  # also true for NaN
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
+    if not is_host(common.http_host):
+        raise SettingsError(f"http_host: expected an IP address or the name of a host, got {common.http_host!r}")
     if 0 < app.retire_nodes_after_s < MIN_RETIRE_S:
         raise SettingsError(
             f"app.retire_nodes_after_s: expected 0 or at least {MIN_RETIRE_S}, got {app.retire_nodes_after_s}"
@@ -284,11 +288,16 @@ def proxies(app: AppSettings) -> tuple[Network, ...]:
     return tuple(found)
 
 
+def resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str | int, ...]]:
+    """Return the family and the address at which a server on this host listens. Raises OSError."""
+    if not host:
+        return socket.AF_INET, ("", port)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, address
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach the address; a name other than localhost counts as reachable."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = ip_of(host)
+    return host == "localhost" or (address is not None and address.is_loopback)

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dataplane import __version__
+from dataplane.base import entry_point
 from dataplane.base.settings import SettingsError, without_secrets
 from dataplane.holding import LISTENER
 from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HANDED_OVER_EXIT_CODE, SETTINGS_EXIT_CODE
@@ -80,7 +81,6 @@ def _report(supervisor: SupervisorConnection | None, error: BaseException) -> No
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and serve. Exit codes: 0 stopped, 1 cannot run here, 2 invalid settings, 3 cannot
     adopt."""
-    os.umask(0o077)  # files and sockets are of this user alone, whatever the caller's umask
     # If rich is installed, structlog imports it, which costs a third of the start-up time; this process does not use
     # it. No module that is imported above this function may import structlog.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
@@ -145,4 +145,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry_point.run(main, "larder dataplane"))

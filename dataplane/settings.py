@@ -16,6 +16,7 @@ import msgspec
 from dataplane.base import allowed_secrets
 from dataplane.base import labels as label_rules
 from dataplane.base import settings as shared
+from dataplane.base.addresses import host_and_port
 from dataplane.base.settings import MAX_SOCKET_PATH_BYTES, Common, SettingsError
 from dataplane.base.units import format_size
 from dataplane.memory.named import MAX_NAME_CHARACTERS
@@ -195,8 +196,7 @@ class DataPlaneSettings(msgspec.Struct, frozen=True):
 
     @property
     def lmcache_url(self) -> str:
-        host = self.table.lmcache_host
-        return f"tcp://[{host}]:{self.lmcache_port}" if ":" in host else f"tcp://{host}:{self.lmcache_port}"
+        return f"tcp://{host_and_port(self.table.lmcache_host, self.lmcache_port)}"
 
     @property
     def lmcache_pool_bytes(self) -> int:
@@ -350,8 +350,8 @@ def _check_endpoints(settings: DataPlaneSettings) -> None:
     common, table = settings.common, settings.table
     joins = bool(table.join_token_file) or joined_file(common.state_dir).exists()
     for name, url in (("control_url", common.control_url), ("events_url", common.events_url)):
-        if not url.startswith(("ipc://", "tcp://")):
-            raise SettingsError(f"{name}: expected an ipc:// or tcp:// endpoint, got {url!r}")
+        if fault := url_fault(url, any_port=True):
+            raise SettingsError(f"{name}: {fault}")
         if not joins and not is_loopback(url):
             raise SettingsError(
                 f"{name}: {url!r} can be reached from other machines, and this node has not joined a fleet, so that it "

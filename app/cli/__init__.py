@@ -1,7 +1,6 @@
 """The `larder` command. It imports the module of a command only when the command is called, so that `--help` is
 fast."""
 
-import sys
 from importlib import import_module
 from typing import Any
 
@@ -174,12 +173,3 @@ def larder(ctx: click.Context, context: str | None) -> None:
     """Larder: a control tower for LLM KV caches."""
     if context is not None:
         ctx.meta["larder.context"] = context
-
-
-def main() -> None:
-    """Run the `larder` command, and exit with a code of `exit_codes`."""
-    try:
-        larder.main(prog_name="larder", standalone_mode=True)
-    except BrokenPipeError:  # the reader of the output (head, less) exited
-        sys.stderr.close()
-        sys.exit(1)

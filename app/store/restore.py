@@ -14,6 +14,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import zmq
 from sqlalchemy.exc import SQLAlchemyError
@@ -165,7 +166,7 @@ async def _prepared(part: Path) -> str:
     (revision,) = revisions
     if migrate.is_newer(revision):
         raise StoreUnavailable(f"the backup cannot be restored: {migrate.newer(revision)}; start that release")
-    database = Database(f"sqlite:///{part}")
+    database = Database(f"sqlite:///{quote(str(part))}")
     try:
         await migrate.upgrade(database)
         found = await condition.look(database, whole=True)
@@ -191,7 +192,7 @@ def _advance(part: Path, target: Path) -> None:
     replaced: dict[str, int] = {}
     if target.exists():
         try:
-            uri = f"file:{target.absolute().as_posix()}?mode=ro"
+            uri = f"file:{quote(str(target.absolute()))}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
                 condition = _IS_NUMBER.format("generation")
                 replaced = dict(connection.execute(f"SELECT type, generation FROM generations WHERE {condition}"))
@@ -212,7 +213,7 @@ async def _record(part: Path, source: str, from_revision: str) -> None:
     """Record the restore in the restored database: an audit entry and an event. Raises StoreUnavailable."""
     now = time.time()
     event = BackupRestored(source, from_revision, migrate.head())
-    database = Database(f"sqlite:///{part}")
+    database = Database(f"sqlite:///{quote(str(part))}")
     try:
         async with database.write() as session:
             await events.append(

@@ -11,9 +11,11 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
+from urllib.parse import quote
 
 import msgspec
 
+from dataplane.base.addresses import without_brackets
 from dataplane.base.field_errors import described
 from dataplane.base.redaction import redacted, without_password
 from dataplane.base.units import parse_size
@@ -144,15 +146,20 @@ def with_defaults(common: Common, environ: Mapping[str, str]) -> Common:
     """Return the settings with every path and URL filled in."""
     state = Path(common.state_dir).expanduser() if common.state_dir else Path("~/.local/state/larder").expanduser()
     state = state.absolute()
+    try:
+        str(state).encode()
+    except UnicodeEncodeError:
+        raise SettingsError(f"state_dir: expected UTF-8, got {str(state)!r}") from None
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     sockets = Path(runtime) / "larder" if runtime and not common.state_dir else state
     return msgspec.structs.replace(
         common,
+        http_host=without_brackets(common.http_host),
         state_dir=str(state),
         engine_socket=common.engine_socket or str(sockets / "engine.sock"),
         control_url=common.control_url or f"ipc://{state / 'control.sock'}",
         events_url=common.events_url or f"ipc://{state / 'events.sock'}",
-        database_url=common.database_url or f"sqlite+aiosqlite:///{state / 'larder.db'}",
+        database_url=common.database_url or f"sqlite+aiosqlite:///{quote(f'{state}/larder.db')}",
     )
 
 

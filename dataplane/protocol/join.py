@@ -8,13 +8,14 @@ periodically, because its addresses may have changed. From `Joined` on, it accep
 """
 
 import binascii
-import ipaddress
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import sha256
 from typing import Literal
 
 import msgspec
+
+from dataplane.base.addresses import ip_of
 
 JOINED_FILE = "joined.json"
 """File in the state directory with the answer that a data plane got when it joined a fleet."""
@@ -34,7 +35,6 @@ _KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z", re.ASCII)
 _TCP = re.compile(
     r"tcp://(?P<host>[0-9A-Za-z._%-]+|\*|\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)?\]):(?P<port>[0-9]{1,5})\Z", re.ASCII
 )
-_NUMBERS = re.compile(r"(?:0x[0-9a-f]+|[0-9]+)(?:\.(?:0x[0-9a-f]+|[0-9]+))*\Z", re.ASCII)
 
 JoinCode = Literal[
     "malformed",
@@ -184,13 +184,8 @@ def is_loopback(url: str) -> bool:
     """Return whether only this machine can reach an endpoint, in any spelling that the resolver accepts."""
     if url.startswith("ipc://"):
         return True
-    host = host_of(url).strip("[]").partition("%")[0].lower().rstrip(".")
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        if _NUMBERS.match(host):  # "127.1", "0x7f000001", "2130706433": not a host name
-            return True
+    host = host_of(url).lower().rstrip(".")
+    address = ip_of(host)
+    if address is None:
         return host in ("localhost", "ip6-localhost", "ip6-loopback") or host.endswith(".localhost")
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
     return address.is_loopback

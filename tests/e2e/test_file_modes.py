@@ -15,7 +15,7 @@ import pytest
 from dataplane.settings import load
 from tests.app.up import Up
 
-NOBODY = 65_534
+OTHER_UID = 65_534
 MODES = {stat.S_IFDIR: {0o700}, stat.S_IFREG: {0o600}, stat.S_IFSOCK: {0o600, 0o700}}
 """By type of file. Whether the owner may execute a socket is of no effect."""
 
@@ -26,8 +26,8 @@ def _reached_by_another_user(paths: list[Path]) -> str:
     if (pid := os.fork()) == 0:  # this user's Python may not be executable by another one
         try:
             os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
+            os.setresgid(OTHER_UID, OTHER_UID, OTHER_UID)
+            os.setresuid(OTHER_UID, OTHER_UID, OTHER_UID)
             for path in paths:
                 for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
                     try:

@@ -42,6 +42,7 @@ MAX_PORT = 65_535
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEALTH = frozenset({"/healthz", "/readyz", "/healthz/fleet"})
+_WITHOUT_HOST = _HEALTH | {"/metrics"}
 SURE_S = 1.0
 """Seconds between checks that the token of a stream is still valid."""
 UNANNOUNCED = (
@@ -241,7 +242,10 @@ class MiddlewareStack:
         self._check_path(scope["raw_path"])
         if b"%00" in scope["query_string"]:
             raise Malformed("a NUL character cannot be part of a parameter")
-        method, host, name = scope["method"], *_host(scope["headers"])
+        method = scope["method"]
+        if _is_old_health_check(scope, headers):
+            return
+        host, name = _host(scope["headers"])
         if not self._is_ours(name):
             raise ForeignOrigin(
                 f"the Host header {host[:80]!r} is not a name of this server: use localhost or an IP address, "
@@ -314,6 +318,13 @@ def _host(sent: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
         message = f"expected one name or IP address, with a port from 0 to {MAX_PORT} or none, got {got}"
         raise Malformed.at("Host", message)
     return match[0], match[1].lower()
+
+
+def _is_old_health_check(scope: Any, headers: dict[bytes, str]) -> bool:
+    """Return whether a load balancer or a scraper of HTTP/1.0 sends no `Host`. A browser, which DNS rebinding needs,
+    always sends it."""
+    is_old = scope["http_version"] == "1.0" and b"host" not in headers and b"origin" not in headers
+    return is_old and scope["method"] in ("GET", "HEAD") and scope["path"] in _WITHOUT_HOST
 
 
 def _host_of(origin: str) -> str | None:

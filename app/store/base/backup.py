@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import sqlalchemy as sa
 
@@ -111,7 +112,7 @@ def _copy_sqlite(url: sa.URL, part: Path) -> None:
         raise StoreUnavailable(f"there is no database at {source}")
     try:
         with (
-            closing(sqlite3.connect(f"file:{source.absolute().as_posix()}?mode=ro", uri=True)) as connection,
+            closing(sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=ro", uri=True)) as connection,
             closing(sqlite3.connect(part)) as copy,
         ):
             connection.backup(copy, pages=PAGES, sleep=0.01)

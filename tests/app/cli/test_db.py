@@ -186,6 +186,19 @@ def test_a_backup_of_postgres_is_one_of_pg_dump(
     assert not (tmp_path / "other.dump").exists()
 
 
+@pytest.mark.parametrize("name", ["a b", "100%25", "%3F", "a?b=c", "#1&y", "ü€", "a@b@c", "it's:", "trailing/"])
+def test_the_database_is_in_the_state_directory_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LARDER_STATE_DIR", name)
+    for arguments in (["upgrade"], ["check"], ["backup", "copy"], ["restore", "--force", "copy"], ["check"]):
+        result = db(*arguments)
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / name / "larder.db").stat().st_size
+    assert {each.name for each in tmp_path.iterdir()} == {"copy", name.rstrip("/")}
+
+
 def test_no_error_repeats_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://user:sesame@127.0.0.1:1/larder")
     for arguments in (["upgrade"], ["check"], ["backup", str(tmp_path / "x")]):

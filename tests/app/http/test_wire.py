@@ -192,7 +192,10 @@ async def test_a_request_without_one_host_and_a_path_is_refused(alone: Plane) ->
         b"GET http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n",
         b"GET http://localhost/healthz HTTP/1.1\r\n",
         b"GET /healthz HTTP/1.1\r\n",
-        b"GET /healthz HTTP/1.0\r\n",
+        b"GET /api/v1/overview HTTP/1.0\r\n",
+        b"POST /healthz HTTP/1.0\r\n",
+        b"GET /healthz HTTP/1.0\r\nHost: localhost\r\nHost: localhost\r\n",
+        b"GET /healthz HTTP/1.0\r\nOrigin: http://evil.example\r\n",
         b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80\r\n",
         b"CONNECT http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\n",
         b"CONNECT /healthz HTTP/1.1\r\nHost: localhost\r\n",
@@ -201,6 +204,16 @@ async def test_a_request_without_one_host_and_a_path_is_refused(alone: Plane) ->
         answer = await answered(alone, head + b"Connection: close\r\n\r\n")
         assert status_of(answer) == 400, (head, answer)
         assert b"urn:larder:problem:malformed" in answer
+
+
+@pytest.mark.parametrize("path", [b"/healthz", b"/readyz", b"/healthz/fleet", b"/metrics"])
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+async def test_a_health_check_of_http_1_0_needs_no_host(alone: Plane, method: bytes, path: bytes) -> None:
+    new = await answered(alone, method + b" " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    old = await answered(alone, method + b" " + path + b" HTTP/1.0\r\n\r\n")
+    assert status_of(old) == status_of(new) != 400
+    foreign = await answered(alone, method + b" " + path + b" HTTP/1.0\r\nHost: evil.example\r\n\r\n")
+    assert status_of(foreign) == 403
 
 
 async def test_a_body_behind_an_upgrade_is_not_read_as_a_request(alone: Plane) -> None:

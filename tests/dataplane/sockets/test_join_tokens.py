@@ -114,6 +114,12 @@ def test_the_host_of_an_endpoint_can_be_replaced() -> None:
         ("tcp://127.0.0.1.example:1", False),
         ("tcp://10.0.0.1:1", False),
         ("tcp://*:1", False),
+        ("tcp://127.1:1", True),
+        ("tcp://0x7f000001:1", True),
+        ("tcp://[::ffff:127.0.0.1]:1", True),
+        ("tcp://0:1", False),
+        ("tcp://0x0:1", False),
+        ("tcp://134744072:1", False),
     ],
 )
 def test_local_addresses_are_recognised(url: str, local: bool) -> None:

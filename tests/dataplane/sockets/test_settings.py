@@ -32,6 +32,22 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("control_url", "ipc://@larder"),  # an abstract socket has no mode, so any user can connect
+        ("events_url", "ipc://relative.sock"),
+        ("control_url", "tcp://::1:5557"),
+        ("control_url", "tcp://0:5557"),
+        ("events_url", "tcp://[fe80::1"),
+        ("events_url", "http://127.0.0.1:1"),
+    ],
+)
+def test_an_endpoint_that_is_none_or_that_others_reach_is_refused_by_its_name(name: str, url: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}: "):
+        load(environ={f"LARDER_{name.upper()}": url, "LARDER_STATE_DIR": "/nowhere"})
+
+
 def test_paths_lie_under_the_state_directory_unless_set() -> None:
     common = read().common
     assert common.engine_socket == "/tmp/x/engine.sock"

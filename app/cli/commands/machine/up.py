@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.settings import Settings, check_bind, load, without_secrets
+from app.settings import Settings, check_bind, load, resolved, without_secrets
+from dataplane.base.addresses import host_and_port
 from dataplane.base.child_command import module_command
 from dataplane.base.state_folder import check_state_folder, unusable
 from dataplane.protocol.signals import SETTINGS_EXIT_CODE
@@ -123,7 +124,7 @@ def _taken_over(variable: str) -> int | None:
     return int(number)
 
 
-def _handed_on(host: str, port: int) -> socket.socket | None:
+def _handed_on(address: tuple[str | int, ...]) -> socket.socket | None:
     """Return the HTTP socket of the replaced process if it listens on the configured address, otherwise None."""
     descriptor = _taken_over(LISTENER_VARIABLE)
     if descriptor is None:
@@ -134,6 +135,7 @@ def _handed_on(host: str, port: int) -> socket.socket | None:
         return None
     try:
         listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        host, port, *_ = address
         if listens and (not port or listener.getsockname()[:2] == (host, port)):
             return listener
     except OSError:
@@ -250,12 +252,18 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
     """Yield the listening socket. It is bound before anything else starts, because a port in use is the most common
     mistake."""
     host, port = settings.common.http_host, settings.common.http_port
-    handed_on = _handed_on(host, port)
+    try:
+        family, address = resolved(host, port)
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot listen on {host_and_port(host, port)}: {error.strerror}; set LARDER_HTTP_HOST to an address of "
+            "this machine"
+        ) from None
+    handed_on = _handed_on(address)
     if handed_on is not None:
         with handed_on:
             yield handed_on
         return
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -263,13 +271,13 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         # ACK, and a client that reads nothing must not hold its connection forever.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(STALLED_S * 1000))
-        listener.bind((host, port))
+        listener.bind(address)
         listener.listen(1024)
     except (OSError, OverflowError) as error:
         listener.close()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).rstrip(".")
         raise click.ClickException(
-            f"cannot listen on {host}:{port}: {reason}; set LARDER_HTTP_PORT to another port"
+            f"cannot listen on {host_and_port(host, port)}: {reason}; set LARDER_HTTP_PORT to another port"
         ) from None
     with listener:
         yield listener
@@ -292,7 +300,7 @@ def _serve(settings: Settings, listener: socket.socket, handed_on: _HandedOn, ea
     log = configure(settings.app.log_level, settings.app.log_format)
     telemetry = otlp.start("management-plane", __version__, os.environ, socket.gethostname())
     host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    url = f"http://{host_and_port(host, port)}"
     app.parts.managers.url = url
     if early is not None and app.parts.supervisor is not None:
         _await_early(early)

@@ -16,6 +16,7 @@ from app.cli.support.exit_codes import Unreachable
 from app.cli.support.keys import F, seconds
 from app.cli.support.printing.terminal import exact
 from app.settings import load
+from dataplane.base.addresses import http_url
 from dataplane.base.settings import TIMEOUT_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
 from dataplane.base.visible import plain
 
@@ -270,8 +271,7 @@ def checked_url(url: str) -> str:
 def default_url() -> str:
     """Return the URL of the Larder that runs with these settings on this machine. Raises SettingsError."""
     common = load(environ=os.environ).common
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(common.http_host, common.http_host)
-    return f"http://{host}:{common.http_port}"
+    return http_url(common.http_host, common.http_port)
 
 
 def _decoded(response: http.Response, base: str) -> Any:

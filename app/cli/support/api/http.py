@@ -5,7 +5,7 @@ import http.client
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from app import __version__
 
@@ -43,7 +43,7 @@ def opened(
     """Yield the answer to a request, whose content is not read yet. Raises RequestFailed, also for errors while it is
     read."""
     parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port
+    host, port = unquote(parts.hostname or ""), parts.port  # `%25` precedes an IPv6 zone
     path = parts.path + (f"?{urlencode(query, doseq=True)}" if query else "")
     if parts.scheme == "https":
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(host, port, timeout=timeout_s)

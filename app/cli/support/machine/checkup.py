@@ -21,7 +21,8 @@ from typing import Any, Literal
 import msgspec
 
 from app.cli.support.machine.left_memory import left_memory
-from app.settings import Settings
+from app.settings import Settings, resolved
+from dataplane.base.addresses import host_and_port
 from dataplane.base.units import format_size
 from dataplane.holding.folder import is_locked
 from dataplane.protocol import barrier
@@ -284,19 +285,20 @@ def _port(settings: Settings, *, runs: bool) -> CheckResult:
     host, port = settings.common.http_host, settings.common.http_port
     if port == 0:
         return CheckResult("port", "ok", f"a free one of {host}")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    shown = host_and_port(host, port)
     try:
+        family, address = resolved(host, port)
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+            probe.bind(address)
     except (OSError, OverflowError) as error:
         in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         if in_use and runs:
-            return CheckResult("port", "ok", f"{host}:{port}, taken by the Larder that runs here")
+            return CheckResult("port", "ok", f"{shown}, taken by the Larder that runs here")
         taken = "is taken by another program, or by a Larder of another state directory"
         reason = taken if in_use else f"cannot be listened on: {error}"
-        return CheckResult("port", "failure", f"{host}:{port} {reason}", "LARDER_HTTP_PORT or LARDER_HTTP_HOST")
-    return CheckResult("port", "ok", f"{host}:{port} is free")
+        return CheckResult("port", "failure", f"{shown} {reason}", "LARDER_HTTP_PORT or LARDER_HTTP_HOST")
+    return CheckResult("port", "ok", f"{shown} is free")
 
 
 def _state_directory(folder: Path) -> CheckResult:

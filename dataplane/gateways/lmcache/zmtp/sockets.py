@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from dataplane.base.addresses import host_and_port
 from dataplane.holding import CONNECTION, LISTENER
 
 RECEIVE_BYTES = 1 << 20
@@ -126,4 +127,4 @@ def listen(url: str) -> socket.socket:
 
 def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+    return f"tcp://{host_and_port(host, port)}"
