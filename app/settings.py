@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -288,7 +288,7 @@ def proxies(app: AppSettings) -> tuple[Network, ...]:
     return tuple(found)
 
 
-def resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str | int, ...]]:
+def resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     """Return the family and the address at which a server on this host listens. Raises OSError."""
     if not host:
         return socket.AF_INET, ("", port)

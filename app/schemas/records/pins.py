@@ -156,7 +156,7 @@ class PinAnswer(PinShared, frozen=True):
     ttl_s: float | None
     """Seconds from a hit to the new end; null if the end is fixed."""
     owner: str
-    """Actor that created the pin."""
+    """Actor that created the pin; empty for another caller that is limited to tenants."""
     origin: PinOrigin | None
     etag: str
     """ETag for `If-Match`."""

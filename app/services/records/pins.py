@@ -196,14 +196,12 @@ class Pins:
                 if tiers:
                     unlisted.setdefault(pin.name, set()).update(tiers)
         now = time.time()
-        whole = by.salts is None
-        return [
-            self._answer(row, seen.get(row.name, {}), unlisted.get(row.name, set()), now, whole=whole) for row in rows
-        ]
+        return [self._answer(row, seen.get(row.name, {}), unlisted.get(row.name, set()), now, by) for row in rows]
 
     def _answer(
-        self, row: PinRow, by_node: dict[str, PinStats], unlisted: set[str], now: float, *, whole: bool
+        self, row: PinRow, by_node: dict[str, PinStats], unlisted: set[str], now: float, by: Principal
     ) -> PinAnswer:
+        whole = by.salts is None
         seen = list(by_node.values())
         expires_at, expired = _end(row, seen, now)
         nothing_seen = not expired and bool(seen) and all(map(is_empty, seen))
@@ -211,7 +209,7 @@ class Pins:
             **{**PINS.described(row, PinShared.__struct_fields__), "expires_at": expires_at},
             refresh_on_hit=row.refresh_s is not None,
             ttl_s=row.refresh_s,
-            owner=row.owner,
+            owner=row.owner if whole or row.owner == by.actor else "",
             origin=None if not row.origin else msgspec.convert(row.origin, PinOrigin),
             **{name: sum(getattr(pin, name) for pin in seen) for name in _SUMMED},
             resolved=sum(pin.resolved for pin in seen) or row.key_count,

@@ -1,6 +1,7 @@
 """The fleet as callers of some tenants see it: nodes by name and state, without addresses and totals."""
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from blake3 import blake3
 
+from app.openapi import document
 from app.store.base.database import Database
 from dataplane.protocol.control.lookups import Looked, LookupChain, SpaceHits
 from dataplane.protocol.control.messages import ControlRefused, ControlRequest
@@ -123,6 +125,29 @@ async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(node: Fake
         assert "other" not in answer
     for path in ("/api/v1/quotas", "/api/v1/pins", "/api/v1/overview"):
         assert "other" not in (await send(guarded, token, "GET", path)).text
+
+
+async def test_nothing_that_a_tenant_reads_names_another_caller(guarded: Plane) -> None:
+    outsider = await create_token(guarded, "outsider-of-the-fleet", "admin")
+    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
+    pin = {**PIN, "tenant": "acme"}
+    writes: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("pins/theirs", pin), ("quotas/acme", {"limit_bytes": 5}), ("ceilings/acme", {}), ("policies/default", {}),
+        ("rates/m", {"model": "m", "prefill_tokens_per_s": 5.0}),
+    )  # fmt: skip
+    for path, body in writes:
+        answer = await send(guarded, outsider, "PUT", f"/api/v1/{path}", json=body)
+        assert answer.status_code in (200, 201, 422, 404, 405), answer.text
+    assert (await send(guarded, token, "PUT", "/api/v1/pins/mine", json=pin)).json()["owner"] == "acme-op"
+    shown = {"stream": await first_overview(guarded, token)}
+    for path, item in json.loads(document())["paths"].items():
+        if "get" in item and path != "/api/v1/events":
+            filled = path.replace("{tenant}", "acme").replace("{name}", "theirs")
+            shown[path] = (await send(guarded, token, "GET", filled)).text
+    (theirs,) = [pin for pin in json.loads(shown["/api/v1/pins"])["items"] if pin["name"] == "theirs"]
+    assert theirs["owner"] == ""
+    assert {path for path, text in shown.items() if "outsider-of-the-fleet" in text} == set()
+    assert (await send(guarded, outsider, "GET", "/api/v1/pins/theirs")).json()["owner"] == "outsider-of-the-fleet"
 
 
 async def test_a_pin_of_another_tenant_shows_only_that_its_name_exists(guarded: Plane) -> None:
