@@ -2,8 +2,10 @@
 
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -86,6 +88,35 @@ def test_a_server_that_is_gone_is_named(tiers: Any) -> None:
     address = unused_address()
     expected = f"s3://{BUCKET}/faults at http://{address}: the server does not answer: the connection is refused"
     assert fails(tiers(address, retries=0)) == expected
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirection_to_another_host_is_not_followed(tiers: Any, status: int) -> None:
+    """The library would send the session token there, and take the answer for a block."""
+    requested: list[str] = []
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requested.append(self.headers["Host"])
+            self.send_response(status)
+            self.send_header("Location", f"http://127.0.0.2:{redirecting.server_port}{self.path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("0.0.0.0", 0), Redirecting) as redirecting:
+        thread = threading.Thread(target=redirecting.serve_forever)
+        thread.start()
+        try:
+            address = f"127.0.0.1:{redirecting.server_port}"
+            assert "the server redirects to another address" in fails(tiers(address, retries=0))
+        finally:
+            redirecting.shutdown()
+            thread.join()
+    assert set(requested) == {address}
 
 
 def test_a_host_without_an_address_is_named(tiers: Any) -> None:

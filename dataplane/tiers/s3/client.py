@@ -5,6 +5,8 @@ The first request starts the process. If the process has ended, the next request
 
 import threading
 from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from dataplane.tiers.references import read_certificates, resolve
 from dataplane.tiers.s3.messages import (
@@ -24,6 +26,14 @@ from dataplane.tiers.tier import Buffer, TierError
 _MEMORY_BYTES, _CALLS = 1 << 30, 16
 """The process may write to this many bytes of memory, plus this many times `max_in_flight_bytes`, because several calls
 run at once and a value may exist twice."""
+
+
+_LOCAL_SOURCES = ("localhost", "127.0.0.1", "169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::23")
+_SOURCES_OF_CREDENTIALS = {
+    "s3": (*_LOCAL_SOURCES, "amazonaws.com", "amazonaws.com.cn"),
+    "gs": (*_LOCAL_SOURCES, "googleapis.com", "metadata.google.internal", "metadata"),
+    "az": (*_LOCAL_SOURCES, "microsoftonline.com", "microsoftonline.us", "chinacloudapi.cn"),
+}
 
 
 class ObjectClient:
@@ -135,4 +145,16 @@ class ObjectClient:
             parameters.connect_timeout_s,
             parameters.retries,
             certificate,
+            _only_hosts(parameters),
         )
+
+
+def _only_hosts(parameters: S3Parameters) -> str:
+    """Return the hosts that requests may go to: that of the endpoint, and those that the library gets credentials from.
+    Empty for a cloud's own endpoint, and if the environment names a proxy for the endpoint."""
+    url = urlsplit(parameters.endpoint)
+    if not url.hostname or (url.scheme in getproxies() and not proxy_bypass(url.hostname)):
+        return ""
+    scheme = parameters.url.partition(":")[0]
+    others = _SOURCES_OF_CREDENTIALS[scheme] if scheme == "gs" or not parameters.credentials else ()
+    return ",".join((url.hostname, *others))

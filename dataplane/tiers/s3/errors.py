@@ -8,7 +8,7 @@ import re
 
 from obstore.exceptions import InvalidPathError, UnknownConfigurationKeyError
 
-from dataplane.tiers.s3.messages import RequestFault
+from dataplane.tiers.s3.messages import NO_OTHER_HOST, RequestFault
 from dataplane.tiers.tier import Outcome
 
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -54,6 +54,8 @@ def explain(error: Exception) -> RequestFault:
         return RequestFault(Outcome.FAILED, "the bucket is in another region: set region")
     if code in _DENIED or status in {"401", "403"}:
         return RequestFault(Outcome.FAILED, f"access is denied ({code or f'HTTP {status}'})", denied=True)
+    if NO_OTHER_HOST in text or status[:1] == "3":
+        return RequestFault(Outcome.FAILED, "the server redirects to another address, which is not followed")
     if isinstance(error, FileNotFoundError):
         return RequestFault(Outcome.MISSING)
     if code in _FULL or status == "507":

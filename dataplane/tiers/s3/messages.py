@@ -32,6 +32,10 @@ class StoreRequestFailed(Exception):
         self.fault = fault
 
 
+NO_OTHER_HOST = "127.255.255.254:1"
+"""Address at which nothing listens. It is the proxy for all hosts but `only_hosts`."""
+
+
 class OpenBucket(msgspec.Struct, frozen=True, tag="open"):
     """Use this bucket for the requests that follow. Has no reply: if it fails, the requests that follow fail."""
 
@@ -42,6 +46,8 @@ class OpenBucket(msgspec.Struct, frozen=True, tag="open"):
     connect_timeout_s: float
     retries: int
     root_certificate: bytes | None = None
+    only_hosts: str = ""
+    """Comma-separated hosts that requests may go to, also after a redirection; empty for no such bound."""
 
 
 class GetObject(msgspec.Struct, frozen=True, tag="get"):

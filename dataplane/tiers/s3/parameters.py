@@ -16,7 +16,8 @@ class S3Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     url: Annotated[str, Meta(pattern=r"^(s3|gs|az)://[\w.-]+(/[^?#]*)?$", examples=["s3://bucket/prefix"])]
     """`s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. The prefix may be missing."""
     endpoint: Annotated[str, Meta(pattern=r"^(https?://[^/@?#\s]+/?)?$", examples=["https://s3.example.org"])] = ""
-    """Address of the service, such as `https://minio.example:9000`; empty for the cloud's own."""
+    """Address of the service, such as `https://minio.example:9000`; empty for the cloud's own. Redirections to other
+    hosts are not followed, unless a proxy of the environment serves the endpoint."""
     region: str = ""
     """Region of the bucket; empty for the default of the library. For `s3://` alone."""
     virtual_hosted: bool = False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 from dataplane.tiers.s3.errors import explain, is_beyond_end, refused_path
 from dataplane.tiers.s3.messages import (
+    NO_OTHER_HOST,
     RECEIVE_BYTES,
     CancelRequest,
     DeleteObjects,
@@ -238,6 +239,8 @@ def _open(message: OpenBucket) -> ObjectStore | RequestFault:
         "connect_timeout": timedelta(seconds=message.connect_timeout_s),
         "timeout": _REQUEST_TIMEOUT,
     }
+    if message.only_hosts:  # the library follows redirections, and sends a session token with them
+        options |= {"proxy_url": f"http://{NO_OTHER_HOST}", "proxy_excludes": message.only_hosts}
     if message.root_certificate is not None:
         options["root_certificate"] = message.root_certificate
     retries: RetryConfig = {
