@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -49,9 +48,8 @@ class Client:
         self._link = link
         self._checksums = checksums
         self._integrity = IntegrityChecks(verify)
-        self._lock = threading.RLock()
         self._closed = False
-        self._driven = DrivenCopies(link, self._lock)
+        self._driven = DrivenCopies(link)
         self._tiers = ClientTiers(link, link.spaces)
         self._reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
         self._gpu_copies: dict[str, GpuCopies] = {}
@@ -72,7 +70,8 @@ class Client:
     @property
     def epoch(self) -> int:
         """Epoch (start number) of the data plane that wrote the readable memory; 0 if there is none."""
-        return self._link.attachment.epoch if self._link.attachment is not None else 0
+        attachment = self._link.attachment  # read once: another thread may drop it
+        return 0 if attachment is None else attachment.epoch
 
     def request(self, traceparent: str = "", name: str = "larder.request") -> AbstractContextManager[Span]:
         """Run the calls of one request in a span, which continues the trace of `traceparent` (W3C), or else of the
@@ -89,7 +88,7 @@ class Client:
         """
         started = perf_counter_ns()
         words = pack_keys(keys)
-        with self._lock:
+        with self._link.lock:
             attachment = self._attached()
             if attachment is None:
                 return 0
@@ -109,7 +108,7 @@ class Client:
         """
         started = perf_counter_ns()
         words = pack_keys(keys)
-        with self._lock:
+        with self._link.lock:
             attachment = self._attached()
             if attachment is None:
                 return TierHits(0, 0, 0.0)
@@ -145,7 +144,7 @@ class Client:
         words = pack_keys(keys)
         if not 1 <= len(words) <= wire.MAX_KEYS_PER_REQUEST:
             raise ValueError(f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys, got {len(words)}")
-        with self._lock:
+        with self._link.lock:
             attachment = self._attached()
             return attachment is not None and self._tiers.prefetch(words, attachment.spaces, wait_s)
 
@@ -158,7 +157,7 @@ class Client:
         """
         words = pack_keys(keys)
         lease = self._new_lease()
-        with self._lock:
+        with self._link.lock:
             attachment = self._attached()
             if attachment is None:
                 return lease
@@ -179,7 +178,7 @@ class Client:
         if space is not None:
             self._check_position(space)
         lease = self._new_lease()
-        with self._lock:
+        with self._link.lock:
             attachment = self._attached()
             if attachment is None:
                 return lease
@@ -188,7 +187,7 @@ class Client:
                     break
         if self._integrity.active(attachment):
             self._examine(lease)
-        with self._lock:
+        with self._link.lock:
             attachment.count(ACQUIRE, started)
         return lease
 
@@ -203,7 +202,7 @@ class Client:
             fields = {"descriptor": found.descriptor, "control": found.control}
             what = f"a block of {found.nbytes} bytes does not match its checksum"
             self._link.emit(ClientEvent("corrupt", what, fields))
-            with self._lock:
+            with self._link.lock:
                 if self._link.attachment is found.attachment:
                     descriptor, control = found.descriptor.to_bytes(4, "little"), found.control.to_bytes(8, "little")
                     request = partial(wire.Report, descriptors=descriptor, controls=control)
@@ -280,8 +279,8 @@ class Client:
         self._check_position(space)
         _check_tenant(tenant)
         reservation = self._new_reservation(len(words), nbytes)
-        self._reservations.add(reservation)
-        with self._lock:
+        with self._link.lock:
+            self._reservations.add(reservation)
             attachment = self._attached()
             if attachment is None:
                 return reservation
@@ -301,7 +300,7 @@ class Client:
         return reservation
 
     def _new_reservation(self, keys: int, nbytes: int) -> Reservation:
-        return Reservation(keys, nbytes, self._link, self._lock, checksums=self._checksums)
+        return Reservation(keys, nbytes, self._link, checksums=self._checksums)
 
     def _grant(self, reservation: Reservation, attachment: Attachment, answer: wire.Reserved) -> None:
         numbers = memoryview(answer.segments).cast("I")
@@ -405,10 +404,10 @@ class Client:
 
     def gpu_copies(self, runtime: DeviceRuntime, device: Device) -> GpuCopies:
         """Return the GPU copies of leased blocks on a device, shared by all paged caches of this client there."""
-        with self._lock:
+        with self._link.lock:
             known = self._gpu_copies.get(device.uuid)
             if known is None:
-                known = self._gpu_copies[device.uuid] = GpuCopies(self._link, self._lock, runtime, device)
+                known = self._gpu_copies[device.uuid] = GpuCopies(self._link, runtime, device)
             return known
 
     # ---- keeping the connection
@@ -416,7 +415,7 @@ class Client:
     def map_tiers(self, timeout_s: float) -> None:
         """Wait for the directory of tiers for at most `timeout_s` seconds. `attach` calls this; after a reconnection,
         `maintain` and look-ups ask for the directory without waiting."""
-        with self._lock:
+        with self._link.lock:
             self._tiers.map(timeout_s)
 
     def maintain(self) -> None:
@@ -426,7 +425,7 @@ class Client:
         Every other call looks after the connection too. Call this method periodically if the client may be idle for
         long and must be attached when it is needed.
         """
-        with self._lock:
+        with self._link.lock:
             if self._attached() is not None:
                 self._tiers.refresh()
 
@@ -449,7 +448,7 @@ class Client:
         gpu_copies = list(self._gpu_copies.values())
         for each in gpu_copies:  # waits for threads that may need the client's lock
             each.close()
-        with self._lock:
+        with self._link.lock:
             if self._closed:
                 return
             self._closed = True
@@ -466,9 +465,9 @@ class Client:
     def abandon(self) -> None:
         """Forget everything without sending a message. For a forked child: the parent owns the connection."""
         self._closed = True
-        self._lock = threading.RLock()
+        self._gpu_copies = {}  # what they wait for is done by threads of the parent
+        self._link.abandon()
         self._driven.close()
-        self._link.close()
 
     def __enter__(self) -> Client:
         return self

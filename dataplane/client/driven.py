@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -134,9 +133,9 @@ class _Registered:
 class DrivenCopies:
     """Copies of one client. Use them through `Client`."""
 
-    def __init__(self, link: EngineLink, lock: threading.RLock) -> None:
+    def __init__(self, link: EngineLink) -> None:
         self._link = link
-        self._lock = lock
+        self._closed = False
         self._caches: dict[int, _Registered] = {}
         """Registered caches by the position of their space."""
         self._under_way: dict[int, Copy] = {}
@@ -178,7 +177,7 @@ class DrivenCopies:
             raise ValueError(
                 f"expected a registration of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer tensors"
             )
-        with self._lock:
+        with self._link.lock:
             self.unregister(space)
             blocks = min(each.shape[block_axis(each.shape)] for each in tensors)
             return self._register(space, _Registered(message, blocks, group.blocks_per_chunk), REGISTER_S)
@@ -193,7 +192,7 @@ class DrivenCopies:
         message = wire.RegisterHostPool(0, 0, sizes, list(pool.pieces), pool.pages)
         if len(encode(message)) > wire.MAX_DATAGRAM_BYTES - 32:
             raise ValueError(f"pieces: {len(pool.pieces)} are too many for one message")
-        with self._lock:
+        with self._link.lock:
             self.unregister(space)
             known = _Registered(message, pool.pages, 1)
             known.fds = tuple(os.dup(fd) for fd in pool.fds)
@@ -201,12 +200,14 @@ class DrivenCopies:
 
     def _register(self, space: int, known: _Registered, timeout_s: float) -> Code | None:
         self._caches[space] = known
+        if self._closed:
+            known.close()
         ready = self._ready(space, timeout_s)
         return ready if isinstance(ready, Code) else None
 
     def unregister(self, space: int) -> None:
         """Implement `Client.unregister_cache`."""
-        with self._lock:
+        with self._link.lock:
             known = self._caches.pop(space, None)
             if known is not None:
                 known.close()
@@ -220,7 +221,9 @@ class DrivenCopies:
         Registers the cache again if needed. Waits for `timeout_s` or the client's time-out, whichever is longer. A
         late answer takes effect when it arrives.
         """
-        known = self._caches[space]
+        known = self._caches.get(space)
+        if known is None:  # another thread unregistered the cache
+            return Code.UNAVAILABLE
         self._link.maintain()
         attachment = self._link.attachment
         if attachment is None or not self._link.attached:
@@ -341,7 +344,7 @@ class DrivenCopies:
         self, space: int, keys: int, make: Callable[[int, int], wire.StoreFrom | wire.LoadInto], check: checks.Check
     ) -> Copy:
         copy = Copy(self, keys)
-        with self._lock:
+        with self._link.lock:
             ready = self._ready(space, 0.0)
             if isinstance(ready, Code):
                 copy.refuse(ready)
@@ -399,7 +402,7 @@ class DrivenCopies:
 
     def look(self) -> None:
         """Process answers of the data plane, and end copies that were lost."""
-        with self._lock:
+        with self._link.lock:
             self._link.receive()
             lost = [
                 (request, copy)
@@ -415,7 +418,7 @@ class DrivenCopies:
 
     def abandon(self, copy: Copy) -> None:
         """Implement `Copy.abandon`."""
-        with self._lock:
+        with self._link.lock:
             self._link.receive()
             requests = [request for request, each in self._under_way.items() if each is copy]
             if requests and self._link.attached and copy.attachment == self._link.attachments:
@@ -432,10 +435,10 @@ class DrivenCopies:
         waiting.poll(1000 * seconds)
 
     def close(self) -> None:
-        """Close the file descriptors of host pools."""
+        """Close the file descriptors of host pools. Later copies and registrations are refused."""
+        self._closed = True
         for known in self._caches.values():
             known.close()
-        self._caches.clear()
 
     def left(self) -> None:
         """End all copies: the data plane has confirmed that nothing runs for this process."""

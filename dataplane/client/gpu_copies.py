@@ -102,10 +102,9 @@ class _Answer:
 class GpuCopies:
     """GPU copies of one device, for one client. Shared by threads, and by paged caches (`enter`, `leave`)."""
 
-    def __init__(self, link: EngineLink, client_lock: threading.RLock, runtime: DeviceRuntime, device: Device) -> None:
+    def __init__(self, link: EngineLink, runtime: DeviceRuntime, device: Device) -> None:
         self._link = link
-        self._client_lock = client_lock
-        """The client's lock. A thread that holds `_lock` must not wait for it, only try to take it."""
+        """A thread that holds `_lock` must not wait for the lock of the link, only try to take it."""
         self._runtime = runtime
         self._device = device
         self._lock = threading.RLock()
@@ -222,12 +221,13 @@ class GpuCopies:
     @contextmanager
     def _client(self) -> Iterator[bool]:
         """Take the client's lock unless another thread holds it. Yield whether it was taken."""
-        mine = self._client_lock.acquire(blocking=False)
+        lock = self._link.lock
+        mine = lock.acquire(blocking=False)
         try:
             yield mine
         finally:
             if mine:
-                self._client_lock.release()
+                lock.release()
 
     def _follow(self) -> None:
         """Process answers, detect another data plane, and ask for the table if that is due."""
@@ -468,7 +468,7 @@ class GpuCopies:
             self._end()
         if not self._aside.join(CLOSE_S):
             self._report(f"extents of GPU copies are not closed after {CLOSE_S:g} s: the device does not answer")
-        with self._client_lock, self._lock:
+        with self._link.lock, self._lock:
             self._follow()
             self._report_closed(at_once=True)
 

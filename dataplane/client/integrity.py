@@ -46,9 +46,9 @@ class IntegrityChecks:
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
         self._until_sample = _gap() - 1 if verify == "sample" else 0
-        self._whole: U64 | None = None
-        """Control words of adopted blocks that were verified, by descriptor."""
-        self._whole_of: tuple[weakref.ref[Attachment], int] | None = None
+        self._verified: tuple[weakref.ref[Attachment], int, U64] | None = None
+        """Attachment, time of its adoption, and control words of its adopted blocks that were verified, by
+        descriptor."""
         self._corrupt: dict[tuple[int, int], float] = {}
         """Time from which each block may be reported again, by (descriptor, control word)."""
 
@@ -59,15 +59,15 @@ class IntegrityChecks:
     def whole(self, attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]) -> int:
         """Return the number of leading held blocks before the first corrupt one. Unchosen blocks count as intact."""
         known = self._known_corrupt(descriptors, rows)
-        adopted = self._adopted(attachment, descriptors, rows)
+        adopted, verified = self._adopted(attachment, descriptors, rows)
         chosen = adopted | self._chosen(len(rows))
         chosen[known:] = False
         at = np.flatnonzero(chosen)
         if not len(at):
             return known
         good = self._first_wrong(attachment, descriptors[at], rows[at], segments)
-        if self._whole is not None:
-            self._whole[descriptors[at[:good]]] = rows[at[:good], HOT_CONTROL]
+        if verified is not None:
+            verified[descriptors[at[:good]]] = rows[at[:good], HOT_CONTROL]
         if good == len(at):
             return known
         wrong = int(at[good])
@@ -96,7 +96,7 @@ class IntegrityChecks:
     def _remember(self, descriptor: int, control: int) -> None:
         self._corrupt.setdefault((descriptor, control), 0.0)
         while len(self._corrupt) > MAX_CORRUPT:
-            self._corrupt.pop(next(iter(self._corrupt)), None)
+            self._corrupt.pop(next(iter(list(self._corrupt))), None)
 
     def _known_corrupt(self, descriptors: I64, rows: U64) -> int:
         """Return the number of leading blocks that are not known to be corrupt."""
@@ -117,17 +117,18 @@ class IntegrityChecks:
             self._until_sample = at - count
         return chosen
 
-    def _adopted(self, attachment: Attachment, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_]:
-        """Return which blocks survived a crash and have not been verified since."""
+    def _adopted(self, attachment: Attachment, descriptors: I64, rows: U64) -> tuple[npt.NDArray[np.bool_], U64 | None]:
+        """Return which blocks survived a crash and have not been verified since, and the control words of those that
+        were; None if no block of the attachment survived a crash."""
         adopted_ns = attachment.index.cells[H_ADOPTED_NS]
         if not adopted_ns:
-            return np.zeros(len(rows), np.bool_)
-        whole = self._whole
-        if whole is None or self._whole_of is None or self._whole_of != (weakref.ref(attachment), adopted_ns):
-            whole = self._whole = np.zeros(attachment.index.max_blocks, np.uint64)
-            self._whole_of = weakref.ref(attachment), adopted_ns
+            return np.zeros(len(rows), np.bool_), None
+        known = self._verified
+        if known is None or known[:2] != (weakref.ref(attachment), adopted_ns):
+            known = weakref.ref(attachment), adopted_ns, np.zeros(attachment.index.max_blocks, np.uint64)
+            self._verified = known
         stored = attachment.index.cold[descriptors, COLD_STORED_AT] < np.uint64(adopted_ns)
-        return np.asarray(stored & (whole[descriptors] != rows[:, HOT_CONTROL]))
+        return np.asarray(stored & (known[2][descriptors] != rows[:, HOT_CONTROL])), known[2]
 
 
 def _gap() -> int:

@@ -61,26 +61,26 @@ class Lease:
     The blocks stay until the lease is released *and* the last view of it is collected.
     """
 
-    __slots__ = ("_hold", "_length", "_rows", "_segments")
+    __slots__ = ("_held", "_length", "_rows")
 
     def __init__(self) -> None:
-        self._hold: list[_Hold] = []
+        self._held: list[tuple[_Hold, dict[int, SharedMapping]]] = []
+        """For each space, what keeps the blocks in place, and their segments. Another thread may release the lease at
+        any time, so that each call reads this once."""
         self._rows: list[U64] = []
-        self._segments: list[dict[int, SharedMapping]] = []
         self._length = 0
 
     def add(self, attachment: Attachment, descriptors: I64, rows: U64, segments: dict[int, SharedMapping]) -> None:
         """Take over the raised counters of one space. Every row lies within one of the segments."""
-        self._hold.append(_Hold(attachment, descriptors))
+        self._held.append((_Hold(attachment, descriptors), segments))
         self._rows.append(rows)
-        self._segments.append(segments)
         self._length = min(self._length, len(rows)) if len(self._rows) > 1 else len(rows)
 
     def examine(self, whole: Callable[[Attachment, I64, U64, Mapping[int, SharedMapping]], int]) -> Iterator[Corrupt]:
         """Truncate the lease in each space to its leading intact blocks. Yield each space's first corrupt block."""
-        for space, hold in enumerate(self._hold):
+        for space, (hold, segments) in enumerate(self._held):
             rows = self._rows[space]
-            valid = whole(hold.attachment, hold.descriptors, rows, self._segments[space])
+            valid = whole(hold.attachment, hold.descriptors, rows, segments)
             if valid == len(rows):
                 continue
             found = Corrupt(
@@ -94,6 +94,14 @@ class Lease:
             self._length = min(self._length, valid)
             yield found
 
+    def _still_held(self) -> list[tuple[_Hold, dict[int, SharedMapping]]]:
+        held = self._held
+        if self._rows and not held:
+            raise ValueError("the lease was released")
+        if held and not held[0][0].attachment.alive:
+            raise ValueError("the lease is the parent's: a forked child maps nothing of it")
+        return held
+
     def __len__(self) -> int:
         return self._length
 
@@ -103,26 +111,22 @@ class Lease:
 
     def array(self, i: int, space: int = 0) -> npt.NDArray[np.uint8]:
         """Return block `i` as a read-only array over the pool, without a copy."""
-        if self._rows and not self._hold:
-            raise ValueError("the lease was released")
+        held = self._still_held()
         if not -self._length <= i < self._length:
             raise IndexError(f"the lease has {self._length} blocks, asked for {i}")
-        hold = self._hold[space]
+        hold, segments = held[space]
         row = self._rows[space][i]
-        segment = self._segments[space][int(row[HOT_SPACE_SEGMENT]) >> 32]
+        segment = segments[int(row[HOT_SPACE_SEGMENT]) >> 32]
         return window(hold, segment, int(row[HOT_OFFSET]), int(row[HOT_NBYTES]), writable=False)
 
     def memory(self, i: int, space: int = 0) -> SharedMapping:
         """Return the mapping that contains block `i`, for registration with a device."""
-        if not self._hold:
-            raise ValueError("the lease was released")
-        return self._segments[space][int(self._rows[space][i][HOT_SPACE_SEGMENT]) >> 32]
+        _, segments = self._still_held()[space]
+        return segments[int(self._rows[space][i][HOT_SPACE_SEGMENT]) >> 32]
 
     def blocks_between(self, first: int, end: int, space: int = 0) -> LeasedBlocks:
         """Return the index's identification of blocks `first` to `end`, for looking up other copies of them."""
-        if not self._hold:
-            raise ValueError("the lease was released")
-        hold, rows = self._hold[space], self._rows[space][first:end]
+        (hold, _), rows = self._still_held()[space], self._rows[space][first:end]
         return LeasedBlocks(hold.attachment, hold.descriptors[first:end], rows[:, HOT_CONTROL], rows[:, HOT_NBYTES])
 
     def view(self, i: int, space: int = 0) -> memoryview:
@@ -148,8 +152,7 @@ class Lease:
 
         Much cheaper than a view per block when blocks are small. Returns the number of copied bytes.
         """
-        if self._rows and not self._hold:
-            raise ValueError("the lease was released")
+        held = self._still_held()
         end = self._length if count is None else first + count
         if not 0 <= first <= end <= self._length:
             raise IndexError(f"the lease has {self._length} blocks, asked for {first} to {end}")
@@ -159,12 +162,10 @@ class Lease:
         sizes = rows[:, HOT_NBYTES]
         total = _sum(sizes)
         target, keep = address_of(buffer, total, writable=True)
-        hold, segments = self._hold[space], self._segments[space]
-        if not hold.attachment.alive:
-            raise ValueError("the lease is the parent's: a forked child maps nothing of it")
+        hold, segments = held[space]
         sources = addresses(segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
         copy(target + np.cumsum(sizes) - sizes, sources, sizes)
-        del keep, hold, segments
+        del keep, held, hold, segments
         return total
 
     def copy_pieces_to(self, targets: I64, sizes: I64, first: int = 0, space: int = 0) -> int:
@@ -174,27 +175,23 @@ class Lease:
         add up to a block. Stops before a block of another size, and at the end of the lease. Returns the number of
         copied blocks. Threads may copy different blocks at once.
         """
-        if self._rows and not self._hold:
-            raise ValueError("the lease was released")
+        held = self._still_held()
         end = min(self._length, first + len(targets))
         if end <= first:
             return 0
         rows = self._rows[space][first:end].astype(np.int64)
         other = np.flatnonzero(rows[:, HOT_NBYTES] != sizes.sum())
         rows = rows[: other[0]] if len(other) else rows
-        hold, segments = self._hold[space], self._segments[space]
-        if not hold.attachment.alive:
-            raise ValueError("the lease is the parent's: a forked child maps nothing of it")
+        hold, segments = held[space]
         starts = addresses(segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
         sources = starts[:, None] + np.cumsum(sizes) - sizes
         copy(targets[: len(rows)].reshape(-1), sources.reshape(-1), np.tile(sizes, len(rows)))
-        del hold, segments
+        del held, hold, segments
         return len(rows)
 
     def release(self) -> None:
         """Release the lease. Views that are still in use keep their blocks until they are collected."""
-        self._hold = []
-        self._segments = []
+        self._held = []
 
     def __enter__(self) -> Lease:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -39,7 +40,7 @@ _decoder = decoder(wire.EngineReply)
 
 
 class EngineLink:
-    """Connection of one engine process. The caller serialises calls."""
+    """Connection of one engine process. Callers hold `lock`."""
 
     def __init__(
         self,
@@ -51,6 +52,8 @@ class EngineLink:
         emit: Callable[[ClientEvent], None],
         spin_s: float = 0.0,
     ) -> None:
+        self.lock = threading.RLock()
+        """Serialises the calls of one client. A forked child has a new one."""
         self.attachment: Attachment | None = None
         """Readable memory: that of the current attachment, or of an attachment whose data plane crashed."""
         self._state = LinkState.DETACHED
@@ -470,7 +473,8 @@ class EngineLink:
     def fileno(self) -> int | None:
         """Return the file descriptor to poll for answers, or None without a connection."""
         connection = self._socket
-        return connection.fileno() if connection is not None and self.attached else None
+        number = -1 if connection is None or not self.attached else connection.fileno()
+        return None if number < 0 else number  # another thread may have closed it
 
     def send_abort(self, reservation: int) -> None:
         """Abort a reservation without waiting for the answer or for room in the socket."""
@@ -481,6 +485,11 @@ class EngineLink:
         with suppress(OSError):
             self._socket.settimeout(0.0)
             self._socket.send(encode(wire.Abort(number, reservation)))
+
+    def abandon(self) -> None:
+        """End the connection in a forked child, in which no other thread runs that could hold the lock."""
+        self.lock = threading.RLock()
+        self.close()
 
     def close(self) -> None:
         """End the connection permanently."""

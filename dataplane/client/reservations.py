@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,14 @@ class CommitResult:
         return f"CommitResult(blocks={self.blocks}, code={code}{more})"
 
 
+class _Grant(NamedTuple):
+    """What the data plane has reserved, until the reservation ends."""
+
+    attachment: Attachment
+    number: int
+    mapped: dict[int, SharedMapping]
+
+
 class Reservation:
     """Room for the missing blocks of a chain, with one outcome per key.
 
@@ -76,18 +84,15 @@ class Reservation:
     readers never see any of it.
     """
 
-    def __init__(self, keys: int, nbytes: int, link: EngineLink, lock: threading.RLock, *, checksums: bool) -> None:
-        """`lock` is the client's, which serialises the calls of `link`."""
+    def __init__(self, keys: int, nbytes: int, link: EngineLink, *, checksums: bool) -> None:
         self.nbytes = nbytes
-        self.number = 0
         self._ended = False
         self._codes = _UNAVAILABLE * keys
-        self._attachment: Attachment | None = None
-        self._mapped: dict[int, SharedMapping] = {}
+        self._granted: _Grant | None = None
+        """Another thread may end the reservation at any time, so that each call reads this once."""
         self._segments: list[int] = []
         self._offsets: list[int] = []
         self._link = link
-        self._lock = lock
         self._checksums = checksums
         self._sums: dict[int, bytes] = {}
         """Checksums of the bytes that `copy_from` wrote, by position."""
@@ -103,14 +108,13 @@ class Reservation:
             if code == _WRITE:
                 offsets_by_segment.setdefault(number, []).append(offset)
         checks.ranges(attachment.segments, offsets_by_segment, self.nbytes)
-        self._mapped = {number: attachment.segments[number] for number in offsets_by_segment}
-        for number, memory in self._mapped.items():
+        mapped = {number: attachment.segments[number] for number in offsets_by_segment}
+        for number, memory in mapped.items():
             memory.prepare(offsets_by_segment[number], self.nbytes)
-        self._attachment = attachment
         self._codes = answer.outcomes
         self._segments = segments
         self._offsets = offsets
-        self.number = answer.reservation
+        self._granted = _Grant(attachment, answer.reservation, mapped) if answer.reservation else None
 
     def refuse(self, code: Code) -> None:
         """Refuse every key."""
@@ -122,9 +126,21 @@ class Reservation:
         return np.frombuffer(self._codes, np.uint8)
 
     @property
-    def _open(self) -> bool:
-        """Whether memory may be touched. Always False in a forked child, where nothing is mapped."""
-        return self.number != 0 and self._attachment is not None and self._attachment.alive
+    def number(self) -> int:
+        """Number of the open reservation; 0 if nothing is reserved, or if it has ended."""
+        granted = self._granted
+        return 0 if granted is None else granted.number
+
+    def _open(self) -> _Grant | None:
+        """Return what may be touched. Always None in a forked child, where nothing is mapped."""
+        granted = self._granted
+        return granted if granted is not None and granted.attachment.alive else None
+
+    def _touchable(self) -> _Grant:
+        granted = self._open()
+        if granted is None:
+            raise ValueError("nothing is reserved, or the reservation has ended")
+        return granted
 
     @property
     def writable(self) -> list[int]:
@@ -138,23 +154,20 @@ class Reservation:
 
     def array(self, i: int) -> npt.NDArray[np.uint8]:
         """Return the memory of block `i` as a writable array of `nbytes` bytes over the pool."""
-        if not self._open:
-            raise ValueError("nothing is reserved, or the reservation has ended")
+        granted = self._touchable()
         if self._codes[i] != _WRITE:
             raise ValueError(f"key {i} is not to be written: outcome {self._codes[i]}")
         if self._checksums:
             self._viewed.add(range(len(self._codes))[i])
-        return self._window(i)
+        return self._window(granted, i)
 
-    def _window(self, i: int) -> npt.NDArray[np.uint8]:
-        segment = self._mapped[self._segments[i]]
+    def _window(self, granted: _Grant, i: int) -> npt.NDArray[np.uint8]:
+        segment = granted.mapped[self._segments[i]]
         return window(None, segment, self._offsets[i], self.nbytes, writable=True)
 
     def memory(self, i: int) -> SharedMapping:
         """Return the mapping that contains block `i`, for registration with a device."""
-        if not self._open:
-            raise ValueError("nothing is reserved, or the reservation has ended")
-        return self._mapped[self._segments[i]]
+        return self._touchable().mapped[self._segments[i]]
 
     def view(self, i: int) -> memoryview:
         """Return the memory of block `i` as a writable memoryview of `nbytes` bytes over the pool."""
@@ -169,19 +182,19 @@ class Reservation:
         if self._ended:
             raise ValueError("the reservation has ended")
         source, keep = address_of(buffer, len(self._codes) * self.nbytes, writable=False)
-        if not self._open:
+        granted = self._open()
+        if granted is None:
             return 0
-        mapped = self._mapped
         at = np.flatnonzero(self.outcomes == _WRITE)
         segments = np.array(self._segments, np.int64)[at]
-        targets = addresses(mapped, segments, np.array(self._offsets, np.uint64)[at].astype(np.int64))
+        targets = addresses(granted.mapped, segments, np.array(self._offsets, np.uint64)[at].astype(np.int64))
         if self._checksums:
             starts = at * self.nbytes
             sums = copy_summed(targets.tolist(), source, keep.data, starts.tolist(), self.nbytes)
             self._sums = dict(zip(at.tolist(), sums, strict=True))
         else:
             copy(targets, source + at * self.nbytes, np.full(len(at), self.nbytes, np.int64))
-        del keep, mapped
+        del keep, granted
         return len(at) * self.nbytes
 
     def copy_pieces_from(self, sources: I64, sizes: I64, first: int = 0) -> None:
@@ -194,11 +207,12 @@ class Reservation:
             raise ValueError("the reservation has ended")
         if sizes.sum() != self.nbytes:
             raise ValueError(f"expected pieces of {self.nbytes} bytes together, got {sizes.sum()}")
-        if not self._open:
+        granted = self._open()
+        if granted is None:
             return
         at = np.flatnonzero(self.outcomes[first : first + len(sources)] == _WRITE)
         for position, pieces in zip((at + first).tolist(), sources[at], strict=True):
-            window = self._window(position)
+            window = self._window(granted, position)
             if self._checksums:
                 self._sums[position] = copy_pieces_summed(window, pieces.tolist(), sizes.tolist())
             else:
@@ -217,18 +231,18 @@ class Reservation:
         if positions is not None and not len(positions):
             self.abort()
             return CommitResult(0, outcomes=self._codes)
-        if checksums is None and self._checksums and self._open:
-            checksums = self._sum(self.writable if positions is None else positions)
+        granted = self._open()
+        if checksums is None and self._checksums and granted is not None:
+            checksums = self._sum(granted, self.writable if positions is None else positions)
         ended = self._end()
         if ended is None:
             return CommitResult(0, outcomes=self._codes)
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
-        return self._publish(*ended, slots, b"".join(checksums or ()), started)
+        return self._publish(ended, slots, b"".join(checksums or ()), started)
 
-    def _publish(
-        self, attachment: Attachment, number: int, slots: bytes, checksums: bytes, started: int
-    ) -> CommitResult:
-        with self._lock:
+    def _publish(self, ended: _Grant, slots: bytes, checksums: bytes, started: int) -> CommitResult:
+        attachment, number, _ = ended
+        with self._link.lock:
             if self._link.attachment is not attachment:  # data plane is gone; the next one numbers differently
                 return CommitResult(0, Code.UNAVAILABLE, self._codes)
             answer = self._link.ask(lambda at: wire.Commit(at, number, slots, checksums), checks.committed)
@@ -242,9 +256,9 @@ class Reservation:
                 self._link.send_abort(number)
             return CommitResult(0, answer if isinstance(answer, Code) else Code.MALFORMED, self._codes)
 
-    def _sum(self, positions: Sequence[int]) -> list[bytes]:
+    def _sum(self, granted: _Grant, positions: Sequence[int]) -> list[bytes]:
         return [
-            self._sums[at] if at in self._sums and at not in self._viewed else checksum(self._window(at))
+            self._sums[at] if at in self._sums and at not in self._viewed else checksum(self._window(granted, at))
             for at in positions
         ]
 
@@ -261,19 +275,18 @@ class Reservation:
         ended = self._end()
         if ended is None:
             return
-        attachment, number = ended
-        with self._lock:
+        attachment, number, _ = ended
+        with self._link.lock:
             if self._link.attachment is attachment:
                 answer = self._link.ask(lambda at: wire.Abort(at, number), checks.answers(wire.Aborted))
                 if answer is Code.UNAVAILABLE:  # refused locally: the data plane must still know
                     self._link.send_abort(number)
 
-    def _end(self) -> tuple[Attachment, int] | None:
-        """End the reservation. Return its attachment and number the first time, None afterwards."""
-        if not self.number or self._attachment is None:
-            return None
-        ended = self._attachment, self.number
-        self._attachment, self.number, self._mapped, self._ended = None, 0, {}, True
+    def _end(self) -> _Grant | None:
+        """End the reservation. Return what was reserved to one caller, None to all others."""
+        with self._link.lock:
+            ended, self._granted = self._granted, None
+            self._ended = self._ended or ended is not None
         return ended
 
     def __enter__(self) -> Reservation:

@@ -60,7 +60,7 @@ class TracedClient(Client):
             return reservation
 
     def _new_reservation(self, keys: int, nbytes: int) -> Reservation:
-        return TracedReservation(keys, nbytes, self._link, self._lock, checksums=self._checksums)
+        return TracedReservation(keys, nbytes, self._link, checksums=self._checksums)
 
     def store_from(self, *arguments: Any, **options: Any) -> Copy:
         with _span("larder.store_from"):

@@ -211,7 +211,8 @@ class MappedMemory:
 
     def close(self) -> None:
         """Unmap the memory and close the descriptor. Memory that is still viewed stays mapped until its view ends."""
-        if self.fd < 0:
+        fd, self.fd = self.fd, -1
+        if fd < 0:
             return
         self.address = 0
         self._anchor = None
@@ -220,5 +221,4 @@ class MappedMemory:
             self.bytes.release()
         with suppress(BufferError):
             self._map.close()
-        os.close(self.fd)
-        self.fd = -1
+        os.close(fd)

@@ -100,9 +100,9 @@ class PidWatch:
 
     def close(self) -> None:
         """Close the pidfd."""
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        pidfd, self._pidfd = self._pidfd, -1  # a process that is forked during the next line has it closed already
+        if pidfd >= 0:
+            os.close(pidfd)
 
 
 MAX_PID = 1 << 22

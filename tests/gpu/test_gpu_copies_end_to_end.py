@@ -300,14 +300,14 @@ def test_an_engine_that_is_taken_up_again_keeps_its_extents_and_tells_when_they_
     gpu_copies(plane, 3)
     assert loads_from_gpu_copies(engine, content)
     link, opened = engine.client._link, engine.opened()
-    with engine.client._lock:
+    with engine.client._link.lock:
         link.drop("a test")
     wait_for(lambda: engine.client.lookup(KEYS) == 3 and engine.client.connected, "it is attached again")
     assert (link.attachments, link.planes) == (2, 1)
     engine.cache.load(engine.client.acquire([]), []).finish()
     assert engine.opened() == opened > 0
     assert loads_from_gpu_copies(engine, content)
-    with engine.client._lock:
+    with engine.client._link.lock:
         link.drop("a test")
     wait_for(lambda: engine.client.lookup(KEYS) == 3 and engine.client.connected, "it is attached again")
     engine.cache.load(engine.client.acquire([]), []).finish()

@@ -82,7 +82,7 @@ def test_a_load_begins_and_ends_while_another_thread_s_request_has_no_answer(wit
     begun, over = threading.Event(), threading.Event()
 
     def request() -> None:
-        with engine.client._lock:  # as a request has it until its answer
+        with engine.client._link.lock:  # as a request has it until its answer
             begun.set()
             over.wait(2 * WAIT_S)
 

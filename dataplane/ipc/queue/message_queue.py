@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from dataplane.ipc.arguments import deadline_of, seconds, whole_number
 from dataplane.ipc.processes import MAX_PID
 from dataplane.ipc.queue.codecs import Codec, MsgspecCodec, PickleCodec, Reducers
-from dataplane.ipc.queue.errors import QueueGone, UntrustedWriter, WriterGone
+from dataplane.ipc.queue.errors import QueueCancelled, QueueGone, UntrustedWriter, WriterGone
 from dataplane.ipc.queue.layout import Flag
 from dataplane.ipc.queue.reader import ShmRingReader
 from dataplane.ipc.queue.ring import QueueHandle, ShmRingBuffer, take
@@ -88,8 +90,8 @@ class MessageQueue:
         """Become the writer of a queue whose writer is gone; its readers continue.
 
         Readers on other machines connect again, and miss the messages of the time in between. Raises WriterAlive,
-        QueueGone if no process holds the memory, ZMQError if the endpoint for other machines cannot be bound, and
-        OSError if this process has no free descriptor.
+        QueueGone if no process holds the memory, ZMQError if the endpoint for other machines cannot be bound,
+        TimeoutError, and OSError if this process has no free descriptor.
         """
         self = cls.__new__(cls)
         self._start(ShmRingBuffer.open(handle), reducers, handle.remote)
@@ -136,8 +138,8 @@ class MessageQueue:
         """Name the process that will join as an expected reader.
 
         If it exits before it joins, messages do not wait for it, and `wait_for_readers` raises ReaderGone. Without this
-        call, the queue cannot know whether a process that has not joined yet still runs. Raises ValueError,
-        TypeError, and OSError if this process has no free descriptor.
+        call, the queue cannot know whether a process that has not joined yet still runs. Raises QueueError when the
+        queue is closed, TimeoutError, ValueError, TypeError, and OSError if this process has no free descriptor.
         """
         slot = whole_number("slot", slot, 0, self._writer.ring.slots - 1)
         self._writer.expect(slot, whole_number("pid", pid, 1, MAX_PID))
@@ -175,12 +177,12 @@ class MessageQueue:
         `linger`: longest wait, in seconds, for readers of large messages, and for data that is under way to readers on
         other machines.
         """
-        linger = seconds("linger", linger)
+        end = time.monotonic() + seconds("linger", linger)
         self.cancel()
-        if self._remote is not None and not self._writer.closed:
-            with self._writer._lock:
-                self._remote.close(linger)
-        self._writer.close(linger)
+        with self._writer._lock:  # both ends in one step: no other call finds one of them open
+            if self._remote is not None:
+                self._remote.close(max(end - time.monotonic(), 0.0))
+            self._writer.end(max(end - time.monotonic(), 0.0))
 
     def __enter__(self) -> Self:
         return self
@@ -206,10 +208,13 @@ class QueueReader:
         `message_type`: the type that messages are decoded as. `slot`: one of the expected `readers`, from 0, which gets
         all messages from the beginning; if a reader had that slot and left, the next one joins at the current position.
         `trusted`: unpickle the messages. `remote`: connect over ZeroMQ; None: only if the memory is not on this
-        machine. Raises QueueGone, QueueFull, UntrustedWriter, ValueError, TypeError, and OSError if this process has no
-        free descriptor.
+        machine. Raises QueueGone, QueueFull, UntrustedWriter, TimeoutError, ValueError, TypeError, and OSError if this
+        process has no free descriptor.
         """
-        self._executor: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+        self._thread: ThreadPoolExecutor | None = None
+        """Waits for `receive`."""
+        self._thread_lock = threading.Lock()
         self._codec: Codec = MsgspecCodec(message_type)
         self._reader: ShmRingReader | RemoteReader
         ring = None
@@ -248,19 +253,25 @@ class QueueReader:
     async def receive(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """`get` for asyncio: other tasks continue. A message is not lost when the task is cancelled."""
         deadline = deadline_of(timeout)
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 return self._reader.read(self._codec.decode, 0.0)
             except TimeoutError:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, "queue reader")
-            left = _ASYNC_SLICE_S if deadline is None else min(_ASYNC_SLICE_S, deadline - time.monotonic())
+            left = _ASYNC_SLICE_S if deadline is None else min(_ASYNC_SLICE_S, max(deadline - time.monotonic(), 0.0))
             with suppress(TimeoutError):  # another task may have all of the executor's time
                 async with asyncio.timeout(left):
-                    await loop.run_in_executor(self._executor, self._reader.wait_for_messages, left)
+                    await self._wait_on_thread(left)
+
+    def _wait_on_thread(self, wait_s: float) -> Awaitable[bool]:
+        """Start `wait_for_messages` on the thread of this reader. Raises QueueCancelled when the reader is closed."""
+        with self._thread_lock:
+            if self._reader.closed:
+                raise QueueCancelled("the reader was closed by another thread")
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "queue reader")
+            return asyncio.wrap_future(self._thread.submit(self._reader.wait_for_messages, wait_s))
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Yield messages until the writer is gone."""
@@ -285,8 +296,12 @@ class QueueReader:
     def close(self) -> None:
         """Leave the queue; the writer waits for this reader no longer."""
         self._reader.close()
-        if self._executor is not None:
-            self._executor.shutdown()
+        if os.getpid() != self._pid:  # the thread is the parent's, as are the locks that other threads had
+            return
+        with self._thread_lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown()
 
     def __enter__(self) -> Self:
         return self

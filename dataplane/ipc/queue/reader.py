@@ -364,9 +364,9 @@ class ShmRingReader(Side):
             self._writer = None
 
     def abandon(self) -> None:
-        self._give_back()
         super().abandon()
-        self.ring.close()
+        self.ring.abandon()
+        self._give_back()
 
     def _count(self, counter: int) -> None:
         self._counts[counter] += 1

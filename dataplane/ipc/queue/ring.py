@@ -84,7 +84,8 @@ class ShmRingBuffer:
         self.flags = words[QueueHeader.FLAGS]
         self.data_at = ring_at(self.slots)
         self._threads = threading.Lock()
-        """Taken before the lock of the file, which does not exclude threads of one process."""
+        """Keeps the memory mapped. Taken after the lock of a `Side`, and before the lock of the file, which does not
+        exclude threads of one process."""
 
     @classmethod
     def create(cls, name: str, *, capacity: int, slots: int, reserved: int = 0, flags: int = 0) -> Self:
@@ -131,8 +132,26 @@ class ShmRingBuffer:
         return cls(fd, handle.identity, handle.name)
 
     def handle(self) -> QueueHandle:
-        """Return a handle of this process's descriptor."""
-        return QueueHandle(self.identity, self.name, os.getpid(), self.memory.fd)
+        """Return a handle of this process's descriptor. Raises QueueError when the memory is unmapped."""
+        with self._mapped():
+            return QueueHandle(self.identity, self.name, os.getpid(), self.memory.fd)
+
+    def header(self) -> bytes:
+        """Return a copy of the header and the slots. Raises QueueError when the memory is unmapped."""
+        with self._mapped():
+            return bytes(self.memory.bytes[: self.data_at])
+
+    @contextmanager
+    def _mapped(self, deadline: float | None = None) -> Iterator[None]:
+        """Keep the memory mapped: `close` of another thread waits. Raises QueueError when it is unmapped, and
+        TimeoutError at `deadline`."""
+        take(self._threads, deadline)
+        try:
+            if self.memory.fd < 0:
+                raise QueueError(f"{self.name!r} was closed by this process, or belongs to the parent process")
+            yield
+        finally:
+            self._threads.release()
 
     @property
     def drops(self) -> bool:
@@ -153,18 +172,15 @@ class ShmRingBuffer:
     @contextmanager
     def locked(self, deadline: float | None = None) -> Iterator[None]:
         """Hold the lock that guards the states of slots and of the writer. Raises TimeoutError at `deadline` (monotonic
-        seconds), and after LOCK_S at the latest."""
+        seconds), and after LOCK_S at the latest, and QueueError when the memory is unmapped."""
         latest = time.monotonic() + LOCK_S
         deadline = latest if deadline is None else min(deadline, latest)
-        take(self._threads, deadline)
-        try:
+        with self._mapped(deadline):
             self._lock_file(deadline)
             try:
                 yield
             finally:
                 fcntl.flock(self.memory.fd, fcntl.LOCK_UN)
-        finally:
-            self._threads.release()
 
     def _lock_file(self, deadline: float) -> None:
         while True:
@@ -277,7 +293,13 @@ class ShmRingBuffer:
         self.wake(QueueHeader.CHANGES)
 
     def close(self) -> None:
-        """Unmap the memory."""
+        """Unmap the memory, after calls of other threads that use it: they wait for at most LOCK_S."""
+        with self._threads:
+            self.memory.close()
+
+    def abandon(self) -> None:
+        """Unmap the memory in a forked child, in which no other thread runs that could hold the lock."""
+        self._threads = threading.Lock()
         self.memory.close()
 
 
@@ -323,7 +345,7 @@ _sides: weakref.WeakSet[Side] = weakref.WeakSet()
 
 def _abandon_all() -> None:
     for side in list(_sides):
-        with suppress(AttributeError):  # half made
+        with suppress(AttributeError):  # half made, or half closed
             side.abandon()
 
 

@@ -73,8 +73,8 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 def queue_stats(ring: ShmRingBuffer) -> QueueStats:
-    """Read the counters of a queue."""
-    return _stats_of(ring.memory.words, ring.name, ring.identity)
+    """Read the counters of a queue. Raises QueueError when this process has closed it."""
+    return _stats_of(memoryview(ring.header()).cast("Q"), ring.name, ring.identity)
 
 
 def read_stats(fd: int, name: str, identity: str) -> QueueStats:

@@ -403,17 +403,21 @@ class ShmRingWriter(Side):
         """
         self.cancel()
         with self._lock:
-            if not self._open:
-                return
-            if self._large:
-                with suppress(TimeoutError):
-                    self._drain(time.monotonic() + linger_s)
-            self._open = False
-            self._words[QueueHeader.WRITER_STATE] = WriterState.CLOSED
-            self.ring.wake(QueueHeader.PUBLISHED)
-            self.ring.wake(QueueHeader.READY)
-            self._give_back()
-            self.ring.close()
+            self.end(linger_s)
+
+    def end(self, linger_s: float) -> None:
+        """Close, as `close` does, for a caller that has the lock."""
+        if not self._open:
+            return
+        if self._large:
+            with suppress(TimeoutError):
+                self._drain(time.monotonic() + linger_s)
+        self._open = False
+        self._words[QueueHeader.WRITER_STATE] = WriterState.CLOSED
+        self.ring.wake(QueueHeader.PUBLISHED)
+        self.ring.wake(QueueHeader.READY)
+        self._give_back()
+        self.ring.close()
 
     def _drain(self, deadline: float) -> None:
         while self._large:
@@ -436,9 +440,9 @@ class ShmRingWriter(Side):
         self.cancel_reserved()
 
     def abandon(self) -> None:
-        self._give_back()
         super().abandon()
-        self.ring.close()
+        self.ring.abandon()
+        self._give_back()
 
 
 def _number(at: int) -> int:

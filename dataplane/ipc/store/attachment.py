@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import secrets
@@ -93,6 +92,7 @@ class StoreAttachment:
         self.alive = True
         """False in a forked child, where nothing is mapped."""
         self.writer = writer
+        _attachments.add(self)  # before it opens a file: a process that is forked meanwhile closes it
         try:
             check_machine()
             if not register():
@@ -125,7 +125,6 @@ class StoreAttachment:
         self._words = self.tables.rows[self.row]
         self._hits = self._words[R_HITS : R_HITS + 1]
         self._misses = self._words[R_MISSES : R_MISSES + 1]
-        _attachments.add(self)
 
     @property
     def readers(self) -> int:
@@ -234,23 +233,24 @@ class StoreAttachment:
     # ---- the end
 
     def _close_files(self) -> None:
-        for fd in (self.lock_fd, self.fd):
+        fds = self.lock_fd, self.fd
+        self.fd = self.lock_fd = -1  # a process that is forked during the next lines does not close them again
+        for fd in fds:
             if fd >= 0:
                 os.close(fd)
-        self.fd = self.lock_fd = -1
 
     def __del__(self) -> None:
         if getattr(self, "alive", False) and getattr(self, "fd", -1) >= 0:
             self._words[R_LEFT] = 1
+            unlock(self.lock_fd, row_byte(self.row))  # a process that is forked now may keep the open file
             self._close_files()
 
     def forked(self) -> None:
         """Release what belongs to the parent. The fd of the memory stays open, for attaching again."""
         self.alive = False
-        if self.lock_fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self.lock_fd)
-            self.lock_fd = -1
+        fd, self.lock_fd = self.lock_fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class ObjectLease:

@@ -256,6 +256,7 @@ with client.reserve(chain, 1 << 20) as reservation:
     reservation.commit()
 lease = client.acquire(chain)
 view = lease.view(0)
+start = lease.array(0).ctypes.data
 open_reservation = client.reserve(make.keys(2, "open"), 4096)
 child = os.fork()
 if child == 0:
@@ -269,7 +270,6 @@ if child == 0:
         open_reservation.abort()
         client.close()
         # Memory that the child takes now may lie where the parent's segments were: closing must not unmap it.
-        start = lease.array(0).ctypes.data
         mine = [np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8) for _ in range(60)]
         for each in mine:
             each[:] = 1

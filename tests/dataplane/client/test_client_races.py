@@ -1,0 +1,217 @@
+"""Every call of the client beside `close`, the end of the data plane and a fork, at every place: none raises.
+
+What a lease or a reservation gives out may be refused with ValueError if another thread has ended it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import count
+
+import numpy as np
+import pytest
+
+from dataplane.client import Code, Lease, Reservation, attach
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, contents
+from tests.driven.host_memory import PAGE_BYTES, SPACE, HostMemory
+from tests.interleaving import STEP_S, Pair, in_a_child, undocumented
+from tests.ipc.descriptors import opened
+from tests.run_marks import short_folder
+
+CHAIN = make.keys(2)
+FOLDER = "dataplane/client"
+numbers = count()
+
+
+class Engine:
+    """A client with a lease, a reservation and a copy, each of which is open."""
+
+    def __init__(self, plane: Plane, memory: HostMemory) -> None:
+        self.memory = memory
+        self.client = attach(plane.socket, [SPACE], timeout_s=30, on_event=lambda event: None, verify="always")
+        assert self.client.register_host_pool(memory.pool) is None
+        with self.client.reserve(CHAIN, PAGE_BYTES) as written:
+            written.copy_from(b"".join(contents(CHAIN, PAGE_BYTES)))
+            written.commit()
+        self.lease = self.client.acquire(CHAIN)
+        self.reservation = self.client.reserve(self.new_keys(), PAGE_BYTES)
+        self.copy = self.client.load_into(CHAIN, [0, 1])
+        assert (len(self.lease), len(self.reservation.writable), self.copy.hits) == (2, 2, 2)
+
+    def new_keys(self) -> list[bytes]:
+        return make.keys(2, ("races", next(numbers)))
+
+    def lose(self) -> None:
+        """End the connection, as the death of the data plane does."""
+        with self.client._link.lock:
+            self.client._link.drop("lost")
+
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[HostMemory]:
+    memory = HostMemory()
+    yield memory
+    memory.close()
+
+
+@pytest.fixture(scope="module")
+def start(memory: HostMemory) -> Iterator[Callable[[], Engine]]:
+    """Its pool has room for all reservations: what this process may still write to is quarantined until it ends."""
+    with short_folder() as folder:
+        plane = Plane(folder, {"pool_bytes": "4GiB", "dataplane__segment_bytes": "64MiB"}).start()
+        try:
+            yield partial(Engine, plane, memory)
+            assert plane.alive, plane.log()
+        finally:
+            plane.kill()
+
+
+BUFFER = np.zeros(2 * PAGE_BYTES, np.uint8)
+PIECES = BUFFER.ctypes.data + np.arange(2, dtype=np.int64)[:, None] * PAGE_BYTES
+SIZES = np.array([PAGE_BYTES], np.int64)
+CALLS: dict[str, Callable[[Engine], object]] = {
+    "connected": lambda engine: engine.client.connected,
+    "mapped": lambda engine: engine.client.mapped,
+    "epoch": lambda engine: engine.client.epoch,
+    "hint_max_s": lambda engine: engine.client.hint_max_s,
+    "lookup": lambda engine: engine.client.lookup(CHAIN),
+    "lookup_tiers": lambda engine: engine.client.lookup_tiers(CHAIN),
+    "prefetch": lambda engine: engine.client.prefetch(CHAIN),
+    "cancel_prefetch": lambda engine: engine.client.cancel_prefetch(CHAIN),
+    "hold": lambda engine: engine.client.hold(CHAIN).release(),
+    "acquire": lambda engine: engine.client.acquire(CHAIN).release(),
+    "reserve": lambda engine: engine.client.reserve(engine.new_keys(), PAGE_BYTES).abort(),
+    "register_host_pool": lambda engine: engine.client.register_host_pool(engine.memory.pool),
+    "unregister_cache": lambda engine: engine.client.unregister_cache(),
+    "store_from": lambda engine: engine.client.store_from(engine.new_keys(), [0, 1]).wait(0.01),
+    "load_into": lambda engine: engine.client.load_into(CHAIN, [0, 1]).wait(0.01),
+    "poll": lambda engine: engine.copy.poll(),
+    "wait": lambda engine: engine.copy.wait(0.01),
+    "abandon": lambda engine: engine.copy.abandon(),
+    "map_tiers": lambda engine: engine.client.map_tiers(0.01),
+    "maintain": lambda engine: engine.client.maintain(),
+    "close": lambda engine: engine.client.close(),
+    "copy_to": lambda engine: engine.lease.copy_to(BUFFER),
+    "commit": lambda engine: engine.reservation.commit(),
+    "abort": lambda engine: engine.reservation.abort(),
+}
+OTHERS: dict[str, Callable[[Engine], object]] = {
+    "close": lambda engine: engine.client.close(),
+    "lose": Engine.lose,
+    "unregister": lambda engine: engine.client.unregister_cache(),
+}
+LEASE: dict[str, Callable[[Lease], object]] = {
+    "array": lambda lease: lease.array(1),
+    "view": lambda lease: lease.view(1),
+    "memory": lambda lease: lease.memory(1),
+    "blocks_between": lambda lease: lease.blocks_between(0, 2),
+    "copy_to": lambda lease: lease.copy_to(BUFFER),
+    "copy_pieces_to": lambda lease: lease.copy_pieces_to(PIECES, SIZES),
+    "nbytes": lambda lease: lease.nbytes(1),
+    "len": len,
+    "release": Lease.release,
+}
+RESERVATION: dict[str, Callable[[Reservation], object]] = {
+    "array": lambda reservation: reservation.array(1),
+    "view": lambda reservation: reservation.view(1),
+    "memory": lambda reservation: reservation.memory(1),
+    "copy_from": lambda reservation: reservation.copy_from(BUFFER),
+    "copy_pieces_from": lambda reservation: reservation.copy_pieces_from(PIECES, SIZES),
+    "commit": Reservation.commit,
+    "abort": Reservation.abort,
+}
+
+
+def close(engine: Engine) -> None:
+    for end in (engine.lease.release, engine.reservation.abort, engine.client.close):
+        end()
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("name", CALLS)
+def test_no_call_raises_beside_another_one(start: Callable[[], Engine], name: str, other: str) -> None:
+    @contextmanager
+    def pair(*, reverse: bool) -> Iterator[Pair]:
+        with ExitStack() as ending:
+            engine = start()
+            ending.callback(close, engine)
+            calls = partial(CALLS[name], engine), partial(OTHERS[other], engine)
+            yield Pair(*reversed(calls)) if reverse else Pair(*calls)
+
+    documented = (ValueError,) if other == "unregister" else ()  # no cache is registered
+    short = name in ("connected", "mapped", "epoch", "hint_max_s")
+    for reverse in (False, True):
+        found = undocumented(
+            partial(pair, reverse=reverse), FOLDER, documented, every=3 if short else 15, opcodes=short and not reverse
+        )
+        assert not list(found)
+
+
+@pytest.mark.parametrize("name", LEASE)
+def test_a_call_of_a_lease_beside_its_release(start: Callable[[], Engine], name: str) -> None:
+    @contextmanager
+    def pair() -> Iterator[Pair]:
+        yield Pair(partial(LEASE[name], lease := engine.client.acquire(CHAIN)), lease.release)
+
+    engine = start()
+    try:
+        assert not list(undocumented(pair, FOLDER, (ValueError,), every=9, opcodes=True))
+    finally:
+        close(engine)
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+@pytest.mark.parametrize("name", RESERVATION)
+def test_a_call_of_a_reservation_beside_its_end(start: Callable[[], Engine], name: str, end: str) -> None:
+    published: list[int] = []
+
+    @contextmanager
+    def pair() -> Iterator[Pair]:
+        reservation = engine.client.reserve(keys := engine.new_keys(), PAGE_BYTES)
+        yield Pair(partial(RESERVATION[name], reservation), partial(RESERVATION[end], reservation))
+        published.append(engine.client.lookup(keys))
+
+    engine = start()
+    try:
+        assert not list(undocumented(pair, FOLDER, (ValueError,), every=25, opcodes=True))
+    finally:
+        close(engine)
+    assert set(published) <= {0, 2}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_forked_child_has_a_closed_client_whatever_a_thread_of_the_parent_does(
+    start: Callable[[], Engine], name: str
+) -> None:
+    def check() -> None:
+        for call in CALLS.values():
+            with suppress(ValueError):  # the lease is the parent's
+                call(engine)
+        for lease in LEASE.values():
+            with suppress(ValueError):
+                lease(engine.lease)
+        assert not engine.client.connected
+        assert engine.client.register_host_pool(engine.memory.pool) is Code.UNAVAILABLE
+
+    @contextmanager
+    def pair() -> Iterator[Pair]:
+        yield Pair(partial(CALLS[name], engine), partial(in_a_child, check))
+
+    engine = start()
+    try:
+        assert not list(undocumented(pair, FOLDER, (), every=25, meanwhile_s=STEP_S))
+    finally:
+        close(engine)
+
+
+def test_a_pool_that_is_registered_beside_close_leaves_no_descriptor(start: Callable[[], Engine]) -> None:
+    engine = start()
+    close(engine)
+    before = opened()
+    assert engine.client.register_host_pool(engine.memory.pool) is Code.UNAVAILABLE
+    copies = engine.client.store_from(CHAIN, [0, 1]), engine.client.load_into(CHAIN, [0, 1])
+    assert [copy.ended and copy.ended.code for copy in copies] == [Code.UNAVAILABLE] * 2
+    assert opened() == before
