@@ -6,11 +6,15 @@ while data is under way: ZeroMQ's heartbeats would also disconnect slow readers.
 also on loopback, which any user of the machine reaches: only readers with the key in the handle can connect, and no
 other process can pose as the writer. A process that takes over the queue uses the same endpoint and the same key, so
 readers connect to it by themselves; it finds the secret key in the memory of the queue.
+
+A reader subscribes to all messages, and to a topic of its own that no message has. The writer counts these topics:
+however often a connection subscribes to one, ZeroMQ reports its end once.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import time
 from contextlib import suppress
 from struct import Struct
@@ -52,6 +56,8 @@ _MAX_MS = (1 << 31) - 1
 _KEY_BYTES = 40
 _MAX_PORT = (1 << 16) - 1
 _CLOSED = b"closed"
+_TOPIC = b"larder-reader:"
+"""Begins the topic that a reader is counted by; 16 random bytes follow."""
 
 Message = TypeVar("Message", covariant=True)
 
@@ -78,7 +84,6 @@ class RemoteWriter(Side):
         try:
             socket.set(zmq.SNDHWM, HIGH_WATER_MARK)
             socket.set(zmq.XPUB_NODROP, 1)
-            socket.set(zmq.XPUB_VERBOSER, 1)
             socket.set(zmq.LINGER, 0)
             socket.set(zmq.MAXMSGSIZE, MAX_RECEIVED_BYTES)
             socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
@@ -93,7 +98,8 @@ class RemoteWriter(Side):
             self.close(0.0)
             raise
         self.endpoint = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).decode().rstrip("\0")
-        self.readers = 0
+        self._topics: set[bytes] = set()
+        """Topics of the readers that are connected."""
         self._words[_REMOTE_READERS] = 0
         self._take_at = 0.0
 
@@ -129,11 +135,11 @@ class RemoteWriter(Side):
 
     def wait_for_readers(self, count: int, deadline: float | None) -> None:
         """Wait until `count` readers are connected. Raises TimeoutError."""
-        while self.readers < count:
+        while len(self._topics) < count:
             self._check_cancelled()
             left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
             if left <= 0:
-                raise TimeoutError(f"{self.readers} of {count} remote readers joined {self.endpoint}")
+                raise TimeoutError(f"{len(self._topics)} of {count} remote readers joined {self.endpoint}")
             self._socket.poll(int(left * 1000) + 1)
             self._take_subscriptions()
 
@@ -141,8 +147,12 @@ class RemoteWriter(Side):
         with suppress(zmq.Again):
             for _ in range(_TAKE_AT_ONCE):
                 change = self._socket.recv(zmq.NOBLOCK)
-                self.readers += {b"\x01": 1, b"\x00": -1}.get(change, 0)
-        self._words[_REMOTE_READERS] = self.readers
+                kind, topic = change[:1], change[1:]
+                if kind == b"\x00":
+                    self._topics.discard(topic)
+                elif kind == b"\x01" and topic.startswith(_TOPIC):
+                    self._topics.add(topic)
+        self._words[_REMOTE_READERS] = len(self._topics)
 
     def cancel(self) -> None:
         """End all waits, present and later ones, with QueueCancelled, within a tenth of a second."""
@@ -198,6 +208,7 @@ class RemoteReader(Side):
             if "[" in handle.remote:
                 socket.set(zmq.IPV6, 1)
             socket.set(zmq.SUBSCRIBE, b"")
+            socket.set(zmq.SUBSCRIBE, _TOPIC + os.urandom(16))
             socket.connect(handle.remote)
         except zmq.ZMQError as error:
             self.close()

@@ -25,6 +25,7 @@ from dataplane.ipc.queue import (
     QueueReader,
     WriterGone,
 )
+from dataplane.ipc.queue.stats import queue_stats
 from tests import threads
 
 WAIT_S = 60.0
@@ -141,6 +142,32 @@ def test_a_process_without_the_secret_key_cannot_pose_as_the_writer(option: int 
         with QueueReader(handle, remote=True) as reader, pytest.raises(WriterGone):
             reader.get(WAIT_S)
         assert not socket.poll(0)
+
+
+def test_a_reader_counts_once_and_no_longer_than_it_is_connected(sender: MessageQueue) -> None:
+    """However often it subscribes, and whatever it unsubscribes from."""
+    handle = sender.handle()
+    assert handle.remote
+    own = b"larder-reader:0123456789abcdef"
+    with QueueReader(handle, remote=True):
+        sender.wait_for_readers(0, WAIT_S, remote=1)
+        with zmq.Context() as context, context.socket(zmq.XSUB) as socket:
+            public, secret = zmq.curve_keypair()
+            socket.set(zmq.LINGER, 0)
+            socket.set(zmq.CURVE_SERVERKEY, handle.remote_key)
+            socket.set(zmq.CURVE_PUBLICKEY, public)
+            socket.set(zmq.CURVE_SECRETKEY, secret)
+            socket.connect(handle.remote)
+            for change in [b"\x01", b"\x01" + own, b"\x00larder-reader:another"] * 20:
+                socket.send(change)
+            sender.wait_for_readers(0, WAIT_S, remote=2)
+            sender.put(1, WAIT_S)
+            socket.recv()  # the writer has all that was sent before
+            with pytest.raises(TimeoutError, match="2 of 3"):
+                sender.wait_for_readers(0, 0.5, remote=3)
+        while queue_stats(sender._writer.ring).remote_readers != 1:
+            with suppress(TimeoutError):
+                sender.wait_for_readers(0, 0.01, remote=9)
 
 
 def test_a_writer_that_does_not_listen_is_gone(sender: MessageQueue) -> None:
