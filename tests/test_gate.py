@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.gate import ALONE
 from tests.leftovers import processes_of
 from tests.run_marks import SHARED_MEMORY, run_folder, run_id, shm_name
 
@@ -33,11 +34,19 @@ def run(module: str, folder: Path, text: str, **environ: str) -> subprocess.Comp
     )
 
 
+def fails_in(name: str, *runs: int) -> str:
+    return (
+        f"def test_{name}(path=pathlib.Path('{name}')):\n"
+        "  path.write_text((path.read_text() if path.exists() else '') + '.')\n"
+        f"  assert len(path.read_text()) not in {runs}\n"
+    )
+
+
 def fails_at_first(name: str) -> str:
-    return f"def test_{name}(path=pathlib.Path('{name}')):\n  path.touch() or 1/0 if not path.exists() else None\n"
+    return fails_in(name, 1)
 
 
-def test_a_test_that_fails_once_is_flaky_and_one_that_fails_twice_fails_the_gate(tmp_path: Path) -> None:
+def test_a_test_that_passes_five_times_alone_is_flaky_and_any_other_fails_the_gate(tmp_path: Path) -> None:
     text = "import pathlib\n" + fails_at_first("once") + "def test_passes(): pass\n"
     (tmp_path / "flaky").mkdir()
     flaky = run("tests.gate", tmp_path / "flaky", text)
@@ -45,9 +54,11 @@ def test_a_test_that_fails_once_is_flaky_and_one_that_fails_twice_fails_the_gate
     assert flaky.stdout.endswith("FLAKY test_small.py::test_once\n")
     assert (tmp_path / "flaky" / "build" / "flaky.txt").read_text() == "FLAKY test_small.py::test_once\n"
     (tmp_path / "failed").mkdir()
-    failed = run("tests.gate", tmp_path / "failed", text + "def test_never(): 1/0\n")
+    assert (tmp_path / "flaky" / "once").read_text() == "." * (1 + ALONE)
+    failed = run("tests.gate", tmp_path / "failed", text + "def test_never(): 1/0\n" + fails_in("fifth", 1, 1 + ALONE))
     assert failed.returncode == 1
-    assert re.search(r"FLAKY .*test_once\nFAILED .*test_never, also alone\n\Z", failed.stdout), failed.stdout
+    last = r"FLAKY .*test_once\nFAILED .*test_never, also alone\nFAILED .*test_fifth, also alone\n\Z"
+    assert re.search(last, failed.stdout), failed.stdout
 
 
 def test_more_than_three_flaky_tests_fail_the_gate(tmp_path: Path) -> None:
