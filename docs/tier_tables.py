@@ -15,8 +15,9 @@ TYPES = {
     "disk": "Preallocated files on local disks, for one node. [Tier format](tier-format.md) describes the files.",
     "mooncake": "Mooncake Store: the memory of many nodes behind one `mooncake_master`, over TCP or "
     "RDMA. On the nodes, it needs `pip install mooncake-transfer-engine-non-cuda` (with CUDA: "
-    "`mooncake-transfer-engine`) and Debian's `libibverbs1`. Without the wheel, the tier is `not "
-    "opened`. Larder's tests run version 0.3.13 on CPU over TCP where the wheel is installed. "
+    "`mooncake-transfer-engine`) and Debian's `libibverbs1`, `libcurl4` and `libnuma1`. "
+    "Without the wheel, the tier is `not opened`. "
+    "Larder's tests run version 0.3.13.post1 on CPU over TCP (0.3.13 needs CUDA). "
     "Mooncake cannot list keys, so a node counts only the blocks that it wrote since it opened the "
     "tier. It still finds and loads older blocks, and Mooncake evicts them. Blocks are lost when the "
     "master ends, or the process that provided their memory (`segment_bytes`). Calls cannot be "

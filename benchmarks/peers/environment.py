@@ -1,5 +1,5 @@
-"""`make peers`: LMCache and vLLM on CPU, and older releases of LMCache, each in an environment of its own outside this
-repository's.
+"""`make peers`: LMCache, vLLM and Mooncake on CPU, and older releases of LMCache, each in an environment of its own
+outside this repository's.
 
 They lie under `~/.cache/larder/peers` (LARDER_BENCH_PEERS names another folder). Building again changes nothing; after
 an interruption it goes on with what was downloaded. torch is always the CPU build.
@@ -81,7 +81,9 @@ RELEASES = {
     for release in ("0.5.0", "0.5.3", "0.5.4", "0.5.5")
 }
 """Older releases of LMCache, each before the packages of vLLM and of the newest LMCache on the path."""
-PEERS = {peer.name: peer for peer in (LMCACHE, VLLM, CONNECTOR, VLLM_TESTS, SGLANG, *RELEASES.values())}
+MOONCAKE = Peer("mooncake", 100, "import mooncake.store")
+"""Mooncake Store, whose packages the tests of its tier put behind this repository's own."""
+PEERS = {peer.name: peer for peer in (LMCACHE, VLLM, CONNECTOR, VLLM_TESTS, SGLANG, MOONCAKE, *RELEASES.values())}
 
 QUIET = {
     "LMCACHE_TRACK_USAGE": "false",
@@ -184,7 +186,8 @@ def _run(*command: str) -> None:
 def main(names: tuple[str, ...]) -> None:
     """Build the peers that tests marked `peer` and `make bench-peers` need.
 
-    They are lmcache, vllm, and older releases of LMCache, such as lmcache-0.5.3.
+    They are lmcache, vllm, mooncake, and older releases of LMCache, such as lmcache-0.5.3. On Debian, mooncake needs
+    libibverbs1, libcurl4 and libnuma1.
     """
     failed = []
     for peer in [PEERS[name] for name in names] or PEERS.values():

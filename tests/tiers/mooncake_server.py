@@ -1,8 +1,10 @@
-"""A real `mooncake_master`, and a client that gives it memory."""
+"""A real `mooncake_master`, and a client that gives it memory, of the environment that `make peers` builds."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import site
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.environment import MOONCAKE, python
 from tests.free_port import free_port
 from tests.tiers.redis_server import wait_until
 
 SEGMENT_BYTES = 512 << 20
+PROGRAMS = [Path(sys.executable).parent]
+"""Where Mooncake's programs may be."""
+if (peer := python(MOONCAKE)) is not None:
+    PROGRAMS.append(peer.parent)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site.addsitedir(str(peer.parents[1] / "lib" / version / "site-packages"))  # behind all others
 
 
 class MooncakeServer:
@@ -29,7 +38,7 @@ def mooncake_server(folder: Path) -> Iterator[MooncakeServer]:
     from mooncake.store import MooncakeDistributedStore
 
     port = free_port()
-    program = shutil.which("mooncake_master", path=str(Path(sys.executable).parent)) or "mooncake_master"
+    program = shutil.which("mooncake_master", path=os.pathsep.join(map(str, PROGRAMS))) or "mooncake_master"
     command = [program, f"--rpc_port={port}", f"--metrics_port={free_port()}"]
     with (folder / "master.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

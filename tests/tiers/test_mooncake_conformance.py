@@ -1,12 +1,14 @@
-"""The tier for Mooncake Store does what every tier must do. It runs where Mooncake's wheel is installed."""
+"""The tier for Mooncake Store does what every tier must do. It runs after `make peers`."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.tiers.mooncake_server import MooncakeServer, mooncake_server
+
 pytest.importorskip(
     "mooncake.store",
-    reason="needs Mooncake: pip install mooncake-transfer-engine-non-cuda; apt install libibverbs1",
+    reason="needs Mooncake: make peers ARGS=mooncake; on Debian, apt install libibverbs1 libcurl4 libnuma1",
     exc_type=ImportError,
 )
 
@@ -17,7 +19,8 @@ from dataplane.tiers.tier import BlockName, Outcome, Tier, TierError
 from dataplane.tiers.values import value_name
 from tests.tiers.blocks import CLUSTER, assert_holds, block, store
 from tests.tiers.conformance import Backend, TierConformance
-from tests.tiers.mooncake_server import MooncakeServer, mooncake_server
+
+pytestmark = pytest.mark.peer
 
 
 class MooncakeBackend:

@@ -17,7 +17,8 @@ def _open(parameters: MooncakeParameters, context: TierContext) -> Tier:
         from dataplane.tiers.mooncake.tier import MooncakeTier
     except ImportError as error:
         raise TierError(
-            f"{error}; pip install mooncake-transfer-engine-non-cuda, and install Debian's libibverbs1"
+            f"{error}; pip install mooncake-transfer-engine-non-cuda, and install Debian's libibverbs1, libcurl4 and "
+            "libnuma1"
         ) from None
     return MooncakeTier(parameters, context)
 
