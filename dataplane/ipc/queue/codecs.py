@@ -62,6 +62,8 @@ class MsgspecCodec:
         """Raises TypeError for a value that has no MessagePack form."""
         try:
             return Payload(self._encoder.encode(message), self._encoded)
+        except RecursionError:
+            raise TypeError(f"{type(message).__name__}: expected a value that is less deeply nested") from None
         finally:
             if self._encoded:
                 self._encoded = []
@@ -128,7 +130,7 @@ class PickleCodec:
         self._encoded: list[memoryview] = []
 
     def encode(self, message: object) -> Payload:
-        """Raises what `pickle` raises."""
+        """Raises what `pickle` raises, and TypeError in place of RecursionError."""
         try:
             if self._reducers is None:
                 body = pickle.dumps(message, 5, buffer_callback=self._keep)
@@ -139,6 +141,8 @@ class PickleCodec:
                     pickler.dump(message)
                     body = file.getvalue()
             return Payload(body, self._encoded)
+        except RecursionError:
+            raise TypeError(f"{type(message).__name__}: expected a value that is less deeply nested") from None
         finally:
             if self._encoded:
                 self._encoded = []

@@ -79,6 +79,8 @@ def encode(value: object, *, with_pickle: bool) -> Encoded:
             head = _head_of_one(code, array.nbytes, dtype, shape)
             return Encoded(len(head) + array.nbytes, [(0, head), (len(head), array)])
         body = msgspec.msgpack.encode(value, enc_hook=buffers.extension)
+    except RecursionError:
+        raise TypeError(f"{type(value).__name__}: expected a value that is less deeply nested") from None
     except (TypeError, ValueError, OverflowError) as error:
         if not with_pickle:
             raise TypeError(
@@ -118,7 +120,15 @@ def decode(data: Bytes, *, with_pickle: bool, type: Any = Any) -> Any:  # noqa: 
             raise ValueError(f"kind {kind}")
         stream, parts_of = msgspec.msgpack.decode(body, type=tuple[bytes, list[_Buffer]])
         parts = [_bytes_of(target_part, buffers) for target_part in parts_of]
-    except (msgspec.DecodeError, struct.error, ValueError, TypeError, OverflowError, AttributeError) as error:
+    except (
+        msgspec.DecodeError,
+        struct.error,
+        ValueError,
+        TypeError,
+        OverflowError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         if type is not Any and isinstance(error, msgspec.ValidationError):
             raise
         raise StoreCorrupted(f"object: {error}") from None
@@ -191,7 +201,10 @@ def _pickled(value: object) -> Encoded:
         raw = np.frombuffer(buffer.raw(), np.uint8)
         parts_of.append(_Buffer(buffers.add(raw), raw.nbytes, "|u1", raw.shape))
 
-    stream = pickle.dumps(value, protocol=5, buffer_callback=out_of_band)
+    try:
+        stream = pickle.dumps(value, protocol=5, buffer_callback=out_of_band)
+    except RecursionError:
+        raise TypeError(f"{type(value).__name__}: expected a value that is less deeply nested") from None
     return buffers.encoded(_PICKLE, msgspec.msgpack.encode((stream, parts_of)))
 
 

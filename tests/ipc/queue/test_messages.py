@@ -98,6 +98,17 @@ def test_a_message_without_a_form_is_refused(queue: MessageQueue) -> None:
     assert queue_stats(queue._writer.ring).messages == 0
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_deeply_nested_message_is_refused(trusted: bool) -> None:
+    message: list[object] = []
+    for _ in range(100_000):
+        message = [message]
+    with MessageQueue("nested", trusted=trusted) as queue:
+        with pytest.raises(TypeError, match="expected a value that is less deeply nested"):
+            queue.put(message)
+        assert queue_stats(queue._writer.ring).messages == 0
+
+
 def test_a_reader_joins_at_the_current_position(queue: MessageQueue) -> None:
     queue.put(1)
     with QueueReader(queue.handle()) as reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -112,6 +113,32 @@ def test_a_value_that_cannot_be_stored_is_refused(store: ShmObjectStore, value: 
     with pytest.raises(TypeError, match="expected an array, bytes, or what msgspec encodes"):
         store.put("a", value)
     assert store.stats().used_bytes == 0
+
+
+def nested(make: Callable[[Any], Any]) -> Any:
+    value: Any = make(1)
+    for _ in range(100_000):
+        value = make(value)
+    return value
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("make", [lambda value: [value], lambda value: {"in": value}], ids=["list", "dict"])
+def test_a_deeply_nested_value_is_refused(make_store: MakeStore, make: Callable[[Any], Any], pickled: bool) -> None:
+    store = make_store(trust_pickle=pickled)
+    with pytest.raises(TypeError, match="expected a value that is less deeply nested"):
+        store.put("a", nested(make))
+    assert not store.is_cached("a")
+
+
+def test_a_deeply_nested_object_of_a_hostile_writer_is_an_error(store: ShmObjectStore) -> None:
+    body = b"\x91" * 100_000 + b"\x01"
+    store.put_pieces("a", [bytes(100_200)])
+    offset = int(tables_of(store).offset[store.get_cached("a").slot])
+    head = struct.pack("<IIQ", 1, len(body), 100_160) + body
+    memory_of(store)[offset : offset + len(head)] = np.frombuffer(head, np.uint8)
+    with pytest.raises(StoreCorrupted, match="recursion"):
+        store.get("a")
 
 
 def test_nothing_is_unpickled_unless_both_sides_ask(make_store: MakeStore) -> None:
