@@ -369,7 +369,7 @@ async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(node: FakeNode, gu
     events = [(event["name"], event["fields"].get("pin")) for event in seen["recent"]]
     assert events == [("pin.created", "ours"), ("pin.emptied", "ours")]
     text = msgspec.json.encode(seen).decode()
-    assert [word for word in ("theirs", "rival", REASON, "1234") if word in text] == []
+    assert [word for word in ("theirs", "rival", REASON, "lost_blocks") if word in text] == []
     code, out, _ = await larder(guarded, "status", token=token)
     assert (code, out.splitlines()[0]) == (0, "ready, quotas enforced, but pin ours holds nothing")
     assert [word for word in ("theirs", "rival", REASON, "cold") if word in out] == []

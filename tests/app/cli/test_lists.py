@@ -28,8 +28,7 @@ async def test_a_list_is_complete_and_shows_the_number_beyond_the_limit(
     _, out, _ = await larder(plane, "quotas", "list", "--limit", "3", "--sort=-tenant")
     assert out.startswith("Quotas (3 of 5)\n")
     assert out.endswith("\n2 more; --limit N shows more of them\n")
-    assert "t4" in out
-    assert "t1" not in out
+    assert re.findall(r"^t\d", out, re.MULTILINE) == ["t4", "t3", "t2"]
     _, out, _ = await larder(plane, "quotas", "list", "--limit", "3", "--json")
     more = json.loads(out)
     _, out, _ = await larder(plane, "quotas", "list", "--cursor", more["next_cursor"], "--json")
