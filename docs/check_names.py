@@ -16,7 +16,7 @@ PACKAGES = ("app", "dataplane")
 WEB = "web/src"
 _HEADING = "## Names that are not used"
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_OF_OTHERS = re.compile("world_?size|hf_hub", re.IGNORECASE)
+_OF_OTHERS = re.compile("world_?size|hf_hub|huggingface_hub", re.IGNORECASE)
 """Names of other projects, which keep their words."""
 _NO_NAMES = re.compile(r"/\*.*?\*/|<!--.*?-->|(?<!:)//[^\n]*|'[^'\n]*'|\"[^\"\n]*\"", re.DOTALL)
 """Comments and strings of TypeScript, CSS and Svelte, well enough to find identifiers."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
+from dataplane.engines import weights
 from dataplane.engines.guards import ErrorLog, guarded
 from dataplane.engines.sglang.host_pages import HostPages, PoolRefused
 from dataplane.engines.sglang.page_store import PageStore
@@ -23,8 +25,19 @@ from dataplane.protocol.barrier import UnsupportedMachine
 MAX_TRANSFERS = 4096
 """Transfers between two calls of `get_stats` that are reported; the oldest are dropped first."""
 GIB = 1 << 30
-_ARGUMENTS = ("revision", "quantization", "kv_cache_dtype", "device")
+_ARGUMENTS = ("quantization", "kv_cache_dtype", "device")
 """SGLang's arguments that change the KV bytes of a model."""
+_RARE_ARGUMENTS = (
+    "modelopt_quant",
+    "rl_quant_profile",
+    "model_loader_extra_config",
+    "mm_process_config",
+    "weight_version",
+)
+"""Others, of which a digest is kept if one differs from its default."""
+_FILES = ("quantization_param_path", "decrypted_config_file")
+"""Arguments that name files with such settings."""
+_DEFAULTS: tuple[object, ...] = (None, "", "{}", {}, "default")
 
 _log = logging.getLogger("larder.sglang")
 
@@ -42,6 +55,7 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
             raise ValueError(f"{CONTAINER}.larder.model: expected a name, because SGLang has none for the model")
         self.errors = ErrorLog(_log)
         self._store: PageStore | None = None
+        self._weight_version = ""
         self._pages: HostPages | None = None
         self._loads: deque[tuple[int, float]] = deque(maxlen=MAX_TRANSFERS)
         """Pages and seconds of loads since the last call of `get_stats`, if SGLang collects metrics."""
@@ -56,10 +70,15 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
         self.close()
         try:
             self._pages = HostPages(mem_pool_host)
-            space = self._pages.space(self._config, self._settings, _revision())
+            self._weight_version = _launched_version()
+            name, revision = _identity(str(self._config.model_name or ""), vouched=bool(self._settings.model))
+            config = replace(self._config, model_name=name)
+            space = self._pages.space(config, self._settings, revision)
             self._store = PageStore(
                 self._settings, space, self._pages, writes=self._config.is_storage_writer, errors=self.errors
             )
+        except weights.WeightsUnknown as error:
+            self._refuse(f"{error}; or name the weights with larder.model")
         except (PoolRefused, UnsupportedMachine, ValueError) as error:
             self._refuse(str(error))
 
@@ -78,10 +97,20 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
 
     # ---- pages
 
+    def _current(self) -> PageStore | None:
+        """Return the store, after a change of SGLang's weight version without the pages of the earlier weights. Two
+        engines may give the same version to other weights, so they share no pages then."""
+        version = _weight_version()
+        if version != self._weight_version:
+            self._weight_version = version
+            self.clear()
+        return self._store
+
     @guarded(lambda: 0)
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """Return how many leading pages are cached."""
-        return self._store.exists(keys) if self._store is not None and keys else 0
+        store = self._current()
+        return store.exists(keys) if store is not None and keys else 0
 
     def exists(self, key: str) -> bool:
         """Return whether a page is cached."""
@@ -93,10 +122,11 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
 
     @guarded()
     def _load(self, keys: list[str], host_indices: Any) -> list[bool] | None:
-        if self._store is None or not keys:
+        store = self._current()
+        if store is None or not keys:
             return None
         started = time.perf_counter()
-        loaded = self._store.load(keys, host_indices)
+        loaded = store.load(keys, host_indices)
         self._note(self._loads, sum(loaded), started)
         return loaded
 
@@ -107,10 +137,11 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
 
     @guarded()
     def _save(self, keys: list[str], host_indices: Any) -> list[bool] | None:
-        if self._store is None or not keys:
+        store = self._current()
+        if store is None or not keys:
             return None
         started = time.perf_counter()
-        saved = self._store.save(keys, host_indices)
+        saved = store.save(keys, host_indices)
         self._note(self._saves, sum(saved), started)
         return saved
 
@@ -197,11 +228,63 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
             store.close()
 
 
-def _revision() -> list[str]:
-    """Return what distinguishes the KV bytes of engines whose model has the same name, by SGLang's arguments."""
+def _identity(name: str, *, vouched: bool) -> tuple[str, list[str]]:
+    """Return the default name of the model, and what distinguishes its KV bytes from those of models of the same name,
+    by SGLang's arguments. `name`: the name in SGLang's configuration of storage. `vouched`: whether the operator has
+    named the weights in Larder's settings; else a fingerprint of them is part of the result. Raise WeightsUnknown."""
     from sglang.srt.runtime_context import get_server_args
 
     server = get_server_args()
+    path, revision = str(getattr(server, "model_path", None) or "none"), str(getattr(server, "revision", None) or "")
+    loaded = ""
+    if not vouched:
+        # SGLang calls a model that has no files "none" or "dummy".
+        made_up = path.lower() in ("none", "dummy")
+        load_format = str(getattr(server, "load_format", "auto"))
+        loaded = (
+            ""
+            if made_up
+            else weights.fingerprint(
+                path,
+                load_format=load_format,
+                revision=revision,
+                download_dir=str(getattr(server, "download_dir", None) or ""),
+                release=_release() if load_format == weights.DUMMY else "",
+            )
+        )
+        if name.startswith(path):  # SGLang appends a tag for some host pools
+            name = weights.default_name(path) + name.removeprefix(path)
+    rare = [(each, value) for each in _RARE_ARGUMENTS if (value := getattr(server, each, None)) not in _DEFAULTS]
+    rare += [(each, weights.content(file)) for each in _FILES if (file := getattr(server, each, None))]
+    if getattr(server, "kv_cache_dtype", "auto") not in (None, "auto"):  # else the type of the pages says it
+        rare.append(("dtype", getattr(server, "dtype", None)))
     overrides = str(getattr(server, "json_model_override_args", None) or "{}")
-    parts = [str(getattr(server, name, None) or "") for name in _ARGUMENTS]
-    return [*parts, "" if overrides == "{}" else sha256(overrides.encode()).hexdigest()[:16]]
+    return name, [
+        loaded or revision,
+        *(str(getattr(server, each, None) or "") for each in _ARGUMENTS),
+        "" if overrides == "{}" else sha256(overrides.encode()).hexdigest()[:16],
+        sha256(repr(rare).encode()).hexdigest()[:16] if rare else "",
+    ]
+
+
+def _launched_version() -> str:
+    """Return the version of the weights with which SGLang was started."""
+    from sglang.srt.runtime_context import get_server_args
+
+    return str(getattr(get_server_args(), "weight_version", None) or "")
+
+
+def _weight_version() -> str:
+    """Return the version of the weights that SGLang uses now: an update in place may name one."""
+    from sglang.srt import runtime_context
+
+    try:
+        return str(runtime_context.get_serving().weight_version)
+    except (AttributeError, ValueError):  # an older release, or a process without SGLang's arguments
+        return _launched_version()
+
+
+def _release() -> str:
+    from sglang.version import __version__
+
+    return str(__version__)

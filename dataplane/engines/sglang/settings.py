@@ -26,9 +26,11 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tenant: str = ""
     """Tenant that all pages of the engine are charged to. Engines share pages only if they have the same tenant."""
     model: str = ""
-    """Name of the model in Larder. Default: SGLang's `--served-model-name`, else its `--model-path`."""
+    """Name of the model in Larder. If it is set, the operator vouches that equal names mean equal weights. Default:
+    SGLang's `--served-model-name`, else the repository, or, of a folder, its architecture; a fingerprint of the weights
+    is then part of the space."""
     revision: str = ""
-    """Text that distinguishes weights of one name. SGLang's revision, quantization, KV dtype and overrides of the
+    """Text that distinguishes weights of one name. SGLang's weight version, quantization, KV dtype and overrides of the
     model's configuration are distinguished anyway."""
     verify: Verify = "off"
     """Whether checksums of pages are verified before they are copied: "off", "sample" (some pages) or "always"."""

@@ -26,12 +26,13 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from dataplane.devices.runtime import DeviceError
 from dataplane.engines.guards import ErrorLog, guarded
-from dataplane.engines.vllm.layouts import CacheRefused, copies_of, slides
+from dataplane.engines.vllm.layouts import CacheRefused, ModelIdentity, copies_of, identity_of, slides
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
 from dataplane.engines.vllm.metrics import LarderPromMetrics, LarderStats
 from dataplane.engines.vllm.scheduler import SchedulerSide
 from dataplane.engines.vllm.settings import read_settings
 from dataplane.engines.vllm.worker import Results, WorkerSide
+from dataplane.engines.weights import WeightsUnknown
 
 STATS_INTERVAL_S = 1.0
 """Shortest time between two reports of statistics to vLLM's front end."""
@@ -78,6 +79,13 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._worker: WorkerSide | None = None
         self._groups: list[GroupLayout] = []
         self._kv_caches: dict[str, Any] | None = None
+        self._identity: ModelIdentity | None = None
+        """Of the weights that the engine started with. Their files may change later."""
+        self._place = self._weights_place()
+        self._outdated_resets = -1
+        """`StepPlan.resets` of the plans that were made for earlier weights."""
+        self._counts: dict[str, float] = {}
+        """Counts of the connector itself since the last report."""
         self._results = Results()
         self.errors = ErrorLog(_log)
         self._stats_at = 0.0
@@ -189,12 +197,13 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._kv_caches = kv_caches
         rank = self._vllm_config.parallel_config.rank
         try:
+            self._identity = self._identity or identity_of(self._vllm_config, self._settings.model)
             copies = copies_of(
                 self._vllm_config,
                 self._kv_cache_config,
                 kv_caches,
                 rank=rank,
-                model=self._settings.model,
+                identity=self._identity,
                 chunk_tokens=self._settings.chunk_tokens,
             )
             self._worker = WorkerSide(
@@ -205,6 +214,9 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 holds_blocks=not slides(self._kv_cache_config),
             )
             self._groups = [each.layout for each in copies]
+        except WeightsUnknown as error:
+            self._counts["unknown_weights"] = 1
+            _log.error("Larder is not used: %s; or name the weights with larder.model", error)
         except (CacheRefused, DeviceError) as error:
             _log.error("Larder is not used: %s", error)
 
@@ -226,10 +238,22 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @guarded()
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """End saves whose blocks are about to be overwritten."""
+        """End saves whose blocks are about to be overwritten, and plans for weights that the engine has replaced."""
         plan = kv_connector_metadata.plan
-        if self._worker is not None and plan.cancelled:
+        if self._worker is None:
+            return
+        if plan.cancelled:
             self._worker.before_overwriting(plan.cancelled)
+        if (place := self._weights_place()) != self._place:
+            self._place, self._outdated_resets = place, plan.resets
+        if plan.resets == self._outdated_resets:
+            self._worker.new_weights(plan)
+
+    def _weights_place(self) -> tuple[Any, Any]:
+        """Return where the engine has its weights from. vLLM changes it if weights are reloaded from another path; it
+        does not say when weights are updated by other means."""
+        config = self._vllm_config.model_config
+        return config.model, config.revision
 
     @guarded()
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
@@ -292,7 +316,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if now < self._stats_at:
             return None
         side = self._scheduler or self._worker
-        counts = {} if side is None else side.take_counts()
+        counts = {**({} if side is None else side.take_counts()), **self._counts}
+        self._counts = {}
         if errors := self.errors.take_count():
             counts["errors"] = errors
         if not counts:

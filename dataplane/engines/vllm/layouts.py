@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -12,6 +13,7 @@ from dataplane.client.client import Client
 from dataplane.client.gpu import PagedCache
 from dataplane.devices.paged import LayoutRefused, Planes, TensorGroup, block_axis, planes_of
 from dataplane.devices.runtime import DeviceEvent
+from dataplane.engines import weights
 from dataplane.engines.pages import pages_of
 from dataplane.engines.vllm.copies import CpuCopies, DeviceCopies, GroupCopies
 from dataplane.engines.vllm.messages import GroupLayout
@@ -33,8 +35,22 @@ class CacheRefused(Exception):
     """Raised for KV caches that Larder cannot copy. The message says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """What distinguishes the KV values of an engine's model from those of other models."""
+
+    model: str
+    revision: str
+
+
 def copies_of(
-    vllm_config: Any, kv_cache_config: Any, tensors: Mapping[str, Any], *, rank: int, model: str, chunk_tokens: int
+    vllm_config: Any,
+    kv_cache_config: Any,
+    tensors: Mapping[str, Any],
+    *,
+    rank: int,
+    identity: ModelIdentity,
+    chunk_tokens: int,
 ) -> list[GroupCopies]:
     """Return the copies of each KV-cache group of one worker. Raise CacheRefused, or ValueError for wrong settings."""
     parallel = vllm_config.parallel_config
@@ -61,8 +77,8 @@ def copies_of(
                 f"KV-cache group {number} has tensors of {group.blocks} blocks; expected {kv_cache_config.num_blocks}"
             )
         space = Space(
-            model=model or vllm_config.model_config.model,
-            revision=revision_of(vllm_config.model_config),
+            model=identity.model,
+            revision=identity.revision,
             layout=_layout_name(group.tensors, layers, kv_cache_config.kv_cache_layout, page_tokens),
             dtype=_dtype_of(vllm_config),
             kv_group=number,
@@ -159,21 +175,75 @@ def _layout_name(planes: Sequence[Planes], tensors: Mapping[str, Any], layout: s
     return f"vllm:{layout or 'default'}:{len(tensors)}x{tokens}:{digest}"
 
 
-def revision_of(model_config: Any) -> str:
-    """Return text that distinguishes models of one name: revision, quantization, changes to the configuration.
-
-    With LongRoPE, the text includes the maximum sequence length: if that exceeds the original length, vLLM rotates all
-    keys differently.
-    """
-    parts = [str(getattr(model_config, "revision", None) or ""), str(getattr(model_config, "quantization", None) or "")]
-    changes = [each for name in ("hf_overrides", "hf_config_path") if (each := getattr(model_config, name, None))]
-    text_config = getattr(model_config, "hf_text_config", None)
-    if "longrope" in str(getattr(text_config, "rope_parameters", "")):
-        changes.append(model_config.max_model_len)
+def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
+    """Return the identity of the model that an engine has loaded. `named`: the name that the operator gave it, who then
+    vouches for the weights; else a fingerprint of them is in the revision. Raise WeightsUnknown."""
+    config = vllm_config.model_config
+    loaded = "" if named else _fingerprint(vllm_config)
+    parts = [loaded or str(getattr(config, "revision", None) or ""), str(getattr(config, "quantization", None) or "")]
+    changes = [config.hf_overrides] if getattr(config, "hf_overrides", None) else []
+    if not loaded and getattr(config, "hf_config_path", None):
+        changes.append(config.hf_config_path)
+    # With LongRoPE, vLLM rotates all keys differently if sequences may exceed the original length.
+    if "longrope" in str(getattr(getattr(config, "hf_text_config", None), "rope_parameters", "")):
+        changes.append(config.max_model_len)
+    if vllm_config.cache_config.cache_dtype != "auto":
+        changes.append(str(config.dtype))
+    for part, names in _OPTIONS.items():
+        options = getattr(vllm_config, part, None) or getattr(config, part, None)
+        changes += [(name, value) for name in names if (value := getattr(options, name, None))]
     if changes:
         parts.append(sha256(repr(changes).encode()).hexdigest()[:16])
     revision = "/".join(parts).rstrip("/")
-    return revision if len(revision) <= MAX_NAME_CHARACTERS else sha256(revision.encode()).hexdigest()
+    return ModelIdentity(
+        named or weights.default_name(config.model, str(getattr(config, "served_model_name", None) or "")),
+        revision if len(revision) <= MAX_NAME_CHARACTERS else sha256(revision.encode()).hexdigest(),
+    )
+
+
+_OPTIONS: Mapping[str, Sequence[str]] = {
+    "model_config": ("quantization_config", "code_revision", "disable_sliding_window"),
+    "multimodal_config": ("mm_processor_kwargs", "video_pruning_rate", "mm_encoder_attn_dtype"),
+    "cache_config": ("kv_cache_dtype_skip_layers",),
+}
+"""Options of vLLM's configurations that change KV values of equal shape, beside the older ones above."""
+_LOADED_TOO = ("text_model_id", "audio_model_id")
+"""Keys of a model's configuration that name models from which vLLM takes a part of the weights (Ultravox)."""
+
+
+def _fingerprint(vllm_config: Any) -> str:
+    """Return the fingerprint of the weights of an engine's models. Raise WeightsUnknown."""
+    load = getattr(vllm_config, "load_config", None)
+    download_dir = str(getattr(load, "download_dir", None) or "")
+    load_format = str(getattr(load, "load_format", "auto"))
+    target = vllm_config.model_config
+    draft = getattr(getattr(vllm_config, "speculative_config", None), "draft_model_config", None)
+    found: list[str] = []
+    for config in [target] if draft is None or draft.model == target.model else [target, draft]:
+        hf_config = getattr(config, "hf_config", None)
+        found.append(
+            weights.fingerprint(
+                str(getattr(config, "model_weights", None) or config.model),
+                load_format=load_format,
+                revision=str(getattr(config, "revision", None) or ""),
+                commit=str(getattr(hf_config, "_commit_hash", None) or ""),
+                download_dir=download_dir,
+                config=str(getattr(config, "hf_config_path", None) or ""),
+                release=_release() if load_format == weights.DUMMY else "",
+            )
+        )
+        parts = [str(part) for name in _LOADED_TOO if (part := getattr(hf_config, name, None))]
+        found += [weights.fingerprint(part, load_format=load_format, download_dir=download_dir) for part in parts]
+    return weights.together(found)
+
+
+def _release() -> str:
+    """Return vLLM's release; empty where vLLM is not installed."""
+    try:
+        from vllm import __version__
+    except ImportError:
+        return ""
+    return str(__version__)
 
 
 def _dtype_of(vllm_config: Any) -> str:

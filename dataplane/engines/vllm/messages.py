@@ -61,6 +61,8 @@ class StepPlan:
     """Finished requests whose blocks the scheduler keeps until every worker has reported the end of their saves."""
     dropped_loads: list[str] = field(default_factory=list)
     """Requests whose loads under way are not needed any more. Workers end these loads, and report them as failed."""
+    resets: int = 0
+    """Number of times that the scheduler has made everything stored before a miss."""
 
 
 @dataclass(slots=True)
@@ -75,6 +77,8 @@ class StepReport:
     """Failed loads that took too long."""
     loaded_tokens: int = 0
     load_seconds: float = 0.0
+    new_weights: bool = False
+    """Whether the engine has replaced its weights. What was stored before must be a miss."""
 
     def add(self, other: StepReport) -> StepReport:
         """Add the report of another worker to this one, and return it."""
@@ -85,7 +89,8 @@ class StepReport:
         self.loads_late += other.loads_late
         self.loaded_tokens += other.loaded_tokens
         self.load_seconds += other.load_seconds
+        self.new_weights |= other.new_weights
         return self
 
     def __bool__(self) -> bool:
-        return bool(self.saves_ended or self.loads_failed or self.loaded_tokens)
+        return bool(self.saves_ended or self.loads_failed or self.loaded_tokens or self.new_weights)

@@ -28,6 +28,7 @@ COUNTERS = {
     "save_seconds": "Time that saves took on the connector's own thread.",
     "dropped_saves": "Saves that were dropped because they would have exceeded larder.pending_save_bytes.",
     "unkeyed_requests": "Requests that were neither loaded nor saved because their cache_salt is not a tenant name.",
+    "unknown_weights": "Workers that do without Larder because the weights that they have loaded cannot be identified.",
     "ignored_hints": "Options larder.* of requests that were ignored: unknown or wrong, or the node takes no hints.",
     "errors": "Errors that the connector caught and logged; the engine continued.",
 }

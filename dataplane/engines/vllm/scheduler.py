@@ -113,6 +113,7 @@ class SchedulerSide:
         self._failed: OrderedDict[bytes, float] = OrderedDict()
         """Keys that count as misses, each with the time when this ends."""
         self._namespace = ""
+        self._resets = 0
         self._break_even = BreakEven(settings.min_load_tokens)
         self._tier_waits = TierWaits(settings.tier_timeout_s, self._break_even, clock, self._count)
         self._steps: deque[tuple[float, int]] = deque(maxlen=MAX_STEPS)
@@ -125,7 +126,10 @@ class SchedulerSide:
         """Attach to the spaces of all workers. Raise ValueError."""
         layouts = list(workers)
         if not layouts or not all(layouts):
-            raise ValueError("no worker has a KV cache that Larder can copy")
+            raise ValueError("a worker has no KV cache that Larder can copy")
+        if len({(each.space.model, each.space.revision) for worker in layouts for each in worker}) > 1:
+            # Each layer's KV values depend on the weights of all workers.
+            raise ValueError("the workers have loaded different weights")
         self._page_tokens = [each.page_tokens for each in layouts[0]]
         self._workers = len(layouts)
         spaces = [SpaceRequest(each.space, writes=False) for worker in layouts for each in worker]
@@ -284,6 +288,7 @@ class SchedulerSide:
     def plan(self, scheduled: Mapping[str, int], blocks_of: BlockIds, preempted: Iterable[str] = ()) -> StepPlan:
         """Return the work of a step that computes `scheduled` tokens for each request, and begin the next plan."""
         plan, self._plan = self._plan, StepPlan()
+        plan.resets = self._resets
         for name in preempted:
             tracked = self._tracked.get(name)
             if tracked is not None and tracked.saves_open:
@@ -358,6 +363,8 @@ class SchedulerSide:
             self._step_ended = now
         if report is not None:
             self._copying_at = now
+            if report.new_weights:
+                self.reset()
             # Workers load at the same time: together they take as long as one.
             share = max(1, self._workers)
             self._break_even.note_load(report.loaded_tokens, report.load_seconds / share, now)
@@ -424,6 +431,7 @@ class SchedulerSide:
         """Make everything stored so far a miss for this engine, for example after new weights were loaded. Loads under
         way end, and their tokens are computed."""
         self._namespace = f"reset-{os.urandom(16).hex()}"
+        self._resets += 1
         for tracked in self._tracked.values():
             tracked.keys, tracked.saves = None, False
         self._tier_waits.clear(self._client)

@@ -26,7 +26,9 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Engine socket of the data plane. Default: LARDER_ENGINE_SOCKET, else the socket in LARDER_STATE_DIR, else the
     default socket of the user."""
     model: str = ""
-    """Name of the model in Larder, which pins refer to. Default: the value of vLLM's `--model`."""
+    """Name of the model in Larder, which pins refer to. If it is set, the operator vouches that equal names mean equal
+    weights. Default: the repository, or, of a folder, vLLM's `--served-model-name`, else the architecture; a
+    fingerprint of the weights is then part of the space."""
     chunk_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_TOKENS)] = DEFAULT_CHUNK_TOKENS
     """Number of tokens in a chunk: a multiple of the engine's block size, equal in all engines that share blocks."""
     save_decode: bool = False

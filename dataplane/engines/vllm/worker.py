@@ -182,6 +182,17 @@ class WorkerSide:
         if not self._holds_blocks:
             self._wait_for(started)
 
+    def new_weights(self, plan: StepPlan) -> None:
+        """Report that the engine has replaced its weights, and end the loads and saves of a plan that was made for the
+        earlier ones, without copying."""
+        with self._lock:
+            self._report.new_weights = True
+            for load in plan.loads:
+                self._loads[load.request] = _LoadJob(load, 0.0, [], _Phase.ENDED, cancelled=True, dropped=True)
+            for save in plan.saves:
+                self._end_report(save.request)
+        plan.loads, plan.saves = [], []
+
     def _marks(self) -> list[DeviceEvent | None]:
         """Return for each group an event that follows the work that the engine has enqueued. After an error, return no
         events, so that the job fails."""

@@ -177,15 +177,21 @@ class _StorageMetrics:
     backup_bandwidth: list[float] = field(default_factory=list)
 
 
-def fake_sglang(monkeypatch: pytest.MonkeyPatch, **arguments: str) -> None:
-    """Put fakes of SGLang's modules in place, with these arguments of the server, until the test ends."""
+def fake_sglang(monkeypatch: pytest.MonkeyPatch, **arguments: str) -> dict[str, str]:
+    """Put fakes of SGLang's modules in place, with these arguments of the server, until the test ends. Return the
+    configuration in effect, whose `weight_version` updates of weights change."""
+    serving = {"weight_version": arguments.get("weight_version", "")}
     names: dict[str, dict[str, Any]] = {
         "sglang.srt.mem_cache.hicache_storage": {
             "HiCacheStorage": _HiCacheStorage,
             "PoolName": _PoolName,
             "PoolTransferResult": _PoolTransferResult,
         },
-        "sglang.srt.runtime_context": {"get_server_args": lambda: SimpleNamespace(**arguments)},
+        "sglang.srt.runtime_context": {
+            "get_server_args": lambda: SimpleNamespace(**arguments),
+            "get_serving": lambda: SimpleNamespace(**serving),
+        },
+        "sglang.version": {"__version__": "0.5.23"},
         "sglang.srt.observability.metrics_collector": {"StorageMetrics": _StorageMetrics},
     }
     for name, contents in names.items():
@@ -196,3 +202,4 @@ def fake_sglang(monkeypatch: pytest.MonkeyPatch, **arguments: str) -> None:
         vars(module).update(contents)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, "dataplane.engines.sglang.backend", raising=False)
+    return serving

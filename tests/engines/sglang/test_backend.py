@@ -14,7 +14,7 @@ from dataplane.client.leases import Lease
 from dataplane.client.reservations import Reservation
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
 from tests.dataplane.sockets.test_draining import drain
-from tests.engines.sglang.fakes import PAGES, MambaPoolHost, MHATokenToKVPoolHost, MLATokenToKVPoolHost
+from tests.engines.sglang.fakes import PAGES, MambaPoolHost, MHATokenToKVPoolHost, MLATokenToKVPoolHost, fake_sglang
 from tests.engines.sglang.pages import NAMES, SOURCE, content, load, store
 
 BLOCK_BYTES = 4096
@@ -241,6 +241,36 @@ def test_clearing_makes_pages_a_miss_for_this_engine_alone(make_backend: Callabl
     expected = store(backend, seed=2)
     assert load(backend) == ([True] * 20, expected)
     assert load(other)[1] != expected
+
+
+def test_new_weights_make_pages_a_miss_for_this_engine_alone(
+    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = fake_sglang(monkeypatch, weight_version="1")
+    backend, other = make_backend(), make_backend()
+    store(backend)
+    assert (backend.batch_exists(NAMES), other.batch_exists(NAMES)) == (20, 20)
+    serving["weight_version"] = "2"
+    assert backend.batch_exists(NAMES) == 0
+    expected = store(backend, seed=2)
+    assert load(backend) == ([True] * 20, expected)
+    assert other.batch_exists(NAMES) == 0, "another engine's version 2 may be of other weights"
+    attached = make_backend()
+    assert attached.batch_exists(NAMES) == 0, "a backend may be attached after the update"
+
+
+def test_an_engine_whose_weights_are_unknown_does_without_larder(
+    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_sglang(monkeypatch, model_path="/nowhere")
+    with caplog.at_level(logging.ERROR, "larder.sglang"):
+        backend = make_backend()
+    assert "Larder is not used: /nowhere is neither a folder nor" in caplog.text
+    assert "or name the weights with larder.model" in caplog.text
+    assert backend.batch_exists(NAMES) == 0
+    named = make_backend(model="m")
+    store(named)
+    assert named.batch_exists(NAMES) == 20
 
 
 def test_clearing_shared_pages_of_ranks_ends_the_use(

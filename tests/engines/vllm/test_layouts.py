@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dataplane.engines.vllm.layouts import CacheRefused, copies_of
+from dataplane.engines.vllm.layouts import CacheRefused, ModelIdentity, copies_of
 from dataplane.protocol.spaces import Space
 from tests.engines.vllm.fakes import BLOCKS, CHUNK_TOKENS, PAGE_TOKENS
 
@@ -21,18 +21,18 @@ def spec(kind: str, *bases: type) -> Any:
     return made
 
 
-def space(layers: list[str] = LAYERS, kind: Any = None, others: dict[str, Any] | None = None, **model: Any) -> Space:
+def space(layers: list[str] = LAYERS, kind: Any = None, others: dict[str, Any] | None = None) -> Space:
     """Return the space of a worker whose only KV-cache group has these layers, some with `others` as tensors."""
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(world_size=1),
-        model_config=SimpleNamespace(**{"model": "m", "dtype": torch.bfloat16, "max_model_len": 4096, **model}),
+        model_config=SimpleNamespace(dtype=torch.bfloat16),
         cache_config=SimpleNamespace(cache_dtype="auto"),
     )
     group = SimpleNamespace(kv_cache_spec=kind or spec("FullAttentionSpec"), layer_names=layers)
     caches = SimpleNamespace(kv_cache_groups=[group], num_blocks=BLOCKS, kv_cache_layout="LBHNC")
     tensors = {name: torch.zeros(BLOCKS, 2, PAGE_TOKENS, 8, dtype=torch.bfloat16) for name in layers}
     tensors.update(others or {})
-    (found,) = copies_of(config, caches, tensors, rank=0, model="", chunk_tokens=CHUNK_TOKENS)
+    (found,) = copies_of(config, caches, tensors, rank=0, identity=ModelIdentity("m", "1"), chunk_tokens=CHUNK_TOKENS)
     return found.layout.space
 
 
@@ -44,23 +44,6 @@ def test_other_layers_of_the_same_shape_are_another_space() -> None:
         LAYERS[::-1],
     ]
     assert len({space(each).layout for each in [LAYERS, *others]}) == 4
-
-
-def test_models_of_one_name_are_distinguished_by_all_that_changes_their_keys() -> None:
-    longrope = SimpleNamespace(rope_parameters={"rope_type": "longrope"})
-    models: list[dict[str, Any]] = [
-        {},
-        {"revision": "a"},
-        {"quantization": "a"},
-        {"hf_overrides": {"rope_theta": 1}},
-        {"hf_config_path": "/other"},
-        {"hf_text_config": longrope},
-        {"hf_text_config": longrope, "max_model_len": 8192},
-        {"revision": "r" * 256, "hf_overrides": {"rope_theta": 1}},
-        {"revision": "r" * 256, "hf_overrides": {"rope_theta": 2}},
-    ]
-    assert len({space(**each).revision for each in models}) == len(models)
-    assert space(max_model_len=8192) == space()
 
 
 @pytest.mark.parametrize("kind", ["CircularBufferSpec", "RSWASpec", "HiddenStateCacheSpec", "MambaSpec"])

@@ -6,16 +6,18 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from dataplane.client.reservations import Reservation
 from dataplane.devices.runtime import DeviceError
 from dataplane.engines.vllm.copies import CpuCopies
-from dataplane.engines.vllm.messages import StepReport
+from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
 from dataplane.engines.vllm.scheduler import FAILED_S, SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import Results, WorkerSide
@@ -380,6 +382,35 @@ def test_hints_salts_and_resets(make_engine: Callable[..., Step]) -> None:
     assert engine.scheduler.reset()
     assert engine.scheduler.matched_tokens(Request("h", TOKENS), 0) == 0
     assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == 0
+
+
+def test_new_weights_end_the_plans_that_were_made_for_the_earlier_ones(make_engine: Callable[..., Step]) -> None:
+    engine = make_engine(ranks=2)
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=6)
+    load, save = Request("b", TOKENS), Request("c", TOKENS[::-1])
+    engine.blocks |= {"b": list(range(20, 33)), "c": list(range(33, 46))}
+    engine.scheduler.allocated(load, [engine.blocks["b"]], engine.found(load))
+    assert engine.found(save) == 0
+    plan = engine.scheduler.plan({"c": len(TOKENS)}, lambda name: [engine.blocks[name]])
+    for worker in engine.workers:
+        worker.new_weights(copy(plan))
+    found = engine.carry_out(StepPlan())
+    assert [(each.received, len(each.bad_blocks)) for each in found] == [({"b"}, 12)] * 2
+    assert engine.scheduler.finished(save) == (False, None), "no save is under way"
+    following = engine.scheduler.plan({}, lambda name: None)
+    assert following.resets > plan.resets
+    for tokens in (TOKENS, TOKENS[::-1]):
+        assert engine.found(Request(f"again {tokens[0]}", tokens)) == 0
+    engine.compute(Request("d", TOKENS), list(range(1, 14)), seed=7)
+    assert engine.found(Request("e", TOKENS)) == CHUNKED
+
+
+def test_workers_with_different_weights_are_refused(make_engine: Callable[..., Step]) -> None:
+    engine = make_engine(ranks=2)
+    layouts = [each.copies.layout for each in engine.caches]
+    space = msgspec.structs.replace(layouts[1].space, revision="weights-2")
+    with pytest.raises(ValueError, match="the workers have loaded different weights"):
+        engine.scheduler.workers_ready([[layouts[0]], [GroupLayout(space, layouts[1].page_tokens)]])
 
 
 def test_hints_reach_the_data_plane(make_engine: Callable[..., Step], plane: Plane) -> None:

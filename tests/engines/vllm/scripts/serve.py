@@ -5,6 +5,7 @@ output. The argument is a JSON object with `model`, `connector` (extra config, o
     {"do": "abort", "tokens": [...], "salt": "", "steps": 1}   add a request, step, abort it, run until idle
     {"do": "hint", "tokens": [...], "action": "larder.pin", "payload": {...}}   run a request with `kv_hints`
     {"do": "forget", "all": false}   reset the local prefix cache; with `all`, also the connector's
+    {"do": "reload", "path": "..."}   load other weights in place; without a path, again from where they came
 """
 
 import json
@@ -90,6 +91,12 @@ def forget(request):
     return {"done": llm.reset_prefix_cache(reset_connector=bool(request.get("all")))}
 
 
+def reload(request):
+    idle()
+    llm.collective_rpc("reload_weights", kwargs={"weights_path": request["path"]} if request.get("path") else {})
+    return {"done": True}
+
+
 if __name__ == "__main__":  # workers import this module
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # printed text must not mix with answers
@@ -99,7 +106,6 @@ if __name__ == "__main__":  # workers import this module
     options = {"role": "kv_both", **given.get("transfer", {})}
     llm = LLM(
         model=given["model"],
-        load_format="dummy",
         skip_tokenizer_init=True,
         enforce_eager=True,
         seed=0,
@@ -112,7 +118,7 @@ if __name__ == "__main__":  # workers import this module
             kv_role=options["role"],
             kv_connector_extra_config=connector,
         ),
-        **{"max_model_len": 2048, **given.get("options", {})},
+        **{"load_format": "dummy", "max_model_len": 2048, **given.get("options", {})},
     )
     engine = llm.llm_engine
     print(json.dumps({"ready": True}), file=answers)

@@ -1,0 +1,355 @@
+"""What makes two KV blocks interchangeable, on each way in: a block is found by its space and its key.
+
+Each row of a table changes one thing. `OTHER` expects another block, `SAME` the same one. The table for users is in
+`docs/reference/identity.md`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from dataplane.copies.devices import Devices
+from dataplane.devices.runtime import DeviceError, DeviceRuntime
+from dataplane.engines.sglang.page_keys import PageKeys
+from dataplane.engines.vllm.layouts import copies_of, identity_of
+from dataplane.engines.vllm.request_keys import RequestKeys
+from dataplane.gateways.lmcache.handlers.chains import RequestChains
+from dataplane.gateways.lmcache.wire.messages import EngineContext, Key
+from dataplane.gateways.lmcache.workers.chunk_layouts import chunk_layout_of
+from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker
+from tests.engines.model_folder import write_folder
+from tests.engines.sglang.fakes import MHATokenToKVPoolHost, MLATokenToKVPoolHost, StorageConfig, fake_sglang
+from tests.engines.vllm.fakes import BLOCKS, CHUNK_TOKENS, PAGE_TOKENS, Request, image
+
+Change = Callable[[Any], object]
+Block = tuple[str, bytes]
+"""Identity of the space, and key."""
+
+
+@dataclass
+class Vllm:
+    """An engine with Larder's connector, and its request."""
+
+    folder: Path
+    served: str = ""
+    named: str = ""
+    model: dict[str, Any] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    """Attributes of vLLM's other configurations."""
+    request: dict[str, Any] = field(default_factory=dict)
+    layers: tuple[str, ...] = ("layers.0", "layers.1")
+    page_tokens: int = PAGE_TOKENS
+    layout: str = "LBHNC"
+    cache_dtype: str = "auto"
+    dtype: Any = torch.bfloat16
+    rank: int = 0
+    world_size: int = 1
+    heads: int = 2
+    namespace: str = ""
+
+    def block(self) -> Block:
+        config = SimpleNamespace(
+            parallel_config=SimpleNamespace(world_size=self.world_size),
+            model_config=SimpleNamespace(
+                **{"model": str(self.folder), "served_model_name": self.served or str(self.folder), "dtype": self.dtype,
+                   "max_model_len": 4096, **self.model}
+            ),
+            cache_config=SimpleNamespace(cache_dtype=self.cache_dtype, **self.others.get("cache", {})),
+            load_config=SimpleNamespace(**{"load_format": "auto", "download_dir": None, **self.others.get("load", {})}),
+            speculative_config=self.others.get("speculative"),
+        )  # fmt: skip
+        spec = type("FullAttentionSpec", (), {"block_size": self.page_tokens})()
+        group = SimpleNamespace(kv_cache_spec=spec, layer_names=self.layers)
+        caches = SimpleNamespace(kv_cache_groups=[group], num_blocks=BLOCKS, kv_cache_layout=self.layout)
+        shape = BLOCKS, self.heads, self.page_tokens, 8
+        tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name in self.layers}
+        identity = identity_of(config, self.named)
+        (copies,) = copies_of(config, caches, tensors, rank=self.rank, identity=identity, chunk_tokens=CHUNK_TOKENS)
+        request = Request(**{"request_id": "r", "all_token_ids": list(range(200)), **self.request})
+        return copies.layout.space.identity(), RequestKeys(request, CHUNK_TOKENS, self.namespace).extend(request, 200)[
+            -1
+        ]
+
+
+@dataclass
+class Sglang:
+    """An engine with Larder's backend, and the hash of a page."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    pool: Any = field(default_factory=MHATokenToKVPoolHost)
+    page: str = "a" * 64
+
+    def block(self) -> Block:
+        fake_sglang(self.monkeypatch, **{"model_path": str(self.folder), "weight_version": "default", **self.arguments})
+        module = import_module("dataplane.engines.sglang.backend")
+        spaces = []
+
+        class Store:
+            def __init__(self, settings: Any, space: Any, *_: Any, **__: Any) -> None:
+                spaces.append(space)
+                self.tenant = settings.tenant
+
+            def close(self) -> None:
+                pass
+
+        self.monkeypatch.setattr(module, "PageStore", Store)
+        extra = {"interface_v1": 1, **{f"larder.{name}": value for name, value in self.settings.items()}}
+        backend = module.LarderBackend(StorageConfig(extra, **{"model_name": str(self.folder), **self.config}))
+        backend.register_mem_pool_host(self.pool)
+        return spaces[0].identity(), PageKeys(self.settings.get("tenant", "")).of([self.page])
+
+
+def _no_device() -> DeviceRuntime:
+    raise DeviceError("none", "this worker copies by itself")
+
+
+@dataclass
+class Lmcache:
+    """An engine with LMCache's connector, which names its model by vLLM's `--model`."""
+
+    worker: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
+    rank: int = 0
+
+    def block(self) -> Block:
+        worker = {"model_name": "/models/m", "world_size": 1, "block_size": 16, "num_layers": 4, "hidden_dim_size": 64,
+                  "dtype_str": "bfloat16", "use_mla": False, **self.worker}  # fmt: skip
+        registered = RegisteredWorker(1, 1, 1, 1, 1, engine=EngineContext(instance_id=1, **worker))
+        layout = chunk_layout_of(registered, Devices(_no_device, {}))
+        spaces = layout.spaces(registered.model_name, registered.world_size)
+        tokens = self.request.get("tokens", list(range(512)))
+        salt = self.request.get("cache_salt", "")
+        raw = msgspec.Raw(msgspec.msgpack.encode(tokens))
+        key = Key(registered.model_name, registered.world_size, 0, raw, 0, 512, "r", salt)
+        return spaces[self.rank].identity(), RequestChains().of(key)[0].packed[-32:]
+
+
+# ---- what is in a folder, for vLLM and SGLang alike
+
+
+def rewrite(engine: Any, **config: object) -> None:
+    """Replace the model's files by others of the same names and shapes."""
+    write_folder(engine.folder, **config)  # type: ignore[arg-type]
+
+
+def move(engine: Any) -> None:
+    """Copy the model to another place, with other times and inodes."""
+    copy = Path(shutil.copytree(engine.folder, engine.folder.parent / "elsewhere" / "copy"))
+    for path in copy.iterdir():
+        os.utime(path, (5, 5))
+    engine.folder = copy
+
+
+def write(name: str, text: str) -> Change:
+    return lambda engine: (engine.folder / name).write_text(text)
+
+
+def put(name: str, **values: Any) -> Change:
+    """Return a change of attributes, or of entries of an attribute that is a dictionary."""
+
+    def change(engine: Any) -> None:
+        getattr(engine, name).update(values)
+
+    return change
+
+
+def become(**values: Any) -> Change:
+    def change(engine: Any) -> None:
+        for name, value in values.items():
+            setattr(engine, name, value)
+
+    return change
+
+
+FOLDER_OTHER: dict[str, Change] = {
+    "weights": lambda engine: rewrite(engine, seed=2),
+    "configuration": lambda engine: rewrite(engine, rope_theta=5e5),
+    "rope scaling": lambda engine: rewrite(engine, rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+    "code": write("modeling_own.py", "x = 1"),
+    "scales of a quantized checkpoint": write("hf_quant_config.json", '{"kv_cache_quant_algo": "FP8"}'),
+    "preprocessor of images": write("preprocessor_config.json", '{"image_mean": [0]}'),
+}
+FOLDER_SAME: dict[str, Change] = {
+    "nothing": lambda engine: None,
+    "path, times and inodes": move,
+    "tokenizer": write("tokenizer.json", "{}"),
+    "generation settings": write("generation_config.json", '{"temperature": 0.1}'),
+}
+
+# ---- rows: the changes that each way in has beside these
+
+LONGROPE = SimpleNamespace(rope_parameters={"rope_type": "longrope"})
+VLLM_OTHER: dict[str, Change] = {
+    **FOLDER_OTHER,
+    "name": become(named="m"),
+    "served name of a folder": become(served="m"),
+    "draft model": lambda engine: engine.others.update(
+        speculative=SimpleNamespace(
+            draft_model_config=SimpleNamespace(model=str(write_folder(engine.folder.parent / "draft", 7)))
+        )
+    ),
+    "part of another model": lambda engine: put(
+        "model", hf_config=SimpleNamespace(text_model_id=str(write_folder(engine.folder.parent / "text", 7)))
+    )(engine),
+    "weights made up": lambda engine: engine.others.update(load={"load_format": "dummy"}),
+    "quantization": put("model", quantization="fp8"),
+    "quantization of layers": put("model", quantization_config={"ignore": ["k_proj"]}),
+    "overrides": put("model", hf_overrides={"rope_theta": 1}),
+    "configuration elsewhere": lambda engine: put(
+        "model", hf_config_path=str(write_folder(engine.folder.parent / "config", files=0, rope_theta=1))
+    )(engine),
+    "LongRoPE": put("model", hf_text_config=LONGROPE),
+    "sliding windows off": put("model", disable_sliding_window=True),
+    "options of the image processor": put("model", multimodal_config=SimpleNamespace(mm_processor_kwargs={"crop": 1})),
+    "pruning of videos": put("model", multimodal_config=SimpleNamespace(video_pruning_rate=0.5)),
+    "dtype": become(dtype=torch.float16),
+    "KV dtype": become(cache_dtype="fp8"),
+    "layers without a KV dtype": lambda engine: engine.others.update(cache={"kv_cache_dtype_skip_layers": ["0"]}),
+    "layers": become(layers=("layers.0", "layers.2")),
+    "order of bytes": become(layout="LBNHC"),
+    "tokens in a block": become(page_tokens=2 * PAGE_TOKENS),
+    "heads": become(heads=4),
+    "world size": become(world_size=2),
+    "rank": become(world_size=2, rank=1),
+    "reset": become(namespace="reset-1"),
+    "tenant": put("request", cache_salt="acme"),
+    "a token": put("request", all_token_ids=[1, *range(1, 200)]),
+    "adapter": put("request", lora_request=SimpleNamespace(lora_name="a", lora_path="/a")),
+    "image": put("request", mm_features=[image("f" * 64, 10, 5)]),
+    "embeddings": put("request", prompt_embeds=torch.ones(200, 4)),
+}
+VLLM_SAME: dict[str, Change] = {
+    **FOLDER_SAME,
+    "longest sequence": put("model", max_model_len=8192),
+    "revision of the same files": put("model", revision="main"),
+    "configuration at another path": lambda engine: put(
+        "model", hf_config_path=str(write_folder(engine.folder.parent / "config", files=0))
+    )(engine),
+    "draft by n-grams": lambda engine: engine.others.update(
+        speculative=SimpleNamespace(draft_model_config=SimpleNamespace(model=str(engine.folder)))
+    ),
+}
+SGLANG_OTHER: dict[str, Change] = {
+    **FOLDER_OTHER,
+    "name": put("settings", model="m"),
+    "served name": put("config", model_name="m"),
+    "tag of the host pool": lambda engine: put("config", model_name=f"{engine.folder}-tag")(engine),
+    "revision": put("settings", revision="2"),
+    "version of the weights": put("arguments", weight_version="2"),
+    "quantization": put("arguments", quantization="fp8"),
+    "KV dtype": put("arguments", kv_cache_dtype="fp8_e4m3"),
+    "dtype under a KV dtype": put("arguments", kv_cache_dtype="fp8_e4m3", dtype="half"),
+    "scales": lambda engine: put("arguments", quantization_param_path=str(engine.folder / "config.json"))(engine),
+    "device": put("arguments", device="cpu"),
+    "overrides": put("arguments", json_model_override_args='{"rope_theta": 1}'),
+    "weights made up": put("arguments", load_format="dummy"),
+    "options of the image processor": put("arguments", mm_process_config='{"image": {}}'),
+    "kind of the pool": become(pool=MLATokenToKVPoolHost()),
+    "order of bytes": become(pool=MHATokenToKVPoolHost("page_first_direct")),
+    "tokens in a page": become(pool=MHATokenToKVPoolHost(page_tokens=32)),
+    "world size": put("config", tp_size=2),
+    "rank": put("config", tp_size=2, tp_rank=1),
+    "stage": put("config", pp_size=2, pp_rank=1),
+    "context parallel": put("config", attn_cp_size=2, attn_cp_rank=1),
+    "tenant": put("settings", tenant="acme"),
+    "tokens, adapter, images and salt, in SGLang's hash": become(page="b" * 64),
+}
+SGLANG_SAME: dict[str, Change] = {
+    **FOLDER_SAME,
+    "number of threads": put("settings", copy_threads=4),
+    "revision of the same files": put("arguments", revision="main"),
+}
+LMCACHE_OTHER: dict[str, Change] = {
+    "name": put("worker", model_name="/models/n"),
+    "world size": put("worker", world_size=2),
+    "rank": lambda engine: [put("worker", world_size=2)(engine), become(rank=1)(engine)],
+    "layers": put("worker", num_layers=5),
+    "heads": put("worker", hidden_dim_size=128),
+    "KV dtype": put("worker", dtype_str="float8_e4m3fn"),
+    "latent attention": put("worker", use_mla=True),
+    "tenant": put("request", cache_salt="acme"),
+    "a token": put("request", tokens=[1, *range(1, 512)]),
+}
+LMCACHE_SAME: dict[str, Change] = {"nothing": lambda engine: None}
+ENGINES: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], Any], dict[str, Any], dict[str, Any]]] = {
+    "vllm": (lambda folder, patch: Vllm(folder), VLLM_OTHER, VLLM_SAME),
+    "sglang": (Sglang, SGLANG_OTHER, SGLANG_SAME),
+    "lmcache": (lambda folder, patch: Lmcache(), LMCACHE_OTHER, LMCACHE_SAME),
+}
+
+
+def rows(table: int) -> list[Any]:
+    return [
+        pytest.param(engine, change, id=f"{engine}: {name}")
+        for engine, found in ENGINES.items()
+        for name, change in found[table].items()
+    ]
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    return lambda engine: ENGINES[engine][0](write_folder(tmp_path / "m"), monkeypatch)
+
+
+@pytest.mark.parametrize(("engine", "change"), rows(1))
+def test_a_change_that_other_values_follow_from_is_a_miss(
+    make_engine: Callable[[str], Any], engine: str, change: Change
+) -> None:
+    one = make_engine(engine)
+    before = one.block()
+    change(one)
+    assert one.block() != before
+
+
+@pytest.mark.parametrize(("engine", "change"), rows(2))
+def test_a_change_of_places_times_and_names_of_files_is_a_hit(
+    make_engine: Callable[[str], Any], engine: str, change: Change
+) -> None:
+    one = make_engine(engine)
+    before = one.block()
+    change(one)
+    assert one.block() == before
+
+
+def test_with_a_name_too_revision_quantization_and_overrides_count(make_engine: Callable[[str], Any]) -> None:
+    changes = [
+        {},
+        {"revision": "a"},
+        {"quantization": "a"},
+        {"hf_overrides": {"rope_theta": 1}},
+        {"hf_config_path": "/other"},
+        {"revision": "r" * 256, "hf_overrides": {"rope_theta": 1}},
+        {"revision": "r" * 256, "hf_overrides": {"rope_theta": 2}},
+    ]
+    engines = [make_engine("vllm") for _ in changes]
+    for engine, model in zip(engines, changes, strict=True):
+        engine.named, engine.model = "m", model
+    assert len({engine.block() for engine in engines}) == len(changes)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_operator_who_names_the_model_vouches_for_its_weights(
+    make_engine: Callable[[str], Any], engine: str
+) -> None:
+    one = make_engine(engine)
+    become(named="m")(one) if engine == "vllm" else put("settings", model="m")(one)
+    before = one.block()
+    rewrite(one, seed=2)
+    assert one.block() == before
+    shutil.rmtree(one.folder)
+    assert one.block() == before
