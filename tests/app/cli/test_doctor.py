@@ -26,6 +26,7 @@ from app.settings import AppSettings, Settings, without_secrets
 from dataplane.base.redaction import redacted, without_password
 from dataplane.base.settings import Common, with_defaults
 from dataplane.memory.named import NamedFile
+from dataplane.protocol.spaces import LMCACHE
 from docs.settings_table import TABLES, texts
 from tests.app.doctor import examined
 
@@ -372,6 +373,20 @@ def test_the_settings_of_the_running_server_are_distinguished_from_those_of_this
     (folder / "manager.key").touch()
     assert "A lost management plane's key" in examined()[1]["node"]["fix"]
     (folder / "manager.key").unlink()
+    spaces = [
+        {"model": model, "gateway": gateway} for model, gateway in (("m", ""), ("org/m", LMCACHE), ("/a b", LMCACHE))
+    ]
+    answers["/api/v1/nodes"] = {"items": [{**node, "stats": {"pool": pool, "spaces": spaces}}]}
+    weights = [
+        each
+        for each in json.loads(CliRunner().invoke(doctor, ["--json"]).output)["checks"]
+        if each["name"] == "weights"
+    ]
+    assert [(each["state"], each["message"].split(" of ")[1]) for each in weights] == [
+        ("warning", "/a b an engine has loaded"),
+        ("ok", "org/m an engine has loaded"),
+    ]
+    assert "larder invalidate --model '/a b', and only then" in weights[0]["fix"]
     answers["/api/v1/nodes"] = {"items": [other]}
     _, found = examined()
     assert "in this shell: " in found["settings"]["message"]

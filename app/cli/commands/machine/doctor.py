@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shlex
 import subprocess
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from dataplane.base.child_command import module_command
 from dataplane.base.redaction import without_password
 from dataplane.base.settings import URL_VARIABLE, SettingsError
 from dataplane.base.units import format_size
+from dataplane.protocol.spaces import LMCACHE
 
 if TYPE_CHECKING:  # the real import takes as long as all the checks
     from app.store.condition import DatabaseCondition
@@ -90,7 +93,8 @@ def _look(config: str | None) -> list[CheckResult]:
     tried = gpus.look(checked)
     on_gpus = gpus.gpu_copies(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
     cached = _cache(settings) if runs else _held_memory(settings)
-    return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached]
+    names = [] if node is None else _unknown_weights(node["stats"].get("spaces", ()))
+    return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached, *names]
 
 
 def _other_server() -> list[CheckResult]:
@@ -190,6 +194,22 @@ def _cache(settings: Settings) -> list[CheckResult]:
         return [CheckResult("cache", "ok", f"not checked: {error.message}")]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [CheckResult("cache", "ok", f"not checked: the server at {default_url()} is not a Larder")]
+
+
+def _unknown_weights(spaces: Iterable[dict[str, Any]]) -> list[CheckResult]:
+    """Report the models of LMCache's clients, which do not say what weights they have loaded. A path is a warning,
+    because files change more easily than what a repository's name stands for."""
+    models = sorted({space["model"] for space in spaces if space["gateway"] == LMCACHE})
+    return [
+        CheckResult(
+            "weights",
+            "warning" if model.startswith(("/", ".", "~")) else "ok",
+            f"LMCache's connector does not say which weights of {model} an engine has loaded",
+            f"if they change: delete the model's permanent pins, larder invalidate --model {shlex.quote(model)}, and"
+            " only then start engines with the new ones; or give these another path or name",
+        )
+        for model in models[: caches.MAX_PINS]
+    ]
 
 
 def _lost(nodes: list[dict[str, Any]], settings: Settings) -> list[CheckResult]:
