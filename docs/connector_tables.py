@@ -15,13 +15,44 @@ from docs.settings_table import texts
 
 METRICS = Path(settings.__file__).with_name("metrics.py")
 
+REQUESTS_WITHOUT_KEYS = (
+    "## Requests without keys",
+    "",
+    "If it is not known what a request is computed from, it is neither loaded nor saved. "
+    "`vllm:larder_unkeyed_requests_total` counts such requests, and vLLM's log has one line in ten seconds for each "
+    "reason. Requests with resumable (streaming) input have no keys either; they do not count.",
+    "",
+    "| `reason` | the request's |",
+    "|---|---|",
+    "| `salt` | `cache_salt` is not a valid [tenant name](../operate/tenants.md) |",
+    "| `adapter` | LoRA files cannot be read, or have changed since vLLM loaded them |",
+    "| `media` | images, audio or video have names (`multi_modal_uuids`) in place of digests, or vLLM hashes nothing: "
+    "no prefix caching, and `--mm-processor-cache-gb 0` |",
+    "| `pooling` | `pooling_params` have `extra_kwargs`, such as token types |",
+    "",
+    "Adapters are identified by a digest of their files: name, path and times do not count. The first request of an "
+    "adapter waits until its files are read, for at most five seconds. After an adapter was trained again, load it "
+    "from another path, or with `load_inplace`: vLLM then keeps its own blocks of the contents before, and requests "
+    "that use such blocks are not shared. The id of a Hugging Face repository needs `/v1/load_lora_adapter` or "
+    "`HF_HUB_OFFLINE=1`, because vLLM otherwise may download a newer commit when it loads.",
+    "",
+    "Larder cannot know that",
+    "",
+    "* an adapter's files change during the step in which vLLM reads them, differ on other hosts of one engine, or are "
+    "loaded by `collective_rpc`;",
+    "* a client made up the digest of an image, or named it and sent `mm_processor_kwargs`, which vLLM hashes "
+    "together. That affects requests with the same salt only.",
+)
+
 
 def counters() -> dict[str, str]:
     """Return the help text of each counter, from the module's source: only vLLM's environment can import the module."""
-    for node in ast.parse(METRICS.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COUNTERS":
-            return dict(ast.literal_eval(node.value))
-    raise LookupError("COUNTERS")
+    return {
+        name: text
+        for node in ast.parse(METRICS.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("COUNTERS", "BY_REASON")
+        for name, text in ast.literal_eval(node.value).items()
+    }
 
 
 def _rows(kind: type[msgspec.Struct]) -> list[str]:
@@ -82,8 +113,8 @@ def vllm(note: str) -> str:
             "| metric | what |",
             "|---|---|",
             *(f"| `vllm:larder_{name}_total` | {text} |" for name, text in counters().items()),
-            "| `vllm:larder_refused_blocks_total` | Blocks that Larder refused to store, by `reason`: an "
-            "[error code](errors.md). |",
+            "",
+            *REQUESTS_WITHOUT_KEYS,
             "",
         ]
     )

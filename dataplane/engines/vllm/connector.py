@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import wraps
 from math import lcm
 from typing import Any
 
@@ -26,6 +27,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from dataplane.devices.runtime import DeviceError
 from dataplane.engines.guards import ErrorLog, guarded
+from dataplane.engines.vllm.adapters import AdapterFiles, files_of
 from dataplane.engines.vllm.layouts import CacheRefused, ModelIdentity, copies_of, identity_of, slides
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
 from dataplane.engines.vllm.metrics import LarderPromMetrics, LarderStats
@@ -34,6 +36,7 @@ from dataplane.engines.vllm.settings import read_settings
 from dataplane.engines.vllm.worker import Results, WorkerSide
 from dataplane.engines.weights import WeightsUnknown
 
+_WATCHED = "reports_to_larder"
 STATS_INTERVAL_S = 1.0
 """Shortest time between two reports of statistics to vLLM's front end."""
 
@@ -104,7 +107,9 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             ),
             loads=transfer.is_kv_consumer,
             saves=transfer.is_kv_producer,
+            hashes_media=_hashes_media(vllm_config),
         )
+        _watch_adapters()
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -187,6 +192,12 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         suspends the memory of the KV caches after the pause. Copies must have ended by then, also those of running
         requests."""
         return self._scheduler is not None and self._scheduler.copying()
+
+    @guarded()
+    def adapter_loaded(self, lora: Any, before: AdapterFiles | None) -> None:
+        """Note that the engine added an adapter. `before`: its files before that."""
+        if self._scheduler is not None:
+            self._scheduler.adapter_loaded(lora, before)
 
     # ---- a worker's side
 
@@ -352,3 +363,32 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
         """Return True: the connector handles KV caches that are freed and restored."""
         return True
+
+
+def _hashes_media(vllm_config: Any) -> bool:
+    """Return whether vLLM identifies multimodal items by their contents: with both caches off, it numbers them."""
+    media = vllm_config.model_config.multimodal_config
+    return media is None or media.mm_processor_cache_gb > 0 or vllm_config.cache_config.enable_prefix_caching
+
+
+def _watch_adapters() -> None:
+    """Make `EngineCore.add_lora` report adapters to its connectors: vLLM's interface has no call for it, and the files
+    may have changed by the first request."""
+    from vllm.v1.engine.core import EngineCore
+
+    add = EngineCore.add_lora
+    if hasattr(add, _WATCHED):
+        return
+
+    @wraps(add)
+    def add_lora(core: Any, lora_request: Any) -> bool:
+        connector = core.scheduler.get_kv_connector()
+        before = files_of(lora_request.lora_path)
+        added: bool = add(core, lora_request)
+        for each in getattr(connector, "_connectors", [connector]):
+            if isinstance(each, LarderConnector):
+                each.adapter_loaded(lora_request, before)
+        return added
+
+    setattr(add_lora, _WATCHED, True)
+    EngineCore.add_lora = add_lora

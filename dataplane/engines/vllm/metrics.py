@@ -27,13 +27,17 @@ COUNTERS = {
     "saved_bytes": "Bytes stored in Larder.",
     "save_seconds": "Time that saves took on the connector's own thread.",
     "dropped_saves": "Saves that were dropped because they would have exceeded larder.pending_save_bytes.",
-    "unkeyed_requests": "Requests that were neither loaded nor saved because their cache_salt is not a tenant name.",
     "unknown_weights": "Workers that do without Larder because the weights that they have loaded cannot be identified.",
     "ignored_hints": "Options larder.* of requests that were ignored: unknown or wrong, or the node takes no hints.",
     "errors": "Errors that the connector caught and logged; the engine continued.",
 }
-"""Help text of each counter, by name. `refused_blocks:<code>` is one metric with the label `reason`."""
-REFUSED = "refused_blocks"
+"""Help text of each counter, by name."""
+BY_REASON = {
+    "refused_blocks": "Blocks that Larder refused to store, by `reason`: an error code.",
+    "unkeyed_requests": "Requests that were neither loaded nor saved, by `reason`: `salt` (not a tenant name), "
+    "`adapter` (what vLLM loaded is not known), `media` (identified by a name), `pooling` (extra options).",
+}
+"""Help text of each counter with the label `reason`, which is `<name>:<reason>` in counts."""
 
 
 class LarderStats(KVConnectorStats):  # type: ignore[misc]
@@ -69,11 +73,10 @@ class LarderPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
             name: self._counter_cls(name=f"vllm:larder_{name}", documentation=text, labelnames=labelnames)
             for name, text in COUNTERS.items()
         }
-        self._refused = self._counter_cls(
-            name=f"vllm:larder_{REFUSED}",
-            documentation="Blocks that Larder refused to store, by reason.",
-            labelnames=[*labelnames, "reason"],
-        )
+        self._by_reason = {
+            name: self._counter_cls(name=f"vllm:larder_{name}", documentation=text, labelnames=[*labelnames, "reason"])
+            for name, text in BY_REASON.items()
+        }
         for values in per_engine_labelvalues.values():
             for counter in self._counters.values():
                 counter.labels(*values)
@@ -82,7 +85,7 @@ class LarderPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
         values = self.per_engine_labelvalues[engine_idx]
         for name, value in transfer_stats_data.items():
             kind, _, reason = name.partition(":")
-            if kind == REFUSED:
-                self._refused.labels(*values, reason).inc(value)
+            if kind in self._by_reason:
+                self._by_reason[kind].labels(*values, reason).inc(value)
             elif kind in self._counters:
                 self._counters[kind].labels(*values).inc(value)

@@ -17,14 +17,15 @@ from typing import Any
 from dataplane.client.attaching import attach
 from dataplane.client.client import Client
 from dataplane.client.leases import Lease
+from dataplane.engines.guards import ErrorLog
 from dataplane.engines.traces import continued, traceparent_of
+from dataplane.engines.vllm.adapters import AdapterFiles, Adapters
 from dataplane.engines.vllm.hints import RequestOptions, read_options
 from dataplane.engines.vllm.messages import GroupLayout, Load, Save, StepPlan, StepReport
 from dataplane.engines.vllm.rates import BreakEven
-from dataplane.engines.vllm.request_keys import RequestKeys
+from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed, media_digest
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.tier_waits import TierWaits
-from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 
 FAILED_S = 5.0
@@ -35,6 +36,8 @@ MAINTENANCE_S = 0.25
 MAX_STEPS = 64
 """Largest number of steps under way in an engine. Older steps were never reported, and are forgotten."""
 
+ADAPTER_WAIT_S = 5.0
+"""Longest time that a request waits until the files of its adapter are read. After it, nothing is loaded for it."""
 DRAIN_S = 10.0
 """A pause of the engine waits for copies that are under way as long as one ends in this time."""
 
@@ -43,13 +46,16 @@ BlockIds = Callable[[str], "Sequence[Sequence[int]] | None"]
 _log = logging.getLogger("larder.vllm")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Tracked:
     """State of one request."""
 
     request: Any
-    keys: RequestKeys | None
-    """None if the request is neither loaded nor saved."""
+    began: float
+    keys: RequestKeys | None = None
+    """None until it is known what the request's KV is computed from."""
+    keyed: bool = True
+    """False if the request is neither loaded nor saved."""
     loads: bool
     saves: bool
     options: RequestOptions
@@ -83,9 +89,11 @@ class SchedulerSide:
         block_tokens: int,
         loads: bool = True,
         saves: bool = True,
+        hashes_media: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. Raise ValueError."""
+        """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. `hashes_media`: as in
+        `RequestKeys`. Raise ValueError."""
         if settings.chunk_tokens % block_tokens:
             raise ValueError(
                 f"kv_connector_extra_config.larder.chunk_tokens: expected a multiple of the block size {block_tokens},"
@@ -99,7 +107,10 @@ class SchedulerSide:
         self._block_tokens = block_tokens
         self._loads = loads
         self._saves = saves
+        self._hashes_media = hashes_media
         self._clock = clock
+        self._adapters = Adapters()
+        self._errors = ErrorLog(_log, clock)
         self._client: Client | None = None
         self._closed = threading.Event()
         self._page_tokens: list[int] = []
@@ -152,8 +163,12 @@ class SchedulerSide:
         request waits for blocks from tiers; ask again."""
         tracked = self._track(request)
         tracked.local_tokens = local_tokens
-        if self._client is None or tracked.keys is None or not tracked.loads:
+        keyed = self._find_keys(tracked)
+        if self._client is None or keyed is False or not tracked.loads:
             return 0
+        if keyed is None or tracked.keys is None:
+            waits = not tracked.answered and self._clock() - tracked.began < ADAPTER_WAIT_S
+            return None if waits else 0
         if self._tier_waits.looked_up_lately(request.request_id):
             return None
         started = time.perf_counter()
@@ -227,17 +242,11 @@ class SchedulerSide:
             _log.warning("request %s: ignored: %s", request.request_id, "; ".join(options.ignored)[:1024])
         elif (options.ttl_s or options.pin_s) and self._client is not None and not self._client.hint_max_s:
             self._count("ignored_hints", bool(options.ttl_s) + bool(options.pin_s))
-        keys: RequestKeys | None = None
-        try:
-            # The tokens of a resumable request may change, not only grow.
-            if not getattr(request, "resumable", False):
-                keys = RequestKeys(request, self._settings.chunk_tokens, self._namespace)
-        except ProtocolError as error:
-            self._count("unkeyed_requests", 1)
-            _log.warning("request %s is neither loaded nor saved: %s", request.request_id, error.message)
         tracked = _Tracked(
-            request,
-            keys,
+            request=request,
+            began=self._clock(),
+            # The tokens of a resumable request may change, not only grow.
+            keyed=not getattr(request, "resumable", False),
             loads=self._loads and not options.skip_load,
             saves=self._saves and not options.skip_save,
             options=options,
@@ -245,6 +254,39 @@ class SchedulerSide:
         )
         self._tracked[request.request_id] = tracked
         return tracked
+
+    def _find_keys(self, tracked: _Tracked) -> bool | None:
+        """Return whether a request has keys, and begin them. None: the files of its adapter are being read."""
+        request, lora = tracked.request, tracked.request.lora_request
+        if not tracked.keyed or (lora is None and tracked.keys is not None):
+            return tracked.keyed
+        try:
+            adapter: str | None = ""
+            if lora is not None:
+                adapter = self._adapters.identity(
+                    lora,
+                    own_blocks=tracked.local_tokens > 0,
+                    own_media=any(media_digest(request, each) != each.identifier for each in request.mm_features or ()),
+                )
+            if adapter is None:
+                return None
+            if tracked.keys is None:
+                tracked.keys = RequestKeys(
+                    request, self._settings.chunk_tokens,
+                    adapter=adapter, namespace=self._namespace, hashes_media=self._hashes_media,
+                )  # fmt: skip
+            elif tracked.keys.adapter != adapter:
+                raise Unkeyed("adapter", f"adapter {lora.lora_name!r:.80} was loaded again while the request ran")
+        except Unkeyed as error:
+            tracked.keyed, tracked.keys = False, None
+            self._count(f"unkeyed_requests:{error.reason}", 1)
+            if self._errors.due(error.reason):
+                _log.warning("request %.80r is neither loaded nor saved: %s", request.request_id, error)
+        return tracked.keyed
+
+    def adapter_loaded(self, lora: Any, before: AdapterFiles | None) -> None:
+        """Note that vLLM added an adapter. `before`: its files before that."""
+        self._adapters.loaded(lora, before)
 
     # ---- loading
 
@@ -309,9 +351,9 @@ class SchedulerSide:
     def _plan_save(self, plan: StepPlan, tracked: _Tracked, count: int, blocks_of: BlockIds) -> None:
         """Plan to save the chunks of a request that this step completes."""
         request = tracked.request
-        if not tracked.saves or tracked.keys is None or not self._workers:
+        if not tracked.saves or not self._workers:
             return
-        if tracked.pin_chunks:
+        if tracked.pin_chunks and tracked.keys is not None:
             cached, tracked.pin_chunks = tracked.keys.keys[: tracked.pin_chunks], 0
             for first in range(0, len(cached), MAX_KEYS_PER_REQUEST):
                 self._add_save(plan, tracked, cached[first : first + MAX_KEYS_PER_REQUEST], ())
@@ -319,7 +361,7 @@ class SchedulerSide:
         known = request.num_tokens if self._settings.save_decode else request.num_prompt_tokens
         # Draft tokens are computed too but may be rejected, so only accepted tokens count.
         chunks = min(request.num_computed_tokens + count, known, request.num_tokens) // step
-        if chunks <= tracked.saved_chunks:
+        if chunks <= tracked.saved_chunks or not self._find_keys(tracked) or tracked.keys is None:
             return
         blocks = blocks_of(request.request_id)
         if blocks is None:
@@ -433,7 +475,7 @@ class SchedulerSide:
         self._namespace = f"reset-{os.urandom(16).hex()}"
         self._resets += 1
         for tracked in self._tracked.values():
-            tracked.keys, tracked.saves = None, False
+            tracked.keys, tracked.keyed = None, False
         self._tier_waits.clear(self._client)
         self._plan.dropped_loads += self._receiving
         return True
@@ -450,5 +492,6 @@ class SchedulerSide:
         """Release all leases and disconnect."""
         self._closed.set()
         self._leases.clear()
+        self._adapters.close()
         if self._client is not None:
             self._client.close()

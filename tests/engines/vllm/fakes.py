@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,8 @@ class Request:
     lora_request: Any = None
     mm_features: list[Any] = field(default_factory=list)
     prompt_embeds: Any = None
+    prompt_is_token_ids: list[bool] | None = None
+    pooling_params: Any = None
     kv_transfer_params: Any = None
     kv_hints: Any = None
     resumable: bool = False
@@ -45,9 +48,10 @@ class Request:
         return len(self.all_token_ids)
 
 
-def image(identifier: str, offset: int, length: int) -> Any:
-    """Return a multimodal item at a position of the prompt."""
-    return SimpleNamespace(identifier=identifier, mm_position=SimpleNamespace(offset=offset, length=length))
+def image(contents: str, offset: int, length: int, **fields: Any) -> Any:
+    """Return a multimodal item at a position of the prompt, which vLLM identifies by a digest of its contents."""
+    found = {"identifier": sha256(contents.encode()).hexdigest(), "modality": "image", **fields}
+    return SimpleNamespace(mm_position=SimpleNamespace(offset=offset, length=length), **found)
 
 
 @dataclass

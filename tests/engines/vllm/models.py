@@ -56,6 +56,6 @@ def write_adapter(folder: Path, seed: int) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "adapter_model.safetensors").write_bytes(pack("<Q", len(described)) + described + content)
     (folder / "adapter_config.json").write_text(
-        json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]})
+        json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 160, "target_modules": ["q_proj", "v_proj"]})
     )
     return folder

@@ -58,6 +58,21 @@ METHODS = [
 NEWER = {"supports_sleep_mode", "unregister_kv_caches", "restore_kv_caches"}
 """Methods new in vLLM 0.33. The connector defines them."""
 
+FIELDS = {
+    "LoRARequest": ["lora_name", "lora_int_id", "lora_path", "base_model_name", "load_inplace", "is_3d_lora_weight"],
+    "PoolingParams": [
+        "use_activation", "dimensions", "step_tag_id", "returned_token_ids", "task", "requires_token_ids",
+        "skip_reading_prefix_cache", "late_interaction_params", "extra_kwargs", "output_kind",
+    ],
+    "Request": [
+        "request_id", "prompt_token_ids", "sampling_params", "pooling_params", "client_index", "arrival_time",
+        "prompt_embeds", "prompt_is_token_ids", "mm_features", "lora_request", "cache_salt", "priority",
+        "trace_headers", "block_hasher", "resumable", "session_id", "reasoning_ended", "reasoning_parser_kwargs",
+        "abort_immediately", "kv_hints",
+    ],
+}  # fmt: skip
+"""What vLLM 0.32 computes a request from. Keys have each of these that changes KV."""
+
 
 def test_every_method_of_the_interface_is_known_and_errors_have_default_results() -> None:
     script = REPOSITORY / "tests" / "engines" / "vllm" / "scripts" / "interface.py"
@@ -72,6 +87,15 @@ def test_every_method_of_the_interface_is_known_and_errors_have_default_results(
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found["methods"]) - NEWER == set(METHODS), "decide whether the connector must define the new method"
+    assert found["fields"] == FIELDS, "decide whether the new field changes KV"
+    for name, options, cached, cat, again, dog in found["images"]:
+        assert cat == again
+        if name and options and cached:  # vLLM hashes the name with the options, which cannot be told from contents
+            assert cat == dog != ""
+        elif cached and not name:
+            assert cat != dog
+        else:
+            assert cat == dog == ""
     assert found["policy"] == "recompute"
     assert found["slept"] == [[["r"], ["r"]], [[], []]], "results of the sleep are returned once, after the sleep"
     answers = found["answers"]

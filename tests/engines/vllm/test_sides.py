@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +19,13 @@ from dataplane.client.reservations import Reservation
 from dataplane.devices.runtime import DeviceError
 from dataplane.engines.vllm.copies import CpuCopies
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
-from dataplane.engines.vllm.scheduler import FAILED_S, SchedulerSide
+from dataplane.engines.vllm.scheduler import ADAPTER_WAIT_S, FAILED_S, SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import Results, WorkerSide
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
 from tests.engines.vllm.fakes import Request, cache
+from tests.engines.vllm.models import write_adapter
 from tests.engines.vllm.sides import Step
 
 TOKENS = list(range(1000, 1200))
@@ -356,6 +358,9 @@ def test_only_known_tokens_of_whole_chunks_are_saved(make_engine: Callable[..., 
     assert sum(len(each.keys) // 32 for each in plan.saves) == 1
 
 
+BLOCKS = list(range(1, 14))
+
+
 def test_a_request_that_is_looked_up_again_counts_once(make_engine: Callable[..., Step], plane: Plane) -> None:
     engine = make_engine()
     engine.compute(Request("a", TOKENS, "acme"), list(range(1, 14)), seed=5)
@@ -365,6 +370,49 @@ def test_a_request_that_is_looked_up_again_counts_once(make_engine: Callable[...
     assert engine.scheduler.take_counts()["lookups"] == 2
     stats = plane.wait_stats(lambda stats: stats.totals.hit_blocks >= 3, "hits are counted")
     assert (stats.totals.requested_blocks, stats.totals.hit_blocks) == (6, 3)
+
+
+def test_a_request_waits_until_the_files_of_its_adapter_are_read(
+    make_engine: Callable[..., Step], tmp_path: Path, clock: Clock
+) -> None:
+    adapter = SimpleNamespace(
+        lora_name="a", lora_path=str(write_adapter(tmp_path / "a", 1)), lora_int_id=1, load_inplace=False,
+        is_3d_lora_weight=False,
+    )  # fmt: skip
+    engine = make_engine()
+    request = Request("a", TOKENS, lora_request=adapter)
+    assert engine.scheduler.matched_tokens(request, 0) is None
+    wait_for(lambda: engine.scheduler.matched_tokens(request, 0) == 0, "the files are read")
+    engine.compute(request, BLOCKS, seed=1)
+    assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == 0
+    assert engine.load(Request("c", TOKENS, lora_request=adapter), BLOCKS)[0] == CHUNKED
+    running = Request("d", TOKENS[::-1], lora_request=adapter)
+    assert engine.scheduler.matched_tokens(running, 0) == 0
+    write_adapter(tmp_path / "a", 2)
+    wait_for(lambda: engine.scheduler.matched_tokens(Request("e", TOKENS, lora_request=adapter), 0) == 0, "it is seen")
+    assert not engine.scheduler.plan({"d": 200}, lambda name: [BLOCKS]).saves
+    assert engine.scheduler.take_counts()["unkeyed_requests:adapter"] == 2
+
+
+def test_a_request_waits_for_its_adapter_for_a_bounded_time(
+    make_engine: Callable[..., Step], tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr("dataplane.engines.vllm.adapters.digest_of", lambda files: release.wait(60) and "digest")
+    adapter = SimpleNamespace(
+        lora_name="a", lora_path=str(write_adapter(tmp_path / "a", 1)), lora_int_id=1, load_inplace=False,
+        is_3d_lora_weight=False,
+    )  # fmt: skip
+    engine = make_engine()
+    request = Request("a", TOKENS, lora_request=adapter)
+    assert engine.scheduler.matched_tokens(request, 0) is None
+    clock.now += ADAPTER_WAIT_S
+    assert engine.scheduler.matched_tokens(request, 0) == 0
+    plan = engine.scheduler.plan({"a": 200}, lambda name: [BLOCKS])
+    assert not plan.saves
+    release.set()
+    request.num_computed_tokens = 200
+    wait_for(lambda: engine.scheduler.plan({"a": 0}, lambda name: [BLOCKS]).saves, "its chunks are saved later")
 
 
 def test_hints_salts_and_resets(make_engine: Callable[..., Step]) -> None:
@@ -378,7 +426,7 @@ def test_hints_salts_and_resets(make_engine: Callable[..., Step]) -> None:
         assert known == (0 if isinstance(params, dict) else CHUNKED)
     assert engine.scheduler.matched_tokens(Request("f", TOKENS, "a/b"), 0) == 0
     assert engine.scheduler.matched_tokens(Request("g", TOKENS, resumable=True), 0) == 0
-    assert engine.scheduler.take_counts()["unkeyed_requests"] == 1
+    assert engine.scheduler.take_counts()["unkeyed_requests:salt"] == 1
     assert engine.scheduler.reset()
     assert engine.scheduler.matched_tokens(Request("h", TOKENS), 0) == 0
     assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == 0

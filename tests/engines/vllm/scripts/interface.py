@@ -1,12 +1,23 @@
-"""Print as JSON the methods of vLLM's base class, and the results of Larder's connector if both of its sides fail."""
+"""Print as JSON the methods of vLLM's base class, the fields of its requests, the results of Larder's connector if both
+of its sides fail, and the keys of requests with images."""
 
+import inspect
 import json
 from types import SimpleNamespace
 from typing import Any
 
+from vllm.config.multimodal import MultiModalConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+from vllm.multimodal.processing.inputs import ProcessorInputs
+from vllm.pooling_params import PoolingParams
+from vllm.renderers.base import BaseRenderer
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
 
-from dataplane.engines.vllm.connector import LarderConnector, LarderHandshake, LarderMetadata
+from dataplane.engines.vllm.connector import LarderConnector, LarderHandshake, LarderMetadata, _hashes_media
+from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed
 from dataplane.engines.vllm.worker import Results
 
 spec = SimpleNamespace(block_size=16)
@@ -19,6 +30,7 @@ config = SimpleNamespace(
         is_kv_producer=True,
     ),
     cache_config=SimpleNamespace(block_size=16),
+    model_config=SimpleNamespace(multimodal_config=None),
     parallel_config=SimpleNamespace(rank=0),
 )
 caches = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=["a"])])
@@ -94,11 +106,58 @@ slept = []
 for _ in range(2):
     results = asleep.get_transfer_results(set())
     slept.append([sorted(results.finished_recving), sorted(results.failed_recving)])
+
+
+class Items(dict[str, Any]):
+    """Images as vLLM's processor passes them on."""
+
+    def get_all_counts(self) -> dict[str, int]:
+        return {name: len(each) for name, each in self.items()}
+
+
+class Images(list[bytes]):
+    def get_all_items_for_hash(self) -> list[bytes]:
+        return self
+
+
+def key_of_image(content: bytes, name: str | None, options: dict[str, int], cached: bool) -> str:
+    """Return the key of a prompt with an image that vLLM's renderer and processor identify in a new process; empty if
+    the prompt has none. `name`: as in `multi_modal_uuids`. `cached`: whether vLLM has a cache of prefixes."""
+    media = MultiModalConfig(mm_processor_cache_gb=0)
+    engine = SimpleNamespace(
+        model_config=SimpleNamespace(multimodal_config=media),
+        cache_config=SimpleNamespace(enable_prefix_caching=cached),
+    )
+    renderer: Any = SimpleNamespace(config=engine, model_config=engine.model_config, _validate_mm_uuids=lambda *_: None)
+    items: Any = Items(image=Images([content]))
+    names = BaseRenderer._process_mm_uuids(renderer, {}, items, {"image": [name]} if name else {}, "renderer0-mm-1")
+    inputs = ProcessorInputs([], items, names, options)
+    ((identifier,),) = inputs.get_mm_hashes("model", "blake3").values()
+    feature = MultiModalFeatureSpec(None, "image", identifier, PlaceholderRange(offset=4, length=8))
+    params = SamplingParams(max_tokens=1)
+    request = Request("r", [7] * 16, params, None, mm_features=[feature])
+    try:
+        return RequestKeys(request, 16, hashes_media=_hashes_media(engine)).extend(request, 16)[0].hex()
+    except Unkeyed as error:
+        return "" if error.reason == "media" else f"{error!r}"
+
+
+IMAGES = [
+    (name, options, cached) for name in (None, "cat") for options in ({}, {"crop": 1}) for cached in (True, False)
+]
 print(
     json.dumps(
         {
             "methods": sorted(name for name in vars(KVConnectorBase_V1) if not name.startswith("_")),
             "answers": found,
+            "images": [
+                [*case, *(key_of_image(content, *case) for content in (b"cat", b"cat", b"dog"))] for case in IMAGES
+            ],
+            "fields": {
+                "LoRARequest": [*LoRARequest.__struct_fields__],
+                "PoolingParams": [*PoolingParams.__struct_fields__],
+                "Request": [*inspect.signature(Request).parameters],
+            },
             "slept": slept,
             "policy": config.kv_transfer_config.kv_load_failure_policy,
         }

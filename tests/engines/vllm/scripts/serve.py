@@ -1,7 +1,10 @@
 """An in-process vLLM on CPU, driven line by line: a JSON request on the standard input, a JSON answer on the standard
 output. The argument is a JSON object with `model`, `connector` (extra config, or null for none) and `options` of `LLM`.
 
-    {"do": "generate", "prompts": [{"tokens": [...], "salt": "", "new": 8, "params": {...}, "lora": "..."}]}
+    {"do": "generate", "prompts": [{"tokens": [...], "salt": "", "new": 8, "params": {...}, "lora": "...",
+                                    "logprobs": 1}]}   `lora`: a path, or the arguments of a LoRARequest
+    {"do": "add_lora", "lora": {...}}   load an adapter, as `/v1/load_lora_adapter` does
+    {"do": "counters"}   the connector's metrics
     {"do": "abort", "tokens": [...], "salt": "", "steps": 1}   add a request, step, abort it, run until idle
     {"do": "hint", "tokens": [...], "action": "larder.pin", "payload": {...}}   run a request with `kv_hints`
     {"do": "forget", "all": false}   reset the local prefix cache; with `all`, also the connector's
@@ -12,6 +15,7 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.update(
@@ -37,10 +41,11 @@ def generate(request):
             ignore_eos=True,
             max_tokens=each.get("new", 8),
             extra_args={"kv_transfer_params": each["params"]} if each.get("params") else None,
+            prompt_logprobs=each.get("logprobs"),
         )
         for each in request["prompts"]
     ]
-    loras = [LoRARequest("adapter", 1, each["lora"]) if each.get("lora") else None for each in request["prompts"]]
+    loras = [adapter(each["lora"]) if each.get("lora") else None for each in request["prompts"]]
     began = time.perf_counter()
     outputs = llm.generate(prompts, params, use_tqdm=False, lora_request=loras if any(loras) else None)
     return {
@@ -55,6 +60,20 @@ def generate(request):
             for each in outputs
         ],
     }
+
+
+def adapter(given: Any) -> LoRARequest:
+    return LoRARequest(*("adapter", 1, given) if isinstance(given, str) else given)
+
+
+def add_lora(request):
+    return {"added": engine.add_lora(adapter(request["lora"]))}
+
+
+def counters(request):
+    idle()
+    found = {each.name: getattr(each, "value", 0) for each in llm.get_metrics()}
+    return {name.removeprefix("vllm:larder_"): value for name, value in found.items() if "larder" in name}
 
 
 def abort(request):
