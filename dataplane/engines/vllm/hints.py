@@ -45,7 +45,7 @@ def read_options(request: Any) -> RequestOptions:
             switches[name] = bool(value)
         elif name not in seconds:
             known = ", ".join(PREFIX + each for each in (*_SWITCHES, *_DURATIONS))
-            ignored.append(f"{PREFIX}{name[:64]}: unknown; expected one of {known}")
+            ignored.append(f"{PREFIX + name!r:.80}: unknown; expected one of {known}")
         elif (duration := _duration(value)) is None:
             ignored.append(
                 f"{PREFIX}{name}: expected seconds, above 0 and at most {MAX_HINT_S:.0f}, got {_shown(value)}"

@@ -239,7 +239,7 @@ class SchedulerSide:
         options = read_options(request)
         if options.ignored:
             self._count("ignored_hints", len(options.ignored))
-            _log.warning("request %s: ignored: %s", request.request_id, "; ".join(options.ignored)[:1024])
+            _log.warning("request %.80r: ignored: %s", request.request_id, "; ".join(options.ignored)[:1024])
         elif (options.ttl_s or options.pin_s) and self._client is not None and not self._client.hint_max_s:
             self._count("ignored_hints", bool(options.ttl_s) + bool(options.pin_s))
         tracked = _Tracked(
@@ -344,7 +344,7 @@ class SchedulerSide:
                 self._plan_save(plan, tracked, count, blocks_of)
             except Exception:  # noqa: BLE001  the loads of the step must reach the workers
                 tracked.saves = False
-                _log.exception("request %s is not saved", name)
+                _log.exception("request %.80r is not saved", name)
         self._steps.append((self._clock(), sum(scheduled.values())))
         return plan
 

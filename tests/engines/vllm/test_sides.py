@@ -24,7 +24,7 @@ from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import Results, WorkerSide
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import Request, cache
+from tests.engines.vllm.fakes import Request, cache, image
 from tests.engines.vllm.models import write_adapter
 from tests.engines.vllm.sides import Step
 
@@ -370,6 +370,32 @@ def test_a_request_that_is_looked_up_again_counts_once(make_engine: Callable[...
     assert engine.scheduler.take_counts()["lookups"] == 2
     stats = plane.wait_stats(lambda stats: stats.totals.hit_blocks >= 3, "hits are counted")
     assert (stats.totals.requested_blocks, stats.totals.hit_blocks) == (6, 3)
+
+
+HOSTILE = "\n\r\x1b[31m\x9b\u2028forged"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kv_transfer_params": {f"larder.{HOSTILE}": 1}},
+        {"kv_transfer_params": {"larder.ttl": HOSTILE}},
+        {"kv_hints": SimpleNamespace(actions=[SimpleNamespace(action_type=f"larder.{HOSTILE}", payload=HOSTILE)])},
+        {"cache_salt": HOSTILE},
+        {"mm_features": [image("cat", 1, 9, identifier=HOSTILE, modality="image")]},
+        {"lora_request": SimpleNamespace(lora_name=HOSTILE, lora_path=HOSTILE, lora_int_id=1, load_inplace=False)},
+    ],
+    ids=["name", "value", "action", "salt", "media", "adapter"],
+)
+def test_no_text_of_a_request_forges_lines_of_the_log(
+    make_engine: Callable[..., Step], fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine()
+    for each in (fields, {name: each for name, each in fields.items() if name != "cache_salt"}):
+        engine.scheduler.matched_tokens(Request(HOSTILE + str(len(each)), TOKENS, **each), 0)
+    lines = [record.getMessage() for record in caplog.records if record.name == "larder.vllm"]
+    assert lines
+    assert all(line.isprintable() and len(line) < 1400 for line in lines)
 
 
 def test_a_request_waits_until_the_files_of_its_adapter_are_read(
