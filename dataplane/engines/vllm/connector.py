@@ -376,8 +376,8 @@ def _watch_adapters() -> None:
     may have changed by the first request."""
     from vllm.v1.engine.core import EngineCore
 
-    add = EngineCore.add_lora
-    if hasattr(add, _WATCHED):
+    add = getattr(EngineCore, "add_lora", None)
+    if add is None or hasattr(add, _WATCHED):
         return
 
     @wraps(add)
