@@ -56,6 +56,8 @@ class Vllm:
     rank: int = 0
     world_size: int = 1
     heads: int = 2
+    adapter: str = ""
+    """Identity of an adapter's files; `test_request_keys.py` varies these."""
     namespace: str = ""
 
     def block(self) -> Block:
@@ -77,9 +79,8 @@ class Vllm:
         identity = identity_of(config, self.named)
         (copies,) = copies_of(config, caches, tensors, rank=self.rank, identity=identity, chunk_tokens=CHUNK_TOKENS)
         request = Request(**{"request_id": "r", "all_token_ids": list(range(200)), **self.request})
-        return copies.layout.space.identity(), RequestKeys(request, CHUNK_TOKENS, self.namespace).extend(request, 200)[
-            -1
-        ]
+        keys = RequestKeys(request, CHUNK_TOKENS, adapter=self.adapter, namespace=self.namespace).extend(request, 200)
+        return copies.layout.space.identity(), keys[-1]
 
 
 @dataclass
@@ -229,7 +230,7 @@ VLLM_OTHER: dict[str, Change] = {
     "reset": become(namespace="reset-1"),
     "tenant": put("request", cache_salt="acme"),
     "a token": put("request", all_token_ids=[1, *range(1, 200)]),
-    "adapter": put("request", lora_request=SimpleNamespace(lora_name="a", lora_path="/a")),
+    "adapter": become(adapter="a"),
     "image": put("request", mm_features=[image("f" * 64, 10, 5)]),
     "embeddings": put("request", prompt_embeds=torch.ones(200, 4)),
 }
