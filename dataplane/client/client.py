@@ -121,6 +121,14 @@ class Client:
             attachment.count(LOOKUP, started)
         return TierHits(hits, coming, estimate_s, unknown)
 
+    def count_lookup(self, requested: int, hits: int, *, tenant: str = "") -> None:
+        """Count a look-up of `requested` blocks in the tenant's hit ratio, which was made with `counted` False because
+        it was not known yet whether its `hits` would be used."""
+        with self._lock:
+            attachment = self._attached()
+            if attachment is not None:
+                attachment.note_lookup(_fingerprint(tenant), requested, hits)
+
     def prefetch(self, keys: Keys, *, wait_s: float = 5.0) -> bool:
         """Ask for the blocks of a chain that tiers hold and memory does not, in every space of this client, and return
         without waiting. A later look-up finds the blocks that were loaded. Loads that have not begun after `wait_s`

@@ -7,15 +7,16 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 COUNTERS = {
-    "lookups": "Requests that were looked up in Larder.",
+    "lookups": "Requests that were looked up in Larder and then scheduled. Requests that read no cache, such as those "
+    "with prompt_logprobs, do not count.",
     "lookup_tokens": "Tokens of the requests looked up, without those in the engine's own cache.",
-    "hit_tokens": "Tokens of lookup_tokens that were found in Larder.",
+    "hit_tokens": "Tokens of lookup_tokens that were found in Larder and are loaded.",
     "lookup_seconds": "Time spent on look-ups, including the hashing of tokens.",
-    "recomputed_tokens": "Tokens of hit_tokens that were not loaded because computing them was expected to be faster.",
+    "recomputed_tokens": "Tokens that were found and are not loaded, as a rule because computing them is faster.",
     "tier_waits": "Requests that waited until blocks were loaded from tiers behind memory.",
     "tier_waits_given_up": "Waits of tier_waits that ended before all blocks were in memory.",
     "tier_wait_seconds": "Time that requests waited for tiers.",
-    "tier_tokens": "Tokens of hit_tokens that were loaded from tiers during waits.",
+    "tier_tokens": "Tokens that were loaded from tiers into memory during waits.",
     "loaded_tokens": "Tokens loaded from Larder.",
     "loaded_bytes": "Bytes copied from Larder into the engine's blocks.",
     "load_seconds": "Time that loads took on the connector's own thread.",

@@ -46,6 +46,19 @@ BlockIds = Callable[[str], "Sequence[Sequence[int]] | None"]
 _log = logging.getLogger("larder.vllm")
 
 
+@dataclass(frozen=True, slots=True)
+class _LookUp:
+    """Result of a request's last look-up."""
+
+    chunks: int
+    hits: int
+    """Leading chunks that are in memory."""
+    hit_end: int
+    """Number of leading tokens in these chunks that the request can use."""
+    loadable: int
+    """Number of these tokens that the engine's own cache lacks."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Tracked:
     """State of one request."""
@@ -63,6 +76,9 @@ class _Tracked:
     looked_up: bool = False
     answered: bool = False
     """Whether a look-up had a result other than to wait. After that, the request never waits."""
+    lookup: _LookUp | None = None
+    counted: bool = False
+    """Whether the request is in the counts of look-ups and hits."""
     local_tokens: int = 0
     """Tokens in the engine's own cache at the last look-up."""
     loading: list[bytes] = field(default_factory=list)
@@ -189,16 +205,15 @@ class SchedulerSide:
                 self._without_failed(keys),
                 loadable,
                 tenant=tracked.keys.tenant,
-                counted=not tracked.looked_up,
                 # vLLM ignores the answer for a request that skips reading, even if the answer is to wait.
                 may_wait=not tracked.answered and not getattr(request, "skip_reading_prefix_cache", False),
             )
             span.set({"larder.chunks": len(keys), "larder.hits": hits or 0, "larder.waits": hits is None})
-        if not tracked.looked_up:
-            tracked.looked_up = True
-            self._count("lookups", 1)
-            self._count("lookup_tokens", max(0, request.num_tokens - local_tokens))
-        found = None if hits is None else self._answer(tracked, hits, loadable(hits))
+        tracked.looked_up = True
+        found = None
+        if hits is not None:
+            found = self._answer(tracked, hits, loadable(hits))
+            tracked.lookup = _LookUp(len(keys), hits, min(hits * self._settings.chunk_tokens, most), loadable(hits))
         self._count("lookup_seconds", time.perf_counter() - started)
         return found
 
@@ -206,15 +221,27 @@ class SchedulerSide:
         """Return how many of the `found` tokens in `hits` chunks to load: all or none."""
         first, tracked.answered = not tracked.answered, True
         tracked.saved_chunks = max(tracked.saved_chunks, hits)
-        if first:
-            self._count("hit_tokens", found)
-            if tracked.options.pin_s:
-                tracked.pin_chunks = hits
-        if not found or self._break_even.worth_loading(found, self._clock()):
-            return found
-        if first:
-            self._count("recomputed_tokens", found)
-        return 0
+        if first and tracked.options.pin_s:
+            tracked.pin_chunks = hits
+        return found if found and self._break_even.worth_loading(found, self._clock()) else 0
+
+    def _count_lookup(self, tracked: _Tracked, loaded: int) -> None:
+        """Count the look-up of a request that vLLM schedules for the first time, with the tokens that are loaded. What
+        vLLM does not use is no hit."""
+        found, tracked.lookup = tracked.lookup, None
+        if tracked.counted or found is None or tracked.keys is None or self._client is None:
+            return
+        if getattr(tracked.request, "skip_reading_prefix_cache", False):
+            return
+        tracked.counted = True
+        self._count("lookups", 1)
+        self._count("lookup_tokens", max(0, tracked.request.num_tokens - tracked.local_tokens))
+        self._count("hit_tokens", loaded)
+        if found.loadable > loaded:
+            self._count("recomputed_tokens", found.loadable - loaded)
+        end = tracked.local_tokens + loaded
+        hits = found.hits if end >= found.hit_end else end // self._settings.chunk_tokens
+        self._client.count_lookup(found.chunks, hits, tenant=tracked.keys.tenant)
 
     def _chunks(self, tokens: int) -> int:
         """Return the number of chunks that contain the first `tokens` tokens."""
@@ -291,10 +318,11 @@ class SchedulerSide:
     # ---- loading
 
     def allocated(self, request: Any, blocks: Sequence[Sequence[int]], tokens: int) -> None:
-        """Plan the load of `tokens` tokens into the blocks of a request. Does nothing for 0 tokens."""
+        """Plan the load of `tokens` tokens, which may be 0, into the blocks of a request that vLLM schedules."""
+        tracked = self._track(request)
+        self._count_lookup(tracked, tokens)
         if not tokens:
             return
-        tracked = self._track(request)
         step = self._settings.chunk_tokens
         first, end = tracked.local_tokens // step, tracked.local_tokens + tokens
         keys = [] if tracked.keys is None else tracked.keys.keys[first : self._chunks(end)]

@@ -64,20 +64,12 @@ class TierWaits:
         return wait is not None and self._clock() < wait.look_at
 
     def look_up(
-        self,
-        client: Client,
-        name: str,
-        keys: Sequence[bytes],
-        tokens: Tokens,
-        *,
-        tenant: str,
-        counted: bool,
-        may_wait: bool,
+        self, client: Client, name: str, keys: Sequence[bytes], tokens: Tokens, *, tenant: str, may_wait: bool
     ) -> int | None:
         """Return how many leading chunks of a request are in memory; None if the request should wait for more."""
         if not may_wait or not self._timeout_s:
-            return client.lookup(keys, tenant=tenant, counted=counted)
-        found = client.lookup_tiers(keys, tenant=tenant, counted=counted)
+            return client.lookup(keys, tenant=tenant, counted=False)
+        found = client.lookup_tiers(keys, tenant=tenant, counted=False)
         now = self._clock()
         wait = self._waits.get(name)
         if wait is None:

@@ -57,6 +57,7 @@ class Step:
         """Compute a whole request, and wait until its saves have ended."""
         self.blocks[request.request_id] = blocks
         self.scheduler.matched_tokens(request, 0)
+        self.scheduler.allocated(request, [blocks], 0)
         for at, each in enumerate(self.caches):
             each.fill(blocks, seed + at)
         self.run({request.request_id: request.num_tokens})

@@ -75,3 +75,18 @@ def test_the_engines_own_cache_of_the_contents_before_is_not_stored(
     engine.forget()
     assert engine.generate([*TOKENS, *prompt(200, 341)], lora=["a", 1, served])["cached"] == CACHED
     engine.close()
+
+
+def test_requests_that_never_load_count_no_hit(make_engine: Callable[..., Engine], pool: Plane) -> None:
+    engine = make_engine(pool.socket, chunk_tokens=CHUNK, min_load_tokens=0, model="logprobs").ready()
+    tokens = prompt(512, 342)
+    engine.generate(tokens)
+    engine.forget()
+    before = engine.do("counters"), pool.describe().totals.hit_blocks
+    for _ in range(3):
+        assert engine.generate(tokens, logprobs=1)["cached"] == 0
+        engine.forget()
+    after = engine.do("counters"), pool.describe().totals.hit_blocks
+    assert after[1] == before[1]
+    assert [after[0][name] - before[0][name] for name in ("lookups", "lookup_tokens", "hit_tokens")] == [0, 0, 0]
+    engine.close()

@@ -361,15 +361,59 @@ def test_only_known_tokens_of_whole_chunks_are_saved(make_engine: Callable[..., 
 BLOCKS = list(range(1, 14))
 
 
-def test_a_request_that_is_looked_up_again_counts_once(make_engine: Callable[..., Step], plane: Plane) -> None:
+@pytest.mark.parametrize(
+    ("fields", "local", "scheduled", "expected"),
+    [
+        pytest.param({}, 0, CHUNKED, (1, 200, CHUNKED, 0, 3, 3), id="loaded"),
+        pytest.param({}, 64, CHUNKED - 64, (1, 136, CHUNKED - 64, 0, 3, 3), id="loaded after the engine's own blocks"),
+        pytest.param({}, CHUNKED, 0, (1, 8, 0, 0, 3, 3), id="in the engine's own cache"),
+        pytest.param({}, 0, None, (0, 0, 0, 0, 0, 0), id="aborted before it is scheduled"),
+        pytest.param({}, 0, 0, (1, 200, 0, CHUNKED, 3, 0), id="vLLM loads nothing"),
+        pytest.param({"skip_reading_prefix_cache": True}, 0, 0, (0, 0, 0, 0, 0, 0), id="prompt_logprobs"),
+        pytest.param({"kv_transfer_params": {"larder.skip_load": True}}, 0, 0, (0, 0, 0, 0, 0, 0), id="skip_load"),
+    ],
+)
+def test_only_what_is_used_counts_as_a_hit(
+    make_engine: Callable[..., Step],
+    plane: Plane,
+    fields: dict[str, Any],
+    local: int,
+    scheduled: int | None,
+    expected: tuple[int, ...],
+) -> None:
     engine = make_engine()
-    engine.compute(Request("a", TOKENS, "acme"), list(range(1, 14)), seed=5)
-    request = Request("b", TOKENS, "acme")
+    engine.compute(Request("a", TOKENS, "acme"), BLOCKS, seed=5)
+    engine.scheduler.take_counts()
+    request = Request("b", TOKENS, "acme", **fields)
     for _ in range(5):
-        assert engine.scheduler.matched_tokens(request, 0) == CHUNKED
-    assert engine.scheduler.take_counts()["lookups"] == 2
-    stats = plane.wait_stats(lambda stats: stats.totals.hit_blocks >= 3, "hits are counted")
-    assert (stats.totals.requested_blocks, stats.totals.hit_blocks) == (6, 3)
+        engine.scheduler.matched_tokens(request, local)
+    if scheduled is not None:
+        engine.scheduler.allocated(request, [BLOCKS], scheduled)
+        engine.scheduler.allocated(request, [BLOCKS], 0)
+    for _ in range(2):  # it is preempted
+        engine.scheduler.matched_tokens(request, 0)
+        if scheduled is not None:
+            engine.scheduler.allocated(request, [BLOCKS], CHUNKED if scheduled else 0)
+    counts = engine.scheduler.take_counts()
+    names = ("lookups", "lookup_tokens", "hit_tokens", "recomputed_tokens")
+    assert tuple(counts.get(name, 0) for name in names) == expected[:4]
+    last = Request("c", [9] * 64, "last")  # the data plane reads counts in order
+    engine.scheduler.matched_tokens(last, 0)
+    engine.scheduler.allocated(last, [BLOCKS], 0)
+    stats = plane.wait_stats(lambda stats: stats.totals.requested_blocks >= 3 + expected[4] + 1, "it is counted")
+    assert (stats.totals.requested_blocks, stats.totals.hit_blocks) == (3 + expected[4] + 1, expected[5])
+
+
+def test_a_prefix_that_is_computed_because_it_is_faster_is_no_hit(
+    make_engine: Callable[..., Step], plane: Plane
+) -> None:
+    engine = make_engine(min_load_tokens=1000)
+    engine.compute(Request("a", TOKENS, "acme"), BLOCKS, seed=5)
+    engine.compute(Request("b", TOKENS, "acme"), BLOCKS, seed=5)
+    counts = engine.scheduler.take_counts()
+    assert (counts["lookups"], counts["hit_tokens"], counts["recomputed_tokens"]) == (2, 0, CHUNKED)
+    stats = plane.wait_stats(lambda stats: stats.totals.requested_blocks >= 6, "look-ups are counted")
+    assert stats.totals.hit_blocks == 0
 
 
 HOSTILE = "\n\r\x1b[31m\x9b\u2028forged"

@@ -135,6 +135,7 @@ def test_an_evicted_chain_is_waited_for_and_loaded(
     assert second.load(request, TARGET)[0] == CHUNKED
     for one, loaded in zip(first.caches[0].read(SOURCE[:12]), second.caches[0].read(TARGET[:12]), strict=True):
         assert all(bool((a == b).all()) for a, b in zip(one, loaded, strict=True))
+    second.scheduler.allocated(other, [SOURCE], CHUNKED)
     counts = second.scheduler.take_counts()
     assert (counts["lookups"], counts["hit_tokens"]) == (2, 2 * CHUNKED)
     assert (counts["tier_waits"], counts["tier_tokens"]) == (2, 2 * CHUNKED)
