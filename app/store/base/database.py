@@ -153,8 +153,9 @@ class Database:
         self._light = self.engine.execution_options(**{_WRITE: True, _LIGHT: True})
         self._single = self.engine.execution_options(**{_SINGLE: True})
         self._direct = DirectReads(self._file, self.engine.dialect) if self._file.path else None
-        # SQLite makes waiting writers sleep and retry, which is unfair. Within a process, writers queue for this lock.
-        self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
+        # Within a process, writers queue for this lock. SQLite makes waiting writers sleep and retry, which is unfair;
+        # in Postgres, a writer that waits for a row holds a connection, and its time limits run.
+        self._turn = asyncio.Lock()
         if self.engine.dialect.name == "postgresql":
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
         else:
@@ -194,7 +195,7 @@ class Database:
         writer = self._light if light else self._writer
         with self._translated("write") as step:
             async with (
-                self._in_turn() as lock_timeout_ms,
+                self._in_turn(light) as lock_timeout_ms,
                 AsyncSession(writer, expire_on_commit=False, info={"origin": self.origin}) as session,
             ):
                 try:
@@ -240,9 +241,11 @@ class Database:
             self.watch.failed(kind, message.rpartition(">: ")[2][:200] or failure.message, began)
 
     @asynccontextmanager
-    async def _in_turn(self) -> AsyncIterator[int]:
-        """Hold the writers' lock. Yield the milliseconds that are left for waiting for other processes."""
-        if self._turn is None:
+    async def _in_turn(self, light: bool) -> AsyncIterator[int]:
+        """Hold the writers' lock, unless light writes can run beside others. Yield the milliseconds that are left for
+        waiting for other processes."""
+        postgres = self.engine.dialect.name == "postgresql"
+        if postgres and light:
             yield BUSY_TIMEOUT_MS
             return
         began = time.monotonic()
@@ -254,7 +257,7 @@ class Database:
         try:
             # Rounded, so that after a short wait the connection's setting stays unchanged.
             waited_ms = int((time.monotonic() - began) * 1000) // _STEP_MS * _STEP_MS
-            yield max(BUSY_TIMEOUT_MS - waited_ms, _STEP_MS)
+            yield BUSY_TIMEOUT_MS if postgres else max(BUSY_TIMEOUT_MS - waited_ms, _STEP_MS)
         finally:
             self._turn.release()
 
