@@ -14,10 +14,10 @@ from litestar.types import Empty
 
 from app.errors import ClientGone, Invalid, Malformed, UnsupportedMediaType
 from app.http.principals import share, until_answered
+from app.schemas.base.fields import MAX_TOKENS
 from app.services.base.body_budget import BodyBudget
 from app.services.base.fields import field_error
 from app.services.base.large_work import LargeWork
-from app.services.records.key_intent import MAX_TOKENS
 from dataplane.base.field_errors import MAX_SHOWN
 from dataplane.base.units import format_size
 

@@ -5,8 +5,8 @@ required roles and authentication schemes, the fields of merge patches, examples
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from litestar import Litestar
@@ -145,6 +145,7 @@ def document(app: Litestar) -> Json:
     made["security"] = _CHANGE_SECURITY
     handlers = _handlers(app)
     made["paths"] = paths = _with_suffixes(made["paths"], handlers)
+    schemas.update(_bodies(handlers.values()))
     for path, item in paths.items():
         for method, operation in item.items():
             handler = handlers[operation["operationId"]]
@@ -182,9 +183,65 @@ def _handlers(app: Litestar) -> Mapping[str, HTTPRouteHandler]:
     }
 
 
+def _bodies(handlers: Iterable[HTTPRouteHandler]) -> Json:
+    """Return the schemas of all bodies, and of what they are made of, as msgspec describes them: Litestar leaves out
+    that other fields are refused, and the bounds of inner types."""
+    kinds = {handler.opt[name] for handler in handlers for name in ("body", "patch") if name in handler.opt}
+    bodies = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+    _, made = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    for kind in bodies:
+        _rules(kind, made[kind.__name__])
+    _order_choices(made, {frozenset(choices): list(choices) for kind in bodies for choices in _choices(kind)})
+    for schema in made.values():
+        if "description" in schema:
+            schema["description"] = " ".join(schema["description"].split())
+        for field in schema.get("properties", {}).values():
+            if field.get("default", "") in (None, [], {}):
+                del field["default"]
+    return made
+
+
+def _choices(hint: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of each `Literal` in a declaration, in their order."""
+    if get_origin(hint) is Literal:
+        yield get_args(hint)
+    parts = get_type_hints(hint, include_extras=True).values() if isinstance(hint, type) else get_args(hint)
+    for part in parts:
+        yield from _choices(part)
+
+
+def _order_choices(schema: Any, orders: Mapping[frozenset[Any], list[Any]]) -> None:
+    """List choices in the order of their declaration, which msgspec does not keep, and say that they are texts."""
+    if isinstance(schema, list):
+        for part in schema:
+            _order_choices(part, orders)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("enum"), list) and frozenset(schema["enum"]) in orders:
+            schema.update(enum=orders[frozenset(schema["enum"])], type="string")
+        for part in schema.values():
+            _order_choices(part, orders)
+
+
+def _rules(kind: type[msgspec.Struct], schema: Json) -> None:
+    """Add which fields a body needs beyond those without a default, see `app.schemas.base.fields`."""
+    schema["required"] = sorted({*schema.get("required", ()), *getattr(kind, "REQUIRED", ())})
+    for rule, keyword in (("AT_LEAST_ONE", "anyOf"), ("EXACTLY_ONE", "oneOf")):
+        if hasattr(kind, rule):
+            schema[keyword] = [_needed(name, schema["properties"][name]) for name in getattr(kind, rule)]
+
+
+def _needed(name: str, schema: Json) -> Json:
+    """Return the schema of an object with this field; null does not count where it is the default."""
+    counts = {"properties": {name: {"not": {"type": "null"}}}} if "default" in schema else {}
+    return {"required": [name], **counts}
+
+
 def _parameters(operation: Json) -> None:
-    """Remove null from the schemas of optional parameters: a header or a query parameter cannot be null."""
+    """Remove null from the schemas of optional parameters: a header or a query parameter cannot be null. A route that
+    changes a record that is there needs its state."""
     for parameter in operation.get("parameters", ()):
+        if parameter["name"] == "If-Match" and "404" in operation["responses"]:
+            parameter["required"] = True
         schema: Json = parameter["schema"]
         choices = [choice for choice in schema.get("oneOf", ()) if choice != {"type": "null"}]
         if len(choices) == 1:
@@ -203,31 +260,29 @@ def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Js
     if method != "patch" or content is None or "$ref" in content["schema"]:
         return
     if "patch" in opt:
-        (content["schema"],), made = msgspec.json.schema_components(
-            [opt["patch"]], ref_template="#/components/schemas/{name}"
-        )
-        schemas.update(made)
+        content["schema"] = {"$ref": f"#/components/schemas/{opt['patch'].__name__}"}
         return
     whole = item["put"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
     name = whole.removesuffix("Put") + "Patch"
     fixed = opt["kept"].__struct_fields__ if "kept" in opt else ()
     fields = {field: schema for field, schema in schemas[whole]["properties"].items() if field not in fixed}
+    required = schemas[whole]["required"]
     schemas[name] = {
         "title": name,
         "type": "object",
         "additionalProperties": False,
         "description": "Fields to change; omitted fields keep their values, and null resets a field to its default.",
-        "properties": {field: _nullable(schema) for field, schema in fields.items()},
+        "properties": {field: schema if field in required else _nullable(schema) for field, schema in fields.items()},
     }
     content["schema"] = {"$ref": f"#/components/schemas/{name}"}
 
 
 def _nullable(schema: Json) -> Json:
-    choices = schema.get("oneOf") or [{name: value for name, value in schema.items() if name not in _ANNOTATIONS}]
+    choices = schema.get("anyOf") or [{name: value for name, value in schema.items() if name not in _ANNOTATIONS}]
     if {"type": "null"} in choices:
         return {name: value for name, value in schema.items() if name != "default"}
     described = {name: schema[name] for name in ("description",) if name in schema}
-    return {**described, "oneOf": [*choices, {"type": "null"}]}
+    return {**described, "anyOf": [*choices, {"type": "null"}]}
 
 
 _ANNOTATIONS = ("default", "description", "examples")
@@ -281,7 +336,9 @@ def _headers(path: str, method: str, operation: Json, handler: HTTPRouteHandler)
         headers = ["X-Request-Id"]
         if status in ("200", "201", "204"):
             headers += _OWN_HEADERS.get(operation["operationId"], ())
-        if (is_tagged and status in ("200", "304")) or ("If-Match" in names and status in ("200", "201")):
+        if (is_tagged and status in ("200", "304")) or (
+            "If-Match" in names and method != "delete" and status in ("200", "201")
+        ):
             headers.append("ETag")
         if status in ("429", "503"):
             headers.append("Retry-After")

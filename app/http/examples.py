@@ -39,8 +39,8 @@ EXAMPLES: dict[str, Any] = {
         "max_ttl_s": 604800,
         "strengths": ["soft", "guaranteed"],
     },
-    # With `True`, one click in Swagger UI would drop everything.
-    "ClearPost": {"node": "node-1", "confirm": False},
+    # Without `dry_run`, one click in Swagger UI would drop everything.
+    "ClearPost": {"node": "node-1", "confirm": True, "dry_run": True},
     "DrainPost": {"on": True},
     "ExpelPost": {"on": True, "force": False, "kill": True},
     "DryRunPost": {"quotas": {"acme": {"limit_bytes": "4GiB"}}},

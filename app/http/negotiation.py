@@ -8,7 +8,7 @@ such paths: it sees a resource and its actions as one route. This module separat
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from litestar import Litestar
@@ -26,6 +26,13 @@ METHODS: tuple[Method, ...] = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _QUERIES = "query_parameters"
 _QVALUE = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 """RFC 9110 §12.4.2."""
+
+
+class _Parameter(NamedTuple):
+    """What a parameter of a query may be."""
+
+    repeatable: bool
+    is_text: bool
 
 
 def negotiate(scope: Any, handler: BaseRouteHandler) -> None:
@@ -72,30 +79,42 @@ def produced(handler: BaseRouteHandler) -> str:
     return str(kind.value if isinstance(kind, Enum) else kind) if kind else JSON
 
 
-def _names(app: Litestar, handler: BaseRouteHandler) -> dict[str, bool]:
-    """Return the sorted names of a route's query parameters, and whether each may be repeated."""
+def _names(app: Litestar, handler: BaseRouteHandler) -> dict[str, _Parameter]:
+    """Return the sorted names of a route's query parameters, and what each may be."""
     if _QUERIES not in app.state:
         app.state[_QUERIES] = {
-            known.fn: dict(sorted((each.field_alias, each.is_sequence) for each in model.expected_query_params))
+            known.fn: {
+                each.field_alias: _Parameter(
+                    each.is_sequence, known.parsed_fn_signature.parameters[each.field_name].has_inner_subclass_of(str)
+                )
+                for each in sorted(model.expected_query_params, key=lambda each: each.field_alias)
+            }
             for route in app.routes
             if isinstance(route, HTTPRoute)
             for known, model in route.route_handler_map.values()
         }
-    names: dict[str, bool] = app.state[_QUERIES].get(handler.fn, {})
+    names: dict[str, _Parameter] = app.state[_QUERIES].get(handler.fn, {})
     return names
 
 
-def _check_query(query: bytes, names: Mapping[str, bool]) -> None:
+def _check_query(query: bytes, names: Mapping[str, _Parameter]) -> None:
     try:
-        given = [name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")]
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:  # includes UnicodeDecodeError
         raise Malformed("the query is not UTF-8") from None
+    given = [name for name, _ in pairs]
     expected = f"expected one of {', '.join(names)}" if names else "expected none here"
     faults = [FieldError(name[:64], f"unknown; {expected}") for name in dict.fromkeys(given) if name not in names]
     faults += [
         FieldError(name, "expected once")
-        for name, repeatable in names.items()
-        if not repeatable and given.count(name) > 1
+        for name, parameter in names.items()
+        if not parameter.repeatable and given.count(name) > 1
+    ]
+    # The decoder takes `null` for no value, wherever a text cannot be.
+    faults += [
+        FieldError(name, "expected a value, or no parameter, got null")
+        for name, value in pairs
+        if value.lower() == "null" and name in names and not names[name].is_text
     ]
     if faults:
         raise Invalid(f"{faults[0].path}: {faults[0].message}", faults[:20])

@@ -1,40 +1,91 @@
-"""Query parameters that several resources share."""
+"""Parameters in paths and queries that several resources share."""
 
 import re
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
-from litestar.params import QueryParameter
+from litestar.params import PathParameter, QueryParameter
 
 from app.errors import Invalid
+from app.schemas.base import fields
 from app.services.records.progress import MAX_WAIT_S
 
+
+def in_query(description: str, pattern: str = r"[^\x00]*", **more: Any) -> Any:
+    """Return the declaration of a text in the query that matches the pattern as a whole, which the handler's service
+    checks; `more` are options of Litestar, such as lengths, which Litestar checks."""
+    return QueryParameter(description=description, schema_extra={"pattern": fields.whole(pattern)}, **more)
+
+
+def in_path(pattern: str = r"[^\x00]+") -> Any:
+    """Return the declaration of a text in the path, as `in_query`."""
+    return PathParameter(schema_extra={"pattern": fields.whole(pattern)})
+
+
+def sort_by(names: Iterable[str]) -> Any:
+    """Return the declaration of a list's order by one of these fields."""
+    orders = ["", *(sign + name for name in names for sign in ("", "-"))]
+    return QueryParameter(
+        description="Field to sort by; prefix it with `-` for descending order.", schema_extra={"enum": orders}
+    )
+
+
+def at_seconds(description: str) -> Any:
+    """Return the declaration of a time in Unix seconds."""
+    return QueryParameter(ge=0, le=1e11, schema_extra={"minimum": 0, "maximum": 1e11}, description=description)
+
+
+def moment_in_query(name: str, description: str, number: str) -> Any:
+    """Return the declaration of a time: a number of this pattern, RFC 3339, or empty."""
+    forms = [{"pattern": fields.whole(f"|{number}")}, {"format": "date-time"}]
+    return QueryParameter(name=name, max_length=64, description=description, schema_extra={"anyOf": forms})
+
+
+RecordName = Annotated[str, in_path(fields.NAME)]
+TenantName = Annotated[str, in_path(fields.SALT)]
+NodeName = Annotated[str, in_path()]
+Ident = Annotated[str, in_path()]
+Key = Annotated[str, in_path(fields.KEY)]
+_LARGEST = (1 << 62) - 1
+Number = Annotated[int, PathParameter(ge=0, le=_LARGEST, schema_extra={"minimum": 0, "maximum": _LARGEST})]
+Client = Annotated[int, PathParameter(ge=1, le=_LARGEST, schema_extra={"minimum": 1, "maximum": _LARGEST})]
+OfTenant = Annotated[str | None, in_query("Only this tenant, as shown.", fields.SALT)]
+OfModel = Annotated[
+    str | None, in_query("Only this model.", fields.TEXT, min_length=1, max_length=fields.MAX_MODEL_CHARACTERS)
+]
+OfNode = Annotated[str | None, in_query("Only this node.", max_length=128)]
+OfOwner = Annotated[str | None, in_query("Only records of this owner.", fields.OWNER)]
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="Maximum number of items.")]
 Cursor = Annotated[
-    str, QueryParameter(max_length=2048, description="`next_cursor` of the previous page; empty for the first page.")
-]
-Sort = Annotated[
-    str, QueryParameter(max_length=64, description="Field to sort by; prefix it with `-` for descending order.")
-]
-Wait = Annotated[
-    str,
-    QueryParameter(
-        description=(
-            "Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s)."
-        )
-    ),
+    str, in_query("`next_cursor` of the previous page; empty for the first page.", "[A-Za-z0-9_-]{0,2048}")
 ]
 DryRun = Annotated[
     bool, QueryParameter(description="Check the change and return the record as it would be; store nothing.")
 ]
-_DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s)?", re.ASCII)
+
+
+def duration(most: float) -> str:
+    """Return the pattern of no time, or one from 0 to `most` seconds, which is 3 with zeros."""
+    digits, fraction = len(f"{most:g}") - 1, r"(\.[0-9]{1,6})?"
+    seconds = rf"([0-2]?[0-9]{{1,{digits}}}{fraction}|{most:g}(\.0{{1,6}})?)s?"
+    return rf"|{seconds}|([0-2]?[0-9]{{1,{digits + 3}}}{fraction}|{most:g}000(\.0{{1,6}})?)ms"
+
+
+Wait = Annotated[
+    str,
+    in_query(
+        "Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s).",
+        duration(MAX_WAIT_S),
+    ),
+]
+_PARTS = re.compile(r"([0-9.]+)(ms|s)?")
 
 
 def wait_seconds(text: str, most: float = MAX_WAIT_S) -> float:
     """Return the seconds of `"2s"`, `"500ms"` or `"2"`; 0 for an empty text. Raises Invalid."""
     if not text:
         return 0.0
-    match = _DURATION.fullmatch(text)
-    seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else -1.0
-    if not 0 <= seconds <= most:
+    parts = _PARTS.fullmatch(text)
+    if parts is None or re.fullmatch(duration(most), text) is None:
         raise Invalid.at("wait", f"expected a time from 0s to {most:g}s such as '2s' or '500ms', got {text[:20]!r}")
-    return seconds
+    return float(parts[1]) / (1000 if parts[2] == "ms" else 1)

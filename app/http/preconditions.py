@@ -7,24 +7,30 @@ from litestar import Response
 from litestar.params import HeaderParameter
 
 from app.errors import Malformed
+from app.schemas.base.fields import whole
 from app.services.base.preconditions import MAX_TAGS, Precondition
 
+_ETAG = r'(W/)?"[\x21\x23-\x7e\x80-\xff]*"'
+_ETAGS = rf"{_ETAG}(\s*,\s*{_ETAG}){{0,{MAX_TAGS - 1}}}"
 IfMatch = Annotated[
     str | None,
     HeaderParameter(
         name="If-Match",
         description="The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a "
         "record that is there.",
+        schema_extra={"pattern": whole(rf"\*|{_ETAGS}")},
     ),
 ]
 IfNoneMatch = Annotated[
-    str | None, HeaderParameter(name="If-None-Match", description="`*`: only if the record does not exist yet.")
+    str | None,
+    HeaderParameter(
+        name="If-None-Match", description="`*`: only if the record does not exist yet.", schema_extra={"enum": ["*"]}
+    ),
 ]
 PRECONDITIONS = ("malformed", "invalid", "precondition-failed", "precondition-required")
 """Codes of a DELETE."""
 WRITES = (*PRECONDITIONS, "conflict")
 """Codes of a PUT or PATCH."""
-_TAG = re.compile(r'\s*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")\s*', re.ASCII)
 
 
 class Tagged(Protocol):
@@ -45,21 +51,18 @@ def expected(if_match: str | None, if_none_match: str | None = None) -> Precondi
     """Return the precondition that the headers state. Raises Malformed."""
     if if_none_match is not None and if_none_match.strip() != "*":
         raise _wrong("If-None-Match", "expected *", if_none_match)
+    absent = if_none_match is not None
     if if_match is None:
-        return Precondition(absent=if_none_match is not None)
-    if if_none_match is not None:
-        raise _wrong("If-None-Match", "expected at most one of If-Match and If-None-Match", if_none_match)
+        return Precondition(absent=absent)
     if if_match.strip() == "*":
-        return Precondition(exists=True)
-    return Precondition(tags=_tags(if_match))
+        return Precondition(exists=True, absent=absent)
+    return Precondition(tags=_tags(if_match), absent=absent)
 
 
 def _tags(text: str) -> frozenset[str]:
-    parts = text.split(",", MAX_TAGS)
-    found = [match[1] for part in parts if (match := _TAG.fullmatch(part)) is not None]
-    if len(found) != len(parts) or len(parts) > MAX_TAGS:
+    if re.fullmatch(_ETAGS, text.strip()) is None:
         raise _wrong("If-Match", 'expected an ETag such as "7", several separated by commas, or *', text)
-    return frozenset(found)
+    return frozenset(tag[0] for tag in re.finditer(_ETAG, text))
 
 
 def _wrong(name: str, expected: str, got: str) -> Malformed:

@@ -11,8 +11,11 @@ from collections.abc import Mapping
 MAX_LABELS = 32
 MAX_PART_CHARACTERS = 63
 MAX_PREFIX_CHARACTERS = 253
-_PART = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z", re.ASCII)
-_PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?\Z", re.ASCII)
+_PART = rf"[A-Za-z0-9]([A-Za-z0-9._-]{{0,{MAX_PART_CHARACTERS - 2}}}[A-Za-z0-9])?"
+_PREFIX = rf"[a-z0-9]([a-z0-9.-]{{0,{MAX_PREFIX_CHARACTERS - 2}}}[a-z0-9])?"
+KEY = rf"({_PREFIX}/)?{_PART}"
+VALUE = rf"({_PART})?"
+"""Patterns of a label."""
 
 
 def fault(labels: Mapping[str, str]) -> str:
@@ -21,20 +24,16 @@ def fault(labels: Mapping[str, str]) -> str:
         return f"expected at most {MAX_LABELS} labels, got {len(labels)}"
     for key, value in labels.items():
         prefix, slash, name = key.rpartition("/")
-        if slash and (len(prefix) > MAX_PREFIX_CHARACTERS or not _PREFIX.match(prefix)):
+        if slash and not re.fullmatch(_PREFIX, prefix):
             return f"label {key[:80]!r}: expected a DNS name of at most {MAX_PREFIX_CHARACTERS} characters before '/'"
-        if not _fits(name):
+        if not re.fullmatch(_PART, name):
             return f"label {key[:80]!r}: expected a name of {_EXPECTED}"
-        if value and not _fits(value):
+        if not re.fullmatch(VALUE, value):
             return f"label {key[:80]!r}: expected a value of {_EXPECTED}, got {value[:80]!r}"
     return ""
 
 
 _EXPECTED = f"at most {MAX_PART_CHARACTERS} letters, digits, '-', '_' and '.', with a letter or digit at both ends"
-
-
-def _fits(text: str) -> bool:
-    return len(text) <= MAX_PART_CHARACTERS and _PART.match(text) is not None
 
 
 def matches(labels: Mapping[str, str], selector: Mapping[str, str] | None) -> bool:

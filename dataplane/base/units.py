@@ -31,9 +31,9 @@ _FACTORS = {
     "eib": 1 << 60,
 }
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_PATTERN = re.compile(
-    r"\s*((?:[0-9]{1,3}(?:,[0-9]{3}){1,12}|[0-9]{1,40})(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*", re.ASCII
-)
+SIZE = r" *((?:[0-9]{1,3}(?:,[0-9]{3}){1,12}|[0-9]{1,40})(?:\.[0-9]{1,40})?) *((?:[kKmMgGtTpPeE][iI]?)?[bB]?) *"
+"""Pattern of a size as text."""
+_PATTERN = re.compile(SIZE)
 
 MAX_SIZE_BYTES = 1 << 60
 """Sizes above this (1 EiB) are treated as mistakes."""
@@ -50,7 +50,7 @@ def parse_size(value: int | str) -> int:
         size = value
     else:
         match = _PATTERN.fullmatch(value)
-        if match is None or match[2].lower() not in _FACTORS:
+        if match is None:
             raise ValueError(f"expected a size such as '4GiB', '512MiB' or '1073741824', got {value[:40]!r}")
         factor = _FACTORS[match[2].lower()]
         number = match[1].replace(",", "")

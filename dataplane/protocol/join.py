@@ -32,9 +32,10 @@ WILDCARD_HOSTS = ("0.0.0.0", "[::]", "*")
 """Hosts in a node's URL that stand for the address from which the management plane sees the node connect."""
 _CHECK_BYTES = 4
 _KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z", re.ASCII)
-_TCP = re.compile(
-    r"tcp://(?P<host>[0-9A-Za-z._%-]+|\*|\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)?\]):(?P<port>[0-9]{1,5})\Z", re.ASCII
-)
+_HOST = r"[0-9A-Za-z._%-]+|\*|\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)?\]"
+ADDRESS = rf"tcp://({_HOST}):[1-9][0-9]{{0,4}}|ipc:///[^\x00-\x1f\x7f-\x9f]*"
+"""Pattern of an endpoint that nodes can reach."""
+_TCP = re.compile(rf"tcp://(?P<host>{_HOST}):(?P<port>[0-9]{{1,5}})\Z", re.ASCII)
 
 JoinCode = Literal[
     "malformed",

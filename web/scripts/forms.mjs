@@ -24,7 +24,7 @@ function kindOf(name, schemas) {
 }
 
 function fieldOf(name, schema) {
-  const schemas = schema.oneOf ?? [schema];
+  const schemas = schema.anyOf ?? [schema];
   const kind = kindOf(name, schemas);
   return {
     name,

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import Moment, RecordName, TenantName, TtlS, bounds
+
 RoleName = Literal["alerts", "viewer", "operator", "admin"]
 
 
@@ -12,7 +14,8 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
     """A token to create."""
 
     name: Annotated[
-        str, Meta(description="Name shown in lists and in the audit log: 1 to 128 characters of A-Z a-z 0-9 . _ -")
+        RecordName,
+        Meta(description="Name shown in lists and in the audit log: 1 to 128 characters of A-Z a-z 0-9 . _ -"),
     ]
     role: Annotated[
         RoleName,
@@ -24,26 +27,26 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = "viewer"
     tenants: Annotated[
-        Annotated[list[str], Meta(max_length=1000)] | None,
+        Annotated[list[TenantName], bounds(minItems=1), Meta(max_length=1000)] | None,
         Meta(
             description=(
                 "Tenants, as shown, to which the token is limited (`_default` is the empty salt); null for all tenants."
             )
         ),
     ] = None
-    ttl_s: Annotated[float | None, Meta(description="Time to live in seconds from now.")] = None
+    ttl_s: Annotated[TtlS | None, Meta(description="Time to live in seconds from now.")] = None
     expires_at: Annotated[
-        float | str | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry.")
+        Moment | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry.")
     ] = None
 
 
 class TokenPatch(msgspec.Struct, forbid_unknown_fields=True):
     """Fields of a token to change; omitted fields keep their values."""
 
-    name: str | msgspec.UnsetType = msgspec.UNSET
-    ttl_s: Annotated[float | msgspec.UnsetType, Meta(description="Time to live in seconds from now.")] = msgspec.UNSET
+    name: RecordName | msgspec.UnsetType = msgspec.UNSET
+    ttl_s: Annotated[TtlS | msgspec.UnsetType, Meta(description="Time to live in seconds from now.")] = msgspec.UNSET
     expires_at: Annotated[
-        float | str | msgspec.UnsetType | None,
+        Moment | msgspec.UnsetType | None,
         Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."),
     ] = msgspec.UNSET
 

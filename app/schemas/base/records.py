@@ -5,20 +5,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-Note = Annotated[str, Meta(description="Free-form note; at most 1,024 characters.")]
+from app.schemas.base.fields import Labels, NoteText, OwnerName
+
+Note = Annotated[NoteText, Meta(description="Free-form note; at most 1,024 characters.")]
 ManagedBy = Annotated[
-    str,
+    OwnerName,
     Meta(
         description=(
             "Owner of the record in `larder apply`: applying one owner's file never deletes another "
             "owner's records. Empty for no owner."
-        ),
-        max_length=128,
+        )
     ),
 ]
 Selector = Annotated[
-    Annotated[dict[str, str], Meta(max_length=32)] | None,
-    Meta(description="Labels that a node must have for the record to apply to it; null for every node."),
+    Labels | None, Meta(description="Labels that a node must have for the record to apply to it; null for every node.")
 ]
 
 

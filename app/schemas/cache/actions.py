@@ -1,38 +1,50 @@
 """Actions on cached blocks: the blocks and nodes that they address, and the answer of each node."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from app.schemas.records.pins import PinPut, TokenId
+from app.schemas.base.fields import (
+    ChunkTokens,
+    Keys,
+    ModelName,
+    NodeName,
+    RecordName,
+    SpaceText,
+    TenantName,
+    TierName,
+    TokenIds,
+    bounds,
+)
+from app.schemas.records.pins import KEY_SOURCES, PinPut
 from app.schemas.records.policies import PolicyPut
 from app.schemas.records.quotas import QuotaPut
 from app.schemas.records.tiers import TierPut
 from app.schemas.records.tokenizers import TokenizerUsed
 from dataplane.protocol.control.moves import MAX_MOVE_S
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
-from dataplane.protocol.tiers import MAX_NAME_CHARACTERS, MEMORY
+from dataplane.protocol.tiers import MEMORY
+
+SCOPE_FIELDS = ("tenant", "model", "space", *KEY_SOURCES)
 
 
 class TargetedPost(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The nodes that the action addresses; all nodes if neither field is given. A node that is not connected answers
     with an error."""
 
-    node: Annotated[str | None, Meta(description="Name of one node.")] = None
+    node: Annotated[NodeName | None, Meta(description="Name of one node.")] = None
     nodes: Annotated[
-        Annotated[list[str], Meta(min_length=1, max_length=1000)] | None, Meta(description="Names of several nodes.")
+        Annotated[list[NodeName], Meta(min_length=1, max_length=1000)] | None,
+        Meta(description="Names of several nodes."),
     ] = None
 
 
 class KeySource(TargetedPost, kw_only=True):
     """The prefix that the action addresses, given in one of these forms."""
 
-    tokens: Annotated[
-        Sequence[TokenId] | None, Meta(description="Token ids, split into chunks; only full chunks count.")
-    ] = None
-    keys: Annotated[list[str] | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
+    tokens: Annotated[TokenIds | None, Meta(description="Token ids, split into chunks; only full chunks count.")] = None
+    keys: Annotated[Keys | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
     text: Annotated[
         str | None, Meta(description="Text, which the tokenizer registered for the model turns into tokens.")
     ] = None
@@ -43,7 +55,7 @@ class KeySource(TargetedPost, kw_only=True):
     add_generation_prompt: Annotated[
         bool, Meta(description="Append the template's generation prompt after the messages.")
     ] = False
-    chunk_tokens: Annotated[int, Meta(description="Tokens per chunk, as configured in the engines.")] = (
+    chunk_tokens: Annotated[ChunkTokens, Meta(description="Tokens per chunk, as configured in the engines.")] = (
         DEFAULT_CHUNK_TOKENS
     )
 
@@ -52,9 +64,9 @@ class ScopePost(KeySource, kw_only=True):
     """The blocks that match every given field; at least one field is required. A prefix includes all blocks that were
     stored after it."""
 
-    tenant: Annotated[str | None, Meta(description="Tenant, as shown; `_default` is the empty salt.")] = None
-    model: Annotated[str | None, Meta(description="Model, with all of its spaces.")] = None
-    space: Annotated[str | None, Meta(description="One space: 32 hex digits, as nodes list it.")] = None
+    tenant: Annotated[TenantName | None, Meta(description="Tenant, as shown; `_default` is the empty salt.")] = None
+    model: Annotated[ModelName | None, Meta(description="Model, with all of its spaces.")] = None
+    space: Annotated[SpaceText | None, Meta(description="One space: 32 hex digits, as nodes list it.")] = None
 
 
 class SweepPost(ScopePost, kw_only=True):
@@ -62,6 +74,8 @@ class SweepPost(ScopePost, kw_only=True):
     stored after it."""
 
     dry_run: Annotated[bool, Meta(description="Only count the blocks, without changing them.")] = False
+
+    AT_LEAST_ONE: ClassVar = SCOPE_FIELDS
 
 
 class VerifyPost(ScopePost, kw_only=True):
@@ -73,20 +87,10 @@ class MovePost(ScopePost, kw_only=True):
     stored after it."""
 
     tier: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=MAX_NAME_CHARACTERS,
-            description="Name of the tier to copy blocks to, or `memory` to load blocks from tiers.",
-        ),
+        TierName, Meta(description="Name of the tier to copy blocks to, or `memory` to load blocks from tiers.")
     ]
     source: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=MAX_NAME_CHARACTERS,
-            description="Name of the tier to copy blocks from, or `memory`. Must be `memory` if `tier` is.",
-        ),
+        TierName, Meta(description="Name of the tier to copy blocks from, or `memory`. Must be `memory` if `tier` is.")
     ] = MEMORY
     release: Annotated[
         bool,
@@ -105,18 +109,16 @@ class MovePost(ScopePost, kw_only=True):
     ] = 300.0
     dry_run: Annotated[bool, Meta(description="Only count the blocks, without moving them.")] = False
 
+    AT_LEAST_ONE: ClassVar = SCOPE_FIELDS
+
 
 class CompressPost(ScopePost, kw_only=True):
     """Selects the blocks that match every given field. Without fields, it selects all blocks of the tier. A prefix
     includes all blocks that were stored after it."""
 
     tier: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=MAX_NAME_CHARACTERS,
-            description="Name of the tier whose blocks are encoded again, with the current `compress` of its record.",
-        ),
+        TierName,
+        Meta(description="Name of the tier whose blocks are encoded again, with the current `compress` of its record."),
     ]
     deadline_s: Annotated[
         float,
@@ -130,7 +132,9 @@ class CompressPost(ScopePost, kw_only=True):
 class ClearPost(TargetedPost, kw_only=True):
     """Drop all cached blocks."""
 
-    confirm: Annotated[bool, Meta(description="Must be true to confirm that everything is dropped.")]
+    confirm: Annotated[
+        Annotated[bool, bounds(const=True)], Meta(description="Must be true to confirm that everything is dropped.")
+    ]
     permanent: Annotated[
         bool,
         Meta(
@@ -146,27 +150,34 @@ class ClearPost(TargetedPost, kw_only=True):
 class LookupPost(KeySource, kw_only=True):
     """A prefix in one tenant and one model."""
 
-    model: Annotated[str, Meta(description="Model name with which engines attach.")]
-    tenant: Annotated[str | None, Meta(description="Tenant, as shown; defaults to `_default`, the empty salt.")] = None
+    model: Annotated[ModelName, Meta(description="Model name with which engines attach.")]
+    tenant: Annotated[
+        TenantName | None, Meta(description="Tenant, as shown; defaults to `_default`, the empty salt.")
+    ] = None
+
+    EXACTLY_ONE: ClassVar = KEY_SOURCES
 
 
 class DryRunPost(TargetedPost, kw_only=True):
     """Records to try, in place of the existing ones."""
 
     quotas: Annotated[
-        Annotated[dict[str, QuotaPut], Meta(max_length=1000)] | None, Meta(description="Quotas by tenant, as shown.")
+        Annotated[dict[TenantName, QuotaPut], Meta(max_length=1000)] | None,
+        Meta(description="Quotas by tenant, as shown."),
     ] = None
-    pins: Annotated[Annotated[dict[str, PinPut], Meta(max_length=1000)] | None, Meta(description="Pins by name.")] = (
-        None
-    )
+    pins: Annotated[
+        Annotated[dict[RecordName, PinPut], Meta(max_length=1000)] | None, Meta(description="Pins by name.")
+    ] = None
     policies: Annotated[
-        Annotated[dict[str, PolicyPut], Meta(max_length=1)] | None,
+        Annotated[dict[RecordName, PolicyPut], Meta(max_length=1)] | None,
         Meta(description="At most one policy, by name; it is checked as if it were in force."),
     ] = None
     tiers: Annotated[
-        Annotated[dict[str, TierPut], Meta(max_length=100)] | None,
+        Annotated[dict[RecordName, TierPut], Meta(max_length=100)] | None,
         Meta(description="Tiers by name. A node that a tier does not select checks its other tiers."),
     ] = None
+
+    AT_LEAST_ONE: ClassVar = ("quotas", "pins", "policies", "tiers")
 
 
 class DryRunFault(msgspec.Struct, frozen=True):

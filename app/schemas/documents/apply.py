@@ -1,21 +1,32 @@
 """Documents: all records of an owner in one text, applied atomically."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import OWNER, bounds, whole
 from app.schemas.base.records import ManagedBy
 from app.schemas.fleet.pushes import TypeName
 
 Action = Literal["create", "update", "delete", "unchanged", "ended"]
 
 
+Document = Annotated[
+    dict[str, Any],
+    bounds(
+        required=["apiVersion"],
+        properties={"apiVersion": {"const": "larder/v1"}, "managed_by": {"type": "string", "pattern": whole(OWNER)}},
+        propertyNames={"enum": ["apiVersion", "managed_by", *get_args(TypeName)]},
+    ),
+]
+
+
 class ApplyPut(msgspec.Struct, forbid_unknown_fields=True):
     """Documents to apply, and options."""
 
     document: Annotated[
-        dict[str, Any] | str | list[dict[str, Any] | str],
+        Document | str | list[Document | str],
         Meta(
             description=(
                 "One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, "
@@ -32,7 +43,7 @@ class ApplyPut(msgspec.Struct, forbid_unknown_fields=True):
     """Owner of the records if the document names none."""
     take_over: Annotated[bool, Meta(description="Take over records that have another owner or none.")] = False
     expect: Annotated[
-        dict[TypeName, int] | None,
+        Annotated[dict[TypeName, int], bounds(propertyNames={"enum": list(get_args(TypeName))})] | None,
         Meta(
             description=("`generations` of an earlier answer: refuse the request if a record has changed since then.")
         ),

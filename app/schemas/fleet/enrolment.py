@@ -5,23 +5,32 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import TEXT, Labels, TtlS, bounds, text
+from dataplane.protocol.join import ADDRESS, MAX_NAME_CHARACTERS, MAX_URL_CHARACTERS
+
+MAX_USES = 10_000
+
 
 class JoinTokenPost(msgspec.Struct, forbid_unknown_fields=True):
     """A join token to create."""
 
-    name: Annotated[str, Meta(description="Free-form purpose of the token; at most 128 characters.")] = ""
+    name: Annotated[
+        Annotated[str, text(TEXT, maxLength=MAX_NAME_CHARACTERS)],
+        Meta(description="Free-form purpose of the token; at most 128 characters."),
+    ] = ""
     labels: Annotated[
-        Annotated[dict[str, str], Meta(max_length=32)],
+        Labels,
         Meta(
             description=("Labels for nodes that join with the token; they override the labels that the nodes report.")
         ),
     ] = {}
     uses: Annotated[
-        int | None, Meta(description="Number of nodes that may join with the token, 1 to 10,000; null for no limit.")
+        Annotated[int, bounds(minimum=1, maximum=MAX_USES)] | None,
+        Meta(description="Number of nodes that may join with the token, 1 to 10,000; null for no limit."),
     ] = 1
-    ttl_s: Annotated[float | None, Meta(description="Time to live in seconds; null for no expiry.")] = 86_400.0
+    ttl_s: Annotated[TtlS | None, Meta(description="Time to live in seconds; null for no expiry.")] = 86_400.0
     addresses: Annotated[
-        Annotated[list[str], Meta(max_length=8)],
+        Annotated[list[Annotated[str, text(ADDRESS, maxLength=MAX_URL_CHARACTERS)]], Meta(max_length=8)],
         Meta(
             description=(
                 "Addresses at which nodes reach the join socket, such as `tcp://10.0.0.1:8471`. Defaults "

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import LabelKey, LabelValue, Size
 from app.schemas.base.status import NodeStateName
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.gateways import GatewayInstance
@@ -214,7 +215,7 @@ class NodePatch(msgspec.Struct, forbid_unknown_fields=True):
     """A JSON merge patch of the labels that operators set on a node."""
 
     labels: Annotated[
-        Annotated[dict[str, str | None], Meta(max_length=64)],
+        Annotated[dict[LabelKey, LabelValue | None], Meta(max_length=64)],
         Meta(
             description="Labels that override those that the node reports; null removes an override.",
             examples=[{"zone": "b"}],
@@ -226,7 +227,7 @@ class ResizePost(msgspec.Struct, forbid_unknown_fields=True):
     """Requested size of the pool."""
 
     pool_bytes: Annotated[
-        int | str, Meta(description="Bytes, or text such as `4GiB`; pools cannot shrink.", examples=["4GiB"])
+        Size, Meta(description="Bytes, or text such as `4GiB`; pools cannot shrink.", examples=["4GiB"])
     ]
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import Size, TtlS, Weight
 from app.schemas.base.records import Note
 from dataplane.protocol.control.records import Strength
 
@@ -12,7 +13,7 @@ NoBound = Literal[
     "max_limit_bytes", "max_floor_bytes", "max_weight", "max_pin_budget_bytes", "max_store_rate_bytes", "max_ttl_s"
 ]
 _LEFT_OUT = "null: it may not be raised, unless `no_bound` names it"
-_Size = Annotated[int | str | None, Meta(description=f"Bytes, or text such as `4GiB`; {_LEFT_OUT}.")]
+_Size = Annotated[Size | None, Meta(description=f"Bytes, or text such as `4GiB`; {_LEFT_OUT}.")]
 
 
 class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
@@ -21,11 +22,11 @@ class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
 
     max_limit_bytes: _Size = None
     max_floor_bytes: _Size = None
-    max_weight: Annotated[float | None, Meta(description=f"0.01 to 1,000; {_LEFT_OUT}.")] = None
+    max_weight: Annotated[Weight | None, Meta(description=f"0.01 to 1,000; {_LEFT_OUT}.")] = None
     max_pin_budget_bytes: _Size = None
     max_store_rate_bytes: _Size = None
     max_ttl_s: Annotated[
-        float | None, Meta(description="Longest time to live of a pin in seconds; null for no limit.")
+        TtlS | None, Meta(description="Longest time to live of a pin in seconds; null for no limit.")
     ] = None
     strengths: Annotated[
         list[Strength] | None, Meta(description="Strengths that pins may have; null for `soft` and `guaranteed`.")

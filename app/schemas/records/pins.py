@@ -1,12 +1,12 @@
 """Pins: prefixes that are kept in the cache."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import ChunkTokens, Keys, ModelName, Moment, PrefixLabel, TenantName, TokenIds, TtlS
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from app.schemas.records.tokenizers import TokenizerUsed
@@ -14,24 +14,28 @@ from dataplane.protocol.control.records import Strength, Tier
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 from dataplane.protocol.stats.pins import PinInTier
 
-TokenId = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+KEY_SOURCES = ("tokens", "keys", "text", "messages")
+"""Fields that give the keys of a prefix; a request has at most one of them."""
 
 
 class PinSource(msgspec.Struct, forbid_unknown_fields=True):
     """The prefix that is pinned. A patch does not change it."""
 
     model: Annotated[
-        str | None, Meta(description="Model name; the pin applies in all of its spaces. Implied by `prefix`.")
+        ModelName | None, Meta(description="Model name; the pin applies in all of its spaces. Implied by `prefix`.")
     ] = None
     tenant: Annotated[
-        str | None, Meta(description="Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`.")
+        TenantName | None,
+        Meta(description="Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`."),
     ] = None
     tokens: Annotated[
-        Sequence[TokenId] | None,
+        TokenIds | None,
         Meta(description="Token ids of the prefix, split into chunks; only full chunks are cached and pinned."),
     ] = None
-    keys: Annotated[list[str] | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
-    prefix: Annotated[str | None, Meta(description="Label of a hot prefix that `/prefixes` currently lists.")] = None
+    keys: Annotated[Keys | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
+    prefix: Annotated[
+        PrefixLabel | None, Meta(description="Label of a hot prefix that `/prefixes` currently lists.")
+    ] = None
     text: Annotated[
         str | None,
         Meta(description="Text of the prefix, which the tokenizer registered for the model turns into tokens."),
@@ -43,7 +47,7 @@ class PinSource(msgspec.Struct, forbid_unknown_fields=True):
     add_generation_prompt: Annotated[
         bool, Meta(description="Append the template's generation prompt after the messages.")
     ] = False
-    chunk_tokens: Annotated[int, Meta(description="Tokens per chunk, as configured in the engines.")] = (
+    chunk_tokens: Annotated[ChunkTokens, Meta(description="Tokens per chunk, as configured in the engines.")] = (
         DEFAULT_CHUNK_TOKENS
     )
 
@@ -71,19 +75,19 @@ class PinPut(PinSource, forbid_unknown_fields=True):
         ),
     ] = "host"
     refresh_on_hit: Annotated[bool, Meta(description="Extend the expiry to `ttl_s` after every hit.")] = False
-    ttl_s: Annotated[float | None, Meta(description="Time to live in seconds from now.")] = None
-    expires_at: Annotated[float | str | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset.")] = (
-        None
-    )
+    ttl_s: Annotated[TtlS | None, Meta(description="Time to live in seconds from now.")] = None
+    expires_at: Annotated[Moment | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset.")] = None
     note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None
+
+    EXACTLY_ONE: ClassVar = ("prefix", *KEY_SOURCES)
 
 
 class PinExtend(msgspec.Struct, forbid_unknown_fields=True):
     """Extend the life of a pin."""
 
-    ttl_s: Annotated[float, Meta(description="Earliest expiry in seconds from now; a later expiry is kept.")]
+    ttl_s: Annotated[TtlS, Meta(description="Earliest expiry in seconds from now; a later expiry is kept.")]
 
 
 class PinOrigin(msgspec.Struct, frozen=True):

@@ -1,15 +1,21 @@
 """Policies: how a node chooses eviction victims."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import bounds
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
-from dataplane.protocol.control.records import Algorithm
+from dataplane.protocol.control.records import Algorithm, PolicySpec
 from dataplane.protocol.stats.pool import PolicyStats
+
+MIN_IDLE_S, MAX_IDLE_S = 1.0, 86_400.0
+MIN_WATERMARK = 0.5
+MAX_PRIORITY = 1000
+Watermark = Annotated[float, bounds(minimum=MIN_WATERMARK, maximum=1)]
 
 
 class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,7 +29,7 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
         Meta(description="Under pressure, admit a block only if its key was seen before; defaults to false."),
     ] = msgspec.UNSET
     admission_idle_s: Annotated[
-        float | msgspec.UnsetType,
+        Annotated[float, bounds(minimum=MIN_IDLE_S, maximum=MAX_IDLE_S)] | msgspec.UnsetType,
         Meta(
             description=(
                 "The pool is under pressure while victims were idle for less than this many seconds; 1 to "
@@ -33,7 +39,7 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = msgspec.UNSET
     high_watermark: Annotated[
-        float | msgspec.UnsetType,
+        Watermark | msgspec.UnsetType,
         Meta(
             description=(
                 "Share of the pool above which blocks are evicted ahead of need; 0.5 to 1, defaults to 1 "
@@ -43,7 +49,7 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = msgspec.UNSET
     low_watermark: Annotated[
-        float | msgspec.UnsetType,
+        Watermark | msgspec.UnsetType,
         Meta(
             description=(
                 "Share of the pool at which eviction ahead of need stops; 0.5 to the high watermark, defaults to 1."
@@ -56,7 +62,7 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
     selector: Selector = None
     """Required for every policy except `default`."""
     priority: Annotated[
-        int,
+        Annotated[int, bounds(minimum=0, maximum=MAX_PRIORITY)],
         Meta(
             description=(
                 "Of several policies that match a node, the one with the highest priority is in force; 0 "
@@ -65,6 +71,8 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
             examples=[10],
         ),
     ] = 0
+
+    AT_LEAST_ONE: ClassVar = PolicySpec.__struct_fields__[1:]
 
 
 class PolicyRecord(msgspec.Struct, frozen=True):

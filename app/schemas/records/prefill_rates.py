@@ -1,22 +1,26 @@
 """Rates: the prefill speed of engines without the cache."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import ModelName, bounds, text
 from app.schemas.base.records import Note
+
+MAX_TOKENS_PER_S = 1_000_000_000
+LOWER_SPACE = "[0-9a-f]{32}"
 
 
 class RatePut(msgspec.Struct, forbid_unknown_fields=True):
     """A prefill rate: tokens per second that an engine computes, as measured by the operator. `model` and
     `prefill_tokens_per_s` have no default."""
 
-    model: Annotated[str | msgspec.UnsetType, Meta(description="Required: model name with which engines attach.")] = (
-        msgspec.UNSET
-    )
+    model: Annotated[
+        ModelName | msgspec.UnsetType, Meta(description="Required: model name with which engines attach.")
+    ] = msgspec.UNSET
     prefill_tokens_per_s: Annotated[
-        float | msgspec.UnsetType,
+        Annotated[float, bounds(exclusiveMinimum=0, maximum=MAX_TOKENS_PER_S)] | msgspec.UnsetType,
         Meta(
             description=(
                 "Required: prefill tokens per second of a whole engine, with all its ranks: above 0, at most "
@@ -25,7 +29,7 @@ class RatePut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = msgspec.UNSET
     space: Annotated[
-        str,
+        Annotated[str, text(f"|{LOWER_SPACE}")],
         Meta(
             description=(
                 "Identity of the only space for which the rate holds (32 hex digits); empty for all spaces "
@@ -34,6 +38,8 @@ class RatePut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = ""
     note: Note = ""
+
+    REQUIRED: ClassVar = ("model", "prefill_tokens_per_s")
 
 
 class RateAnswer(msgspec.Struct, frozen=True):

@@ -1,24 +1,25 @@
 """Quotas: a tenant's share of every node's pool."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import Size, TierName, Weight, bounds
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
-from dataplane.protocol.control.records import Mode, OnExceed, TierQuota
+from dataplane.protocol.control.records import MAX_QUOTA_TIERS, Mode, OnExceed, QuotaSpec, TierQuota
 
 
 class TierQuotaPut(msgspec.Struct, forbid_unknown_fields=True):
     """Share of a tenant in one tier behind memory."""
 
     floor_bytes: Annotated[
-        int | str, Meta(description="Bytes of the tier that no other tenant's blocks may take; at most the limit.")
+        Size, Meta(description="Bytes of the tier that no other tenant's blocks may take; at most the limit.")
     ] = 0
     limit_bytes: Annotated[
-        int | str | None,
+        Size | None,
         Meta(description="Most bytes that the tenant may hold in the tier of each node; null for no limit."),
     ] = None
 
@@ -28,25 +29,25 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
     are bytes, or text such as `4GiB`."""
 
     limit_bytes: Annotated[
-        int | str | msgspec.UnsetType | None,
+        Size | msgspec.UnsetType | None,
         Meta(description="Most bytes that the tenant may hold; null for no limit.", examples=["4GiB"]),
     ] = msgspec.UNSET
     floor_bytes: Annotated[
-        int | str | msgspec.UnsetType,
+        Size | msgspec.UnsetType,
         Meta(
             description="Bytes that no other tenant's store may evict; at most the limit, defaults to 0.",
             examples=["256MiB"],
         ),
     ] = msgspec.UNSET
     weight: Annotated[
-        float | msgspec.UnsetType,
+        Weight | msgspec.UnsetType,
         Meta(
             description=("Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1."),
             examples=[2],
         ),
     ] = msgspec.UNSET
     pin_budget_bytes: Annotated[
-        int | str | msgspec.UnsetType | None,
+        Size | msgspec.UnsetType | None,
         Meta(
             description=(
                 "Bytes that guaranteed pins may hold: at most the floor, if there is one, and at most the "
@@ -56,7 +57,7 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = msgspec.UNSET
     store_rate_bytes: Annotated[
-        int | str | msgspec.UnsetType | None,
+        Size | msgspec.UnsetType | None,
         Meta(
             description="Bytes per second that the tenant may store, at least 1; null for no limit.", examples=["1MiB"]
         ),
@@ -75,7 +76,7 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = msgspec.UNSET
     tiers: Annotated[
-        dict[str, TierQuotaPut] | msgspec.UnsetType,
+        Annotated[dict[TierName, TierQuotaPut], bounds(maxProperties=MAX_QUOTA_TIERS)] | msgspec.UnsetType,
         Meta(
             description=(
                 "Floors and limits in tiers behind memory, by the name of the tier, at most 8; defaults to none. "
@@ -87,6 +88,8 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
     note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None
+
+    AT_LEAST_ONE: ClassVar = QuotaSpec.__struct_fields__[1:]
 
 
 class QuotaRecord(msgspec.Struct, frozen=True):

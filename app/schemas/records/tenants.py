@@ -5,6 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import Size
+from app.schemas.base.records import Note
 from dataplane.protocol.control.records import TierQuota
 
 
@@ -58,10 +60,10 @@ class AdoptPost(msgspec.Struct, forbid_unknown_fields=True):
     """The new quota of an adopted tenant. It has no limit, so no block of the tenant is evicted because of it."""
 
     floor_bytes: Annotated[
-        int | str,
+        Size,
         Meta(
             description="Bytes that no other tenant's store may evict: an integer, or text such as `1GiB`.",
             examples=[0],
         ),
     ] = 0
-    note: Annotated[str, Meta(description="Free-form note; at most 1,024 characters.")] = ""
+    note: Note = ""

@@ -1,17 +1,28 @@
 """Tiers: stores behind the memory of nodes."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import SizeText, bounds
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from dataplane.protocol.stats.tiers import TierStats
-from dataplane.protocol.tiers import Compress, Spill
+from dataplane.protocol.tiers import (
+    MAX_BUDGET_BYTES,
+    MAX_DEADLINE_S,
+    MAX_IN_FLIGHT_BYTES,
+    MAX_ORDER,
+    MIN_IN_FLIGHT_BYTES,
+    Compress,
+    Spill,
+)
 
 IN_FLIGHT_BYTES = 64 << 20
+BudgetBytes = Annotated[int, bounds(minimum=1, maximum=MAX_BUDGET_BYTES)] | SizeText
+InFlightBytes = Annotated[int, bounds(minimum=MIN_IN_FLIGHT_BYTES, maximum=MAX_IN_FLIGHT_BYTES)] | SizeText
 
 
 class TierPut(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,7 +37,7 @@ class TierPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = msgspec.UNSET
     budget_bytes: Annotated[
-        int | str | msgspec.UnsetType,
+        BudgetBytes | msgspec.UnsetType,
         Meta(
             description=(
                 "Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one "
@@ -43,7 +54,7 @@ class TierPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = {}
     order: Annotated[
-        int,
+        Annotated[int, bounds(minimum=0, maximum=MAX_ORDER)],
         Meta(
             description=("A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000."),
             examples=[10],
@@ -62,11 +73,11 @@ class TierPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = "commit"
     load_deadline_s: Annotated[
-        float,
+        Annotated[float, bounds(exclusiveMinimum=0, maximum=MAX_DEADLINE_S)],
         Meta(description="Seconds after which a load that has not begun is cancelled: at most 300.", examples=[2]),
     ] = 5.0
     max_bytes_in_flight: Annotated[
-        int | str,
+        InFlightBytes,
         Meta(
             description=(
                 "Most bytes that are copied to the tier, and that are loaded from it, at the same time: "
@@ -89,6 +100,8 @@ class TierPut(msgspec.Struct, forbid_unknown_fields=True):
     note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None
+
+    REQUIRED: ClassVar = ("type", "budget_bytes")
 
 
 class TierRecord(msgspec.Struct, frozen=True):

@@ -1,18 +1,22 @@
 """Tokenizers of models, which let users give text where engines use tokens."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import ModelName, text
 from app.schemas.base.records import Note
+
+VARIABLE = "[A-Za-z_][A-Za-z0-9_]{0,63}"
+"""Pattern of the name of a special token."""
 
 
 class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
     """The tokenizer of one model, as its engines load it. `model` and `tokenizer` have no default."""
 
     model: Annotated[
-        str | msgspec.UnsetType,
+        ModelName | msgspec.UnsetType,
         Meta(description="Required: model name with which engines attach. A model has at most one tokenizer."),
     ] = msgspec.UNSET
     tokenizer: Annotated[
@@ -33,7 +37,7 @@ class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = None
     special_tokens: Annotated[
-        Annotated[dict[str, str], Meta(max_length=64)] | None,
+        Annotated[dict[Annotated[str, text(VARIABLE)], str], Meta(max_length=64)] | None,
         Meta(description="Special tokens for the template, such as `bos_token` and `eos_token`."),
     ] = None
     add_special_tokens: Annotated[
@@ -46,6 +50,8 @@ class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = True
     note: Note = ""
+
+    REQUIRED: ClassVar = ("model", "tokenizer")
 
 
 class TokenizerAnswer(msgspec.Struct, frozen=True):

@@ -6,10 +6,25 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from app.schemas.base.fields import bounds, text
 from app.schemas.views.changes import ChangeAnswer
 
 AlertState = Literal["firing", "resolved", "expired"]
 MAX_ALERTS = 1000
+MAX_LABELS = 64
+MAX_NAME = 128
+MAX_TEXT = 1024
+MAX_LABELS_BYTES = 4096
+MAX_STORED_BYTES = 8192
+"""Largest size of the labels of an alert as JSON, and of its labels and annotations together."""
+VERSIONS = ("4", "1")
+FINGERPRINT = "[A-Za-z0-9_-]{0,64}"
+_TextName = Annotated[str, bounds(minLength=1, maxLength=MAX_NAME)]
+
+
+_Labels = Annotated[
+    dict[_TextName, Annotated[str, bounds(maxLength=MAX_TEXT)]], bounds(minProperties=1, maxProperties=MAX_LABELS)
+]
 
 
 class WebhookAlert(msgspec.Struct, frozen=True, rename="camel"):
@@ -17,16 +32,27 @@ class WebhookAlert(msgspec.Struct, frozen=True, rename="camel"):
 
     status: Literal["firing", "resolved"]
     labels: Annotated[
-        dict[str, str],
-        Meta(description="At most 64, of at most 1,024 characters. `tenant` and `node` name what the alert is about."),
+        Annotated[
+            dict[_TextName, Annotated[str, bounds(maxLength=MAX_TEXT)]],
+            bounds(minProperties=1, maxProperties=MAX_LABELS),
+        ],
+        Meta(
+            description="At most 64, of at most 1,024 characters, and at most 4 KiB together. `tenant` "
+            "and `node` name what the alert is about."
+        ),
     ]
-    starts_at: Annotated[str, Meta(description="RFC 3339.", examples=["2026-01-31T12:00:00Z"])]
+    starts_at: Annotated[
+        Annotated[str, bounds(format="date-time")], Meta(description="RFC 3339.", examples=["2026-01-31T12:00:00Z"])
+    ]
     annotations: Annotated[
-        dict[str, str],
-        Meta(description="At most 64; values are cut after 1,024 characters. `runbook_url` becomes a link."),
+        Annotated[dict[_TextName, str], bounds(maxProperties=MAX_LABELS)],
+        Meta(
+            description="At most 64; values are cut after 1,024 characters, and 8 KiB of labels and annotations "
+            "are kept. `runbook_url` becomes a link."
+        ),
     ] = {}
     ends_at: Annotated[
-        str,
+        Annotated[str, bounds(anyOf=[{"format": "date-time"}, {"const": ""}])],
         Meta(
             description="End of a resolved alert; for a firing one, when it expires unless it is sent again. The year "
             "1 or no value: after `alert_expire_s`."
@@ -34,14 +60,17 @@ class WebhookAlert(msgspec.Struct, frozen=True, rename="camel"):
     ] = ""
     generator_url: str = msgspec.field(default="", name="generatorURL")
     fingerprint: Annotated[
-        str, Meta(description="1 to 64 of the characters A-Z a-z 0-9 _ -; by default a hash of the labels.")
+        Annotated[str, text(FINGERPRINT)],
+        Meta(description="1 to 64 of the characters A-Z a-z 0-9 _ -; by default a hash of the labels."),
     ] = ""
 
 
 class AlertsPost(msgspec.Struct, frozen=True, rename="camel"):
     """Body of a webhook of Alertmanager (version 4) or Grafana alerting (version 1). Unknown fields are ignored."""
 
-    version: Annotated[str, Meta(description="`4` of Alertmanager, `1` of Grafana.")]
+    version: Annotated[
+        Annotated[str, bounds(enum=list(VERSIONS))], Meta(description="`4` of Alertmanager, `1` of Grafana.")
+    ]
     alerts: Annotated[list[WebhookAlert], Meta(max_length=MAX_ALERTS)]
     truncated_alerts: Annotated[int, Meta(description="Alerts that the sender left out.", ge=0, le=(1 << 53))] = 0
 

@@ -1,6 +1,5 @@
 """API tokens: create, list, change, revoke. The secret is returned once, when a token is created."""
 
-import re
 import time
 from functools import partial
 from typing import Any, cast
@@ -24,7 +23,8 @@ from app.store.access.tokens import SETUP_ROLE, TokenRow
 from app.store.base.database import Database
 from dataplane.protocol.salts import salt_of, shown
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+SORTABLE = tokens.SORTABLE
+"""Fields by which the list can be sorted."""
 
 
 class Tokens:
@@ -172,8 +172,7 @@ def _salt(name: str, path: str) -> str:
 
 
 def _name(name: str) -> str:
-    if _NAME.fullmatch(name) is None:
-        raise ValueError("expected 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+    checks.pin_name(name)
     if name in RESERVED:
         raise ValueError(f"expected another name: {name!r} is a reserved name of the audit log")
     return name

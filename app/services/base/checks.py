@@ -8,6 +8,7 @@ from typing import TypeVar
 from msgspec import UnsetType
 
 from app.errors import FieldError, Forbidden, Invalid, NotFound
+from app.schemas.base.fields import EXPECTED_NAME, MAX_MODEL_CHARACTERS, MAX_NOTE_CHARACTERS, NAME, OWNER
 from dataplane.base import labels as label_rules
 from dataplane.base.units import parse_size
 from dataplane.base.visible import is_seen
@@ -15,11 +16,6 @@ from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
 
 T = TypeVar("T")
-
-MAX_NOTE_CHARACTERS = 1024
-MAX_MODEL_CHARACTERS = 256
-_HEX = re.compile(r"[0-9a-fA-F]*", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 
 
 class Faults:
@@ -89,11 +85,10 @@ def tenant_in_path(name: str) -> str:
 
 
 def pin_name(name: str) -> str:
-    """Check the name of a record. Raises Invalid."""
-    if _NAME.fullmatch(name) is None:
-        raise Invalid.at("name", "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -")
-    if name in (".", ".."):
-        raise Invalid.at("name", f"expected another name: {name!r} cannot be used in a URL")
+    """Check the name of a record or a token. Raises Invalid."""
+    if re.fullmatch(NAME, name) is None:
+        but = f": {name!r} cannot be used in a URL" if name in (".", "..") else ""
+        raise Invalid.at("name", f"{EXPECTED_NAME}{but}")
     return name
 
 
@@ -113,7 +108,7 @@ def note(text: str) -> str:
 
 def managed_by(name: str) -> str:
     """Check the name of an owner. Raises ValueError."""
-    if name and _NAME.fullmatch(name) is None:
+    if re.fullmatch(OWNER, name) is None:
         raise ValueError("expected at most 128 of the characters A-Z a-z 0-9 . _ -")
     return name
 
@@ -141,7 +136,7 @@ def model(name: str) -> str:
 
 def hex_digits(text: str, digits: int) -> str:
     """Return this number of hex digits in lower case. Raises ValueError."""
-    if len(text) != digits or _HEX.fullmatch(text) is None:
+    if re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", text) is None:
         raise ValueError(f"expected {digits} hex digits, got {text[:80]!r}")
     return text.lower()
 

@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
+from app.schemas.base.fields import MAX_TTL_S
 from app.services.base.checks import Faults
 from app.services.base.durations import span
 
-MAX_TTL_S = 10 * 366 * 86_400.0
 LATEST = 253_402_300_800
 """Unix seconds of the year 10000, the end of what can be shown."""
 

@@ -12,6 +12,7 @@ from app.ingest.fleet import FleetNode
 from app.observe.catalogue.fleet import MoveCancelled, MoveRequested, SweepRequested, VerificationRequested
 from app.push.node_requests import NodeReply
 from app.schemas.cache.actions import (
+    SCOPE_FIELDS,
     ActionAnswer,
     ClearPost,
     CompressPost,
@@ -222,7 +223,7 @@ class Actions:
         faults = checks.Faults()
         named = (request.tenant, request.model, request.space)
         if not whole and all(name is None for name in named) and not given(request):
-            fields = "tenant, model, space, tokens, keys, text, messages"
+            fields = ", ".join(SCOPE_FIELDS)
             faults.add("tenant", f"expected at least one of {fields}: a scope without any field is not allowed")
             faults.stop()
         salt = model = space = None

@@ -19,7 +19,7 @@ from app.services.base.fields import answer
 from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
-from app.services.records.chains import SOURCES, KeyChain, given, resolved
+from app.services.records.chains import KeyChain, given, resolved
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.control.lookups import Looked, LookupChain, SpaceHits
 from dataplane.protocol.salts import DEFAULT_TENANT
@@ -69,7 +69,7 @@ class Lookups:
         salt = faults.check("tenant", lambda: checks.tenant(tenant))
         model = faults.check("model", lambda: checks.model(request.model))
         if len(given(request)) != 1:
-            faults.add("tokens", f"expected exactly one of {', '.join(SOURCES)}")
+            faults.add("tokens", f"expected exactly one of {', '.join(LookupPost.EXACTLY_ONE)}")
         faults.stop()
         assert salt is not None
         by.check_salt(salt)

@@ -25,10 +25,10 @@ from app.observe.catalogue.access import JoinTokenCreated, JoinTokenDeleted
 from app.observe.catalogue.fleet import NodeEnrolled, NodeMoved
 from app.push.keys import ManagerKeyPair
 from app.push.node_journal import apply_row, stored_node
-from app.schemas.fleet.enrolment import JoinTokenAnswer, JoinTokenList, JoinTokenPost, NewJoinToken
+from app.schemas.fleet.enrolment import MAX_USES, JoinTokenAnswer, JoinTokenList, JoinTokenPost, NewJoinToken
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
-from app.services.base.durations import span
+from app.services.base.expiry import ttl
 from app.services.base.fields import answer
 from app.services.base.principals import PLANE, Principal
 from app.services.base.throttle import Throttle
@@ -56,8 +56,6 @@ from dataplane.protocol.join import (
     with_host,
 )
 
-MAX_USES = 10_000
-MAX_TTL_S = 10 * 365 * 86_400.0
 ID_BYTES = 8
 _TOKEN_ID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}\Z", re.ASCII)
 
@@ -108,8 +106,8 @@ class Enrolment:
         name = faults.check("name", lambda: _name(request.name))
         labels = faults.check("labels", lambda: checks.labels(request.labels))
         ttl_s = request.ttl_s
-        if ttl_s is not None and not 0 < ttl_s <= MAX_TTL_S:  # also true for NaN
-            faults.add("ttl_s", f"expected more than 0 and at most {span(MAX_TTL_S)}, got {span(ttl_s)}")
+        if ttl_s is not None:
+            faults.check("ttl_s", lambda: ttl(ttl_s))
         if request.uses is not None and not 1 <= request.uses <= MAX_USES:
             faults.add("uses", f"expected 1 to {MAX_USES}, or null for any number, got {request.uses}")
         for at, address in enumerate(request.addresses):

@@ -13,6 +13,7 @@ from cachetools import TTLCache
 from app.errors import Invalid, LarderError, Malformed, NodeUnreachable, NotFound
 from app.ingest.fleet import FleetNode
 from app.observe.catalogue.fleet import SweepRequested
+from app.schemas.base.fields import MAX_TOKENS
 from app.schemas.cache.actions import SweepPost
 from app.schemas.lmcache.objects import (
     ChecksumPost,
@@ -35,7 +36,6 @@ from app.services.cache.blocks import BlockService
 from app.services.cache.lookups import Lookups
 from app.services.fleet.targets import Targets
 from app.services.records.chains import chained
-from app.services.records.key_intent import MAX_TOKENS
 from dataplane.protocol.control.lookups import CachedBlock, ListBlocks, SpaceHits
 from dataplane.protocol.control.nodes import DescribeNode, Description
 from dataplane.protocol.control.scopes import ClearGateway, Swept

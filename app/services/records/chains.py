@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from app.schemas.records.pins import KEY_SOURCES
 from app.schemas.records.tokenizers import TokenizerUsed
 from app.services.base import checks
 from app.services.base.large_work import LargeWork
@@ -22,9 +23,6 @@ class ChainSource(Protocol):
     messages: list[dict[str, Any]] | None
     add_generation_prompt: bool
     chunk_tokens: int
-
-
-SOURCES = ("tokens", "keys", "text", "messages")
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ async def chained(
 
 def given(source: ChainSource) -> list[str]:
     """Return the names of the key sources that a request gives."""
-    return [name for name in SOURCES if getattr(source, name) is not None]
+    return [name for name in KEY_SOURCES if getattr(source, name) is not None]
 
 
 async def resolved(
@@ -70,7 +68,7 @@ async def resolved(
     faults = checks.Faults()
     given_sources = given(source)
     if len(given_sources) > 1:
-        faults.add(given_sources[0], f"expected at most one of {', '.join(SOURCES)}")
+        faults.add(given_sources[0], f"expected at most one of {', '.join(KEY_SOURCES)}")
         faults.stop()
     if source.add_generation_prompt and source.messages is None:
         faults.add(

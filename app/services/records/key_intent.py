@@ -3,14 +3,9 @@
 import re
 from collections.abc import Sequence
 
+from app.schemas.base.fields import KEY, MAX_CHUNK_TOKENS, MAX_KEYS, MAX_TOKENS
 from app.services.base import checks
 from dataplane.protocol.keys import KEY_BYTES
-
-MAX_KEYS = 4096
-MAX_TOKENS = 262_144
-"""Maximum number of token ids of a request or a pin."""
-MAX_CHUNK_TOKENS = 1 << 16
-_KEY = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
 def check_chunk(chunk: int, faults: checks.Faults) -> bool:
@@ -37,7 +32,7 @@ def unpacked(keys: list[str]) -> list[bytes]:
     if not 1 <= len(keys) <= MAX_KEYS:
         raise ValueError(f"expected 1 to {MAX_KEYS} keys, got {len(keys)}")
     for number, key in enumerate(keys):
-        if _KEY.fullmatch(key) is None:
+        if re.fullmatch(KEY, key) is None:
             raise ValueError(f"expected {2 * KEY_BYTES} hex digits in key {number}, got {len(key)} characters")
     found = [bytes.fromhex(key) for key in keys]
     if len(set(found)) != len(found):

@@ -22,9 +22,6 @@ from dataplane.protocol.control.snapshots import digest_of
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import DEFAULT_TENANT, shown
 
-SOURCES = ("tokens", "keys", "prefix", "text", "messages")
-
-
 PINS = PushedType(
     name="pins",
     noun="pin",
@@ -96,7 +93,7 @@ def _tokens(intent: PinPut, encoded: EncodedText | None, faults: checks.Faults) 
 
 
 def _origin(intent: PinPut, encoded: EncodedText | None) -> dict[str, Any]:
-    (source,) = (name for name in SOURCES if getattr(intent, name) is not None)
+    (source,) = (name for name in PinPut.EXACTLY_ONE if getattr(intent, name) is not None)
     if source == "prefix":
         return {"source": source, "prefix": intent.prefix}
     if source == "keys":
@@ -110,7 +107,7 @@ def _origin(intent: PinPut, encoded: EncodedText | None) -> dict[str, Any]:
 
 def check_sources(intent: PinPut, faults: checks.Faults) -> None:
     """Check that exactly one source gives the keys. Raises Invalid, including the faults found before."""
-    if sum(getattr(intent, name) is not None for name in SOURCES) != 1:
+    if sum(getattr(intent, name) is not None for name in PinPut.EXACTLY_ONE) != 1:
         faults.add("tokens", "expected exactly one of 'tokens', 'keys', 'prefix', 'text' and 'messages'")
         faults.stop()
     if intent.add_generation_prompt and intent.messages is None:

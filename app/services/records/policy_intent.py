@@ -4,7 +4,7 @@ import msgspec
 
 from app.observe.catalogue.records import PolicyChanged, PolicyCreated, PolicyDeleted
 from app.schemas.base.records import written
-from app.schemas.records.policies import PolicyPut, PolicyRecord
+from app.schemas.records.policies import MAX_IDLE_S, MAX_PRIORITY, MIN_IDLE_S, MIN_WATERMARK, PolicyPut, PolicyRecord
 from app.services.base import checks
 from app.services.base.durations import span
 from app.services.records.record_types import PushedType, Values, checked, columns
@@ -23,10 +23,7 @@ POLICIES = PushedType(
     written=written(PolicyRecord),
     hint=lambda name: "; nodes that no other policy is for use their defaults" if name == POLICY_IN_FORCE else "",
 )
-MIN_IDLE_S, MAX_IDLE_S = 1.0, 86_400.0
-MIN_WATERMARK = 0.5
-MAX_PRIORITY = 1000
-RULES = PolicySpec.__struct_fields__[1:]
+RULES = PolicyPut.AT_LEAST_ONE
 """Fields of an intent that nodes receive."""
 _OTHERS = tuple(name for name in PolicyPut.__struct_fields__ if name not in RULES)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from app.errors import Conflict, FieldError
 from app.observe.catalogue.records import RateChanged, RateCreated, RateDeleted
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.prefill_rates import RateAnswer, RateList, RatePut
+from app.schemas.records.prefill_rates import LOWER_SPACE, MAX_TOKENS_PER_S, RateAnswer, RateList, RatePut
 from app.services.base import checks
 from app.services.base.changes import Change
 from app.services.base.preconditions import ANY, Precondition
@@ -17,8 +17,6 @@ from app.services.records.record_types import RecordType, Values, columns
 from app.store.records import prefill_rates
 from app.store.records.prefill_rates import PrefillRateRow
 
-MAX_TOKENS_PER_S = 1e9
-_SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 PREFILL_RATES = RecordType(
     noun="rate",
     row=PrefillRateRow,
@@ -35,7 +33,7 @@ def resolve(_name: str, request: RatePut) -> Values:
     faults = checks.Faults()
     faults.check("model", lambda: checks.model(checks.given(request.model, "text")))
     faults.check("note", lambda: checks.note(request.note))
-    if request.space and _SPACE.fullmatch(request.space) is None:
+    if request.space and re.fullmatch(LOWER_SPACE, request.space) is None:
         faults.add("space", f"expected 32 hex digits in lower case, or nothing, got {request.space[:40]!r}")
     tokens_per_s = request.prefill_tokens_per_s
     faults.check("prefill_tokens_per_s", lambda: _tokens_per_s(checks.given(tokens_per_s, "a number")))

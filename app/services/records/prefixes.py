@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from app.errors import Invalid
 from app.push.node_requests import NodeReply, NodeRequests
+from app.schemas.base.fields import MAX_KEYS
 from app.schemas.records.prefixes import By, NodeError, PrefixAnswer, PrefixList
 from app.services.base import checks
 from app.services.base.principals import Principal
-from app.services.records.key_intent import MAX_KEYS
 from dataplane.protocol.control.prefixes import MAX_PREFIXES, ListPrefixes, Prefix, PrefixesListed, PrefixKeys
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from app.observe.catalogue.records import QuotaChanged, QuotaCreated, QuotaDeleted
+from app.schemas.base.fields import MAX_WEIGHT, MIN_WEIGHT
 from app.schemas.base.records import written
 from app.schemas.records.quotas import QuotaPut, QuotaRecord, TierQuotaPut
 from app.services.base import checks
@@ -26,8 +27,7 @@ QUOTAS = PushedType(
     written=written(QuotaRecord),
     events=(QuotaCreated, QuotaChanged, QuotaDeleted),
 )
-MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
-SHARE = QuotaSpec.__struct_fields__[1:]
+SHARE = QuotaPut.AT_LEAST_ONE
 """Fields of an intent that nodes receive."""
 DEFAULTS = defaults(QuotaPut, QuotaSpec)
 _OTHERS = tuple(name for name in QuotaPut.__struct_fields__ if name not in SHARE)

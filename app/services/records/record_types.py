@@ -97,6 +97,11 @@ class RecordType(Generic[R]):
         salts: Collection[str] | None = None,
     ) -> ListPage[R]:
         """Return a page of records with these values, optionally only of the tenants `salts`. Raises Invalid."""
+        faults = checks.Faults()
+        for name, rule in (("model", checks.model), ("managed_by", checks.managed_by)):
+            if filters.get(name) is not None:
+                faults.check(name, partial(rule, filters[name]))
+        faults.stop()
         async with database.read() as session:
             where = listing.matching(self.row, filters, salts)
             return await listing.page(session, self.row, self.sortable, page_request, *where)

@@ -30,7 +30,7 @@ from dataplane.protocol.stats.tenants import TenantStats
 
 ANSWERS_AT_ONCE = 200
 """Number of answers that a thread builds between pauses: a few milliseconds."""
-_SORTABLE = (
+SORTABLE = (
     "tenant",
     *SUMMED,
     "limit_bytes",
@@ -145,4 +145,4 @@ def _field(name: str) -> Callable[[TenantAnswer], Any]:
     return lambda answer: getattr(answer, name)
 
 
-_BY_NAME = {name: _field(name) for name in _SORTABLE}
+_BY_NAME = {name: _field(name) for name in SORTABLE}

@@ -54,7 +54,7 @@ def resolve(name: str, intent: TierPut) -> Values:
         faults.add("name", f"expected at most {MAX_NAME_CHARACTERS} characters, got {len(name)}")
     if name == MEMORY:
         faults.add("name", f"expected another name: {MEMORY!r} is reserved for the memory of the pool")
-    for field in ("type", "budget_bytes"):
+    for field in TierPut.REQUIRED:
         if getattr(intent, field) is msgspec.UNSET:
             faults.add(field, "expected a value")
     sizes = {field: faults.check(field, partial(_size, intent, field)) for field in _SIZES}

@@ -15,7 +15,7 @@ from app.errors import Conflict, Invalid
 from app.observe.catalogue.records import TokenizerChanged, TokenizerCreated, TokenizerDeleted
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinPut
-from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
+from app.schemas.records.tokenizers import VARIABLE, TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
 from app.services.base import checks
 from app.services.base.changes import Changes
 from app.services.base.merge import patched
@@ -44,7 +44,6 @@ TOKENIZERS = RecordType(
     # The digest replaces the file.
     written=tuple("digest" if name == "tokenizer" else name for name in TokenizerPut.__struct_fields__),
 )
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _RESERVED = frozenset({"messages", "add_generation_prompt"})
 
 
@@ -191,7 +190,7 @@ def _check(request: TokenizerPut, file: bytes) -> str:
     if "\0" in (request.chat_template or ""):
         faults.add("chat_template", "expected no NUL characters")
     for name, token in (request.special_tokens or {}).items():
-        if _VARIABLE.fullmatch(name) is None or name in _RESERVED:
+        if re.fullmatch(VARIABLE, name) is None or name in _RESERVED:
             faults.add("special_tokens", f"expected names such as bos_token, got {name[:40]!r}")
         elif len(token) > MAX_SPECIAL_CHARACTERS or "\0" in token:
             faults.add(f"special_tokens.{name}", f"expected at most {MAX_SPECIAL_CHARACTERS} characters, no NUL")

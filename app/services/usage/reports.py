@@ -29,7 +29,8 @@ NO_USE = TierUsageCounts(byte_hours=0.0, served_tokens=0, served_bytes=0)
 MAX_ITEMS = 10_000
 MAX_SUMS = 4 * MAX_ITEMS
 """Largest number of sums; models and spaces are summed separately because of their rates."""
-_NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
+SECONDS = r"[0-9]{1,12}(\.[0-9]{1,9})?"
+"""Pattern of Unix seconds in a query."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 COLUMNS = (
     "byte_hours",
@@ -159,7 +160,7 @@ def _range(step: Step, start: str, end: str, now: float) -> tuple[int, int]:
 def _moment(text: str) -> float:
     """Return Unix seconds of a number or an RFC 3339 time. Raises ValueError."""
     try:
-        at = float(text) if _NUMBER.fullmatch(text) else moment(text)
+        at = float(text) if re.fullmatch(SECONDS, text) else moment(text)
     except (ValueError, OverflowError):
         at = -1.0
     if not 0 <= at < LATEST:

@@ -6,6 +6,8 @@ All managers share the table; each may receive any webhook.
 
 import asyncio
 import hashlib
+import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,13 @@ from app.observe.catalogue.alerts import AlertFired, AlertResolved
 from app.observe.events import EventBus, fields_of
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.alerts import (
+    FINGERPRINT,
+    MAX_LABELS,
+    MAX_LABELS_BYTES,
+    MAX_NAME,
+    MAX_STORED_BYTES,
+    MAX_TEXT,
+    VERSIONS,
     AlertAnswer,
     AlertFilters,
     AlertList,
@@ -42,14 +51,12 @@ from app.store.views.alerts import AlertRow
 from dataplane.base.visible import plain
 from dataplane.protocol.salts import shown
 
-MAX_LABELS = 64
-MAX_NAME = 128
-MAX_TEXT = 1024
 LOOK_S = 5.0
+SORTABLE = alerts.SORTABLE
+"""Fields by which the list can be sorted."""
 AT_ONCE = 500
 DAY_S = 86_400.0
 EARLIEST = 946_684_800.0  # the year 2000
-VERSIONS = ("4", "1")
 PROCESS_ALERTS = frozenset(
     (
         "LarderCacheCold",
@@ -71,7 +78,6 @@ PROCESS_ALERTS = frozenset(
 is no cause of these, so they list changes of the node and of the fleet only."""
 _Published = tuple[AlertFired | AlertResolved, Notification]
 """An event, and the notification for the other managers."""
-_FINGERPRINT = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,9 @@ class Alerts:
                 faults.add(
                     f"{path}.labels.{key[:MAX_NAME]}", f"expected at most {MAX_TEXT:,} characters, got {len(value):,}"
                 )
-        if given.fingerprint and not (len(given.fingerprint) <= 64 and _FINGERPRINT.issuperset(given.fingerprint)):
+        if (size := _stored_bytes(_texts(given.labels))) > MAX_LABELS_BYTES:
+            faults.add(f"{path}.labels", f"expected at most {MAX_LABELS_BYTES:,} bytes together, got {size:,}")
+        if re.fullmatch(FINGERPRINT, given.fingerprint) is None:
             faults.add(f"{path}.fingerprint", "expected 1 to 64 of the characters A-Z a-z 0-9 _ -")
         starts_at = faults.check(f"{path}.startsAt", lambda: _start(given.starts_at, now))
         end = faults.check(f"{path}.endsAt", lambda: moment(given.ends_at) if given.ends_at else 0.0)
@@ -200,11 +208,12 @@ class Alerts:
         firing = given.status == "firing"
         ended_at = None if firing else end if EARLIEST <= end <= now else now
         labels = _texts(given.labels)
+        room = MAX_STORED_BYTES - _stored_bytes(labels)
         return _Received(
             fingerprint=given.fingerprint or _hash(labels),
             firing=firing,
             labels=labels,
-            annotations=_texts(given.annotations),
+            annotations=_fitting(_texts(given.annotations), room),
             generator_url=plain(given.generator_url[:MAX_TEXT])[:MAX_TEXT],
             starts_at=starts_at,
             ended_at=ended_at,
@@ -287,6 +296,21 @@ def _texts(given: Mapping[str, str]) -> dict[str, str]:
     return {
         plain(name)[:MAX_NAME]: plain(value[:MAX_TEXT], lines=True)[:MAX_TEXT] for name, value in sorted(given.items())
     }
+
+
+def _stored_bytes(texts: Mapping[str, str]) -> int:
+    """Return the size of texts as the database stores them."""
+    return len(json.dumps(texts))
+
+
+def _fitting(texts: Mapping[str, str], room: int) -> dict[str, str]:
+    """Return the annotations that fit into this many bytes, those that lists show first; others are left out."""
+    kept: dict[str, str] = {}
+    for name in sorted(texts, key=lambda name: (name not in ("summary", "description", "runbook_url"), name)):
+        room -= _stored_bytes({name: texts[name]})
+        if room >= 0:
+            kept[name] = texts[name]
+    return kept
 
 
 def _hash(labels: Mapping[str, str]) -> str:

@@ -35,6 +35,8 @@ REFUSALS_S = 5.0
 """Seconds between checks for sums of refused blocks that are due."""
 MAX_BYTES = 16 * 1024
 """Largest size of one event's fields as JSON; larger fields are omitted."""
+SORTABLE = events.SORTABLE
+"""Fields by which the list can be sorted."""
 
 
 class Events:

@@ -107,7 +107,7 @@ async def used(session: AsyncSession, token_id: str, at: float, source: str) -> 
     )
 
 
-_SORTABLE = listing.sortable(
+SORTABLE = listing.sortable(
     TokenRow,
     "name role created_at expires_at last_used_at",
     expires_at=sa.func.coalesce(TokenRow.expires_at, 1e18),
@@ -117,7 +117,7 @@ _SORTABLE = listing.sortable(
 
 async def page(session: AsyncSession, page_request: PageRequest) -> ListPage[TokenRow]:
     """Return one page, sorted by id by default. Raise Invalid."""
-    return await listing.page(session, TokenRow, _SORTABLE, page_request, _MADE)
+    return await listing.page(session, TokenRow, SORTABLE, page_request, _MADE)
 
 
 async def open_session(session: AsyncSession, row: SessionRow, now: float, most: int) -> list[str]:

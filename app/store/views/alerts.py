@@ -36,7 +36,7 @@ class AlertRow(Base):
     expires_at: Mapped[Seconds] = mapped_column(server_default="0")
 
 
-_SORTABLE = listing.sortable(AlertRow, "starts_at received_at alertname severity tenant node")
+SORTABLE = listing.sortable(AlertRow, "starts_at received_at alertname severity tenant node")
 
 
 async def locked(session: AsyncSession, fingerprints: Collection[str]) -> dict[str, AlertRow]:
@@ -100,4 +100,4 @@ async def page(
     where = listing.matching(AlertRow, vars(filters))
     if tenants is not None:
         where.append(AlertRow.tenant.in_(sorted(tenants)))
-    return await listing.page(session, AlertRow, _SORTABLE, page_request, *where)
+    return await listing.page(session, AlertRow, SORTABLE, page_request, *where)

@@ -26,7 +26,7 @@ class EventRow(Base):
     __table_args__ = (sa.Index(None, "name", "at"),)
 
 
-_SORTABLE = listing.sortable(EventRow, "at id name node actor")
+SORTABLE = listing.sortable(EventRow, "at id name node actor")
 
 
 async def append(session: AsyncSession, rows: Sequence[EventRow]) -> None:
@@ -53,4 +53,4 @@ async def page(session: AsyncSession, page_request: PageRequest, filters: EventF
         where.append(EventRow.actor == filters.actor)
     if filters.since is not None:
         where.append(EventRow.at >= filters.since)
-    return await listing.page(session, EventRow, _SORTABLE, page_request, *where)
+    return await listing.page(session, EventRow, SORTABLE, page_request, *where)

@@ -34,7 +34,8 @@ REQUIRED = {"policies": {"selector"}, "tiers": {"type", "budget_bytes", "paramet
 
 
 def hints_of(put: type[msgspec.Struct]) -> dict[str, Any]:
-    return get_type_hints(put, include_extras=True)
+    hints = get_type_hints(put, include_extras=True)
+    return {name: hints[name] for name in put.__struct_fields__}
 
 
 def types_in(hint: Any) -> list[Any]:

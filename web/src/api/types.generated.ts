@@ -1465,6 +1465,7 @@ export interface components {
         };
         /**
          * AdoptPost
+         * @description The new quota of an adopted tenant. It has no limit, so no block of the tenant is evicted because of it.
          * @example {
          *       "floor_bytes": "256MiB",
          *       "note": "found"
@@ -1515,6 +1516,7 @@ export interface components {
         };
         /**
          * AlertsPost
+         * @description Body of a webhook of Alertmanager (version 4) or Grafana alerting (version 1). Unknown fields are ignored.
          * @example {
          *       "alerts": [
          *         {
@@ -1541,8 +1543,11 @@ export interface components {
              * @default 0
              */
             truncatedAlerts: number;
-            /** @description `4` of Alertmanager, `1` of Grafana. */
-            version: string;
+            /**
+             * @description `4` of Alertmanager, `1` of Grafana.
+             * @enum {string}
+             */
+            version: "4" | "1";
         };
         /** AlertsTaken */
         AlertsTaken: {
@@ -1577,6 +1582,7 @@ export interface components {
         };
         /**
          * ApplyPut
+         * @description Documents to apply, and options.
          * @example {
          *       "document": {
          *         "apiVersion": "larder/v1",
@@ -1594,9 +1600,13 @@ export interface components {
         ApplyPut: {
             /** @description One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …, tiers: …}`, as JSON values or as YAML or JSON text. Each record has the fields of its PUT body. Records are lists whose items have a `tenant` or `name`, or maps keyed by it. */
             document: {
-                [key: string]: unknown;
+                /** @constant */
+                apiVersion: "larder/v1";
+                managed_by?: string;
             } | string | ({
-                [key: string]: unknown;
+                /** @constant */
+                apiVersion: "larder/v1";
+                managed_by?: string;
             } | string)[];
             /**
              * @description Report the changes without making them.
@@ -1773,6 +1783,7 @@ export interface components {
         };
         /**
          * CeilingPut
+         * @description The ceiling of a tenant. If a field is omitted, the tenant's own operators may lower the value in the quota but not raise it. A quota field that means "unbounded" exceeds every ceiling.
          * @example {
          *       "max_floor_bytes": "1GiB",
          *       "max_limit_bytes": "8GiB",
@@ -1830,14 +1841,19 @@ export interface components {
         };
         /**
          * ClearPost
+         * @description Drop all cached blocks.
          * @example {
-         *       "confirm": false,
+         *       "confirm": true,
+         *       "dry_run": true,
          *       "node": "node-1"
          *     }
          */
         ClearPost: {
-            /** @description Must be true to confirm that everything is dropped. */
-            confirm: boolean;
+            /**
+             * @description Must be true to confirm that everything is dropped.
+             * @constant
+             */
+            confirm: true;
             /**
              * @description Only count the blocks, without changing them.
              * @default false
@@ -1855,6 +1871,7 @@ export interface components {
         };
         /**
          * CompressPost
+         * @description Selects the blocks that match every given field. Without fields, it selects all blocks of the tier. A prefix includes all blocks that were stored after it.
          * @example {
          *       "dry_run": true,
          *       "tenant": "acme",
@@ -1885,9 +1902,7 @@ export interface components {
             /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
             /** @description Messages of a chat, rendered with the tokenizer's chat template. */
-            messages?: {
-                [key: string]: unknown;
-            }[] | null;
+            messages?: Record<string, never>[] | null;
             /** @description Model, with all of its spaces. */
             model?: string | null;
             /** @description Name of one node. */
@@ -1938,6 +1953,7 @@ export interface components {
         };
         /**
          * DryRunPost
+         * @description Records to try, in place of the existing ones.
          * @example {
          *       "quotas": {
          *         "acme": {
@@ -1967,6 +1983,14 @@ export interface components {
             tiers?: {
                 [key: string]: components["schemas"]["TierPut"];
             } | null;
+        } | {
+            quotas: unknown;
+        } | {
+            pins: unknown;
+        } | {
+            policies: unknown;
+        } | {
+            tiers: unknown;
         };
         /** EngineStats */
         EngineStats: {
@@ -2043,6 +2067,7 @@ export interface components {
         };
         /**
          * ExpelPost
+         * @description Whether to expel, kill or readmit the process of an engine, in all its attachments.
          * @example {
          *       "force": false,
          *       "kill": true,
@@ -2196,6 +2221,7 @@ export interface components {
         };
         /**
          * JoinTokenPost
+         * @description A join token to create.
          * @example {
          *       "labels": {
          *         "rack": "7"
@@ -2259,6 +2285,7 @@ export interface components {
         };
         /**
          * LookupPost
+         * @description A prefix in one tenant and one model.
          * @example {
          *       "chunk_tokens": 4,
          *       "model": "llama",
@@ -2285,9 +2312,7 @@ export interface components {
             /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
             /** @description Messages of a chat, rendered with the tokenizer's chat template. */
-            messages?: {
-                [key: string]: unknown;
-            }[] | null;
+            messages?: Record<string, never>[] | null;
             /** @description Model name with which engines attach. */
             model: string;
             /** @description Name of one node. */
@@ -2300,7 +2325,15 @@ export interface components {
             text?: string | null;
             /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
-        };
+        } & ({
+            tokens: unknown;
+        } | {
+            keys: unknown;
+        } | {
+            text: unknown;
+        } | {
+            messages: unknown;
+        });
         /** ManagerAnswer */
         ManagerAnswer: {
             alive: boolean;
@@ -2342,6 +2375,7 @@ export interface components {
         };
         /**
          * MovePost
+         * @description The blocks that match every given field; at least one field is required. A prefix includes all blocks that were stored after it.
          * @example {
          *       "dry_run": true,
          *       "release": true,
@@ -2373,9 +2407,7 @@ export interface components {
             /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
             /** @description Messages of a chat, rendered with the tokenizer's chat template. */
-            messages?: {
-                [key: string]: unknown;
-            }[] | null;
+            messages?: Record<string, never>[] | null;
             /** @description Model, with all of its spaces. */
             model?: string | null;
             /** @description Name of one node. */
@@ -2402,6 +2434,20 @@ export interface components {
             tier: string;
             /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
+        } | {
+            tenant: unknown;
+        } | {
+            model: unknown;
+        } | {
+            space: unknown;
+        } | {
+            tokens: unknown;
+        } | {
+            keys: unknown;
+        } | {
+            text: unknown;
+        } | {
+            messages: unknown;
         };
         /** MoveProgress */
         MoveProgress: {
@@ -2598,6 +2644,7 @@ export interface components {
         };
         /**
          * NodePatch
+         * @description A JSON merge patch of the labels that operators set on a node.
          * @example {
          *       "labels": {
          *         "zone": "b"
@@ -2729,6 +2776,7 @@ export interface components {
         };
         /**
          * PinExtend
+         * @description Extend the life of a pin.
          * @example {
          *       "ttl_s": 172800
          *     }
@@ -2809,6 +2857,7 @@ export interface components {
         };
         /**
          * PinPut
+         * @description A complete pin record. Exactly one of `tokens`, `keys`, `prefix`, `text` and `messages` is required.
          * @example {
          *       "chunk_tokens": 4,
          *       "model": "llama",
@@ -2843,9 +2892,7 @@ export interface components {
              */
             managed_by: string;
             /** @description First messages of a chat, rendered with the tokenizer's chat template. */
-            messages?: {
-                [key: string]: unknown;
-            }[] | null;
+            messages?: Record<string, never>[] | null;
             /** @description Model name; the pin applies in all of its spaces. Implied by `prefix`. */
             model?: string | null;
             /**
@@ -2884,7 +2931,17 @@ export interface components {
             tokens?: number[] | null;
             /** @description Time to live in seconds from now. */
             ttl_s?: number | null;
-        };
+        } & ({
+            prefix: unknown;
+        } | {
+            tokens: unknown;
+        } | {
+            keys: unknown;
+        } | {
+            text: unknown;
+        } | {
+            messages: unknown;
+        });
         /** PinRecord */
         PinRecord: {
             expires_at: number | null;
@@ -2969,6 +3026,7 @@ export interface components {
         };
         /**
          * PolicyPut
+         * @description A complete policy record; omitted fields get their defaults. At least one field of the policy is required.
          * @example {
          *       "admission": true,
          *       "algorithm": "s3fifo",
@@ -2986,7 +3044,10 @@ export interface components {
              * @example 60
              */
             admission_idle_s?: number;
-            /** @description Order in which blocks are evicted; defaults to `lru`. */
+            /**
+             * @description Order in which blocks are evicted; defaults to `lru`.
+             * @enum {string}
+             */
             algorithm?: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
             /**
              * @description Share of the pool above which blocks are evicted ahead of need; 0.5 to 1, defaults to 1 (evict only when needed).
@@ -3018,7 +3079,7 @@ export interface components {
             selector?: {
                 [key: string]: string;
             } | null;
-        };
+        } | unknown | unknown | unknown | unknown | unknown;
         /** PolicyRecord */
         PolicyRecord: {
             admission: boolean;
@@ -3254,6 +3315,7 @@ export interface components {
         };
         /**
          * QuotaPut
+         * @description A complete quota record; omitted fields get their defaults. At least one field of the share is required. Sizes are bytes, or text such as `4GiB`.
          * @example {
          *       "floor_bytes": "256MiB",
          *       "limit_bytes": "4GiB",
@@ -3277,14 +3339,20 @@ export interface components {
              * @default
              */
             managed_by: string;
-            /** @description `enforce` (the default), or `observe`: nothing is enforced, and stores that would be refused are counted. */
+            /**
+             * @description `enforce` (the default), or `observe`: nothing is enforced, and stores that would be refused are counted.
+             * @enum {string}
+             */
             mode?: "enforce" | "observe";
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
-            /** @description At the limit: evict the tenant's own blocks (the default), or refuse the store. */
+            /**
+             * @description At the limit: evict the tenant's own blocks (the default), or refuse the store.
+             * @enum {string}
+             */
             on_exceed?: "evict_self" | "reject";
             /**
              * @description Bytes that guaranteed pins may hold: at most the floor, if there is one, and at most the limit; null for no budget other than the pool's.
@@ -3317,7 +3385,7 @@ export interface components {
              * @example 2
              */
             weight?: number;
-        };
+        } | unknown | unknown | unknown | unknown | unknown | unknown | unknown | unknown;
         /** QuotaRecord */
         QuotaRecord: {
             floor_bytes: number;
@@ -3366,16 +3434,17 @@ export interface components {
          */
         RatePatch: {
             /** @description Required: model name with which engines attach. */
-            model?: string | null;
+            model?: string;
             /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
             /** @description Required: prefill tokens per second of a whole engine, with all its ranks: above 0, at most 1,000,000,000. */
-            prefill_tokens_per_s?: number | null;
+            prefill_tokens_per_s?: number;
             /** @description Identity of the only space for which the rate holds (32 hex digits); empty for all spaces of the model. */
             space?: string | null;
         };
         /**
          * RatePut
+         * @description A prefill rate: tokens per second that an engine computes, as measured by the operator. `model` and `prefill_tokens_per_s` have no default.
          * @example {
          *       "model": "llama",
          *       "note": "measured",
@@ -3384,14 +3453,14 @@ export interface components {
          */
         RatePut: {
             /** @description Required: model name with which engines attach. */
-            model?: string;
+            model: string;
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
             /** @description Required: prefill tokens per second of a whole engine, with all its ranks: above 0, at most 1,000,000,000. */
-            prefill_tokens_per_s?: number;
+            prefill_tokens_per_s: number;
             /**
              * @description Identity of the only space for which the rate holds (32 hex digits); empty for all spaces of the model.
              * @default
@@ -3467,6 +3536,7 @@ export interface components {
         };
         /**
          * ResizePost
+         * @description Requested size of the pool.
          * @example {
          *       "pool_bytes": "8GiB"
          *     }
@@ -3493,6 +3563,7 @@ export interface components {
         };
         /**
          * RestartPost
+         * @description Options of a restart.
          * @example {
          *       "dry_run": true,
          *       "fresh": false
@@ -3616,6 +3687,7 @@ export interface components {
         };
         /**
          * SweepPost
+         * @description The blocks that match every given field; at least one field is required. A prefix includes all blocks that were stored after it.
          * @example {
          *       "model": "llama",
          *       "tenant": "acme"
@@ -3640,9 +3712,7 @@ export interface components {
             /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
             /** @description Messages of a chat, rendered with the tokenizer's chat template. */
-            messages?: {
-                [key: string]: unknown;
-            }[] | null;
+            messages?: Record<string, never>[] | null;
             /** @description Model, with all of its spaces. */
             model?: string | null;
             /** @description Name of one node. */
@@ -3657,6 +3727,20 @@ export interface components {
             text?: string | null;
             /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
+        } | {
+            tenant: unknown;
+        } | {
+            model: unknown;
+        } | {
+            space: unknown;
+        } | {
+            tokens: unknown;
+        } | {
+            keys: unknown;
+        } | {
+            text: unknown;
+        } | {
+            messages: unknown;
         };
         /** SweepStats */
         SweepStats: {
@@ -3764,8 +3848,11 @@ export interface components {
          *     }
          */
         TierPatch: {
-            /** @description Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one segment file, 1 GiB if `parameters` does not set `segment_bytes`. */
-            budget_bytes?: number | string | null;
+            /**
+             * @description Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one segment file, 1 GiB if `parameters` does not set `segment_bytes`.
+             * @example 4GiB
+             */
+            budget_bytes?: number | string;
             /** @description How blocks are encoded when they are copied to the tier: as they are in memory (`none`), losslessly (`zstd`), or in half the bytes with an error (`fp8`). Only the type `s3` supports `zstd` and `fp8`. Blocks that the tier already holds stay as they are. */
             compress?: ("none" | "zstd" | "fp8") | null;
             /** @description Seconds after which a load that has not begun is cancelled: at most 300. */
@@ -3779,20 +3866,22 @@ export interface components {
             /** @description A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000. */
             order?: number | null;
             /** @description Parameters of the type, such as the directories of a disk tier. */
-            parameters?: {
-                [key: string]: unknown;
-            } | null;
+            parameters?: Record<string, never> | null;
             /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
                 [key: string]: string;
             } | null;
             /** @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted before that is done. */
             spill?: ("commit" | "second_touch" | "evict" | "cascade" | "drain" | "off") | null;
-            /** @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds. */
-            type?: string | null;
+            /**
+             * @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.
+             * @example s3
+             */
+            type?: string;
         };
         /**
          * TierPut
+         * @description A complete tier record; omitted fields get their defaults, and `type` and `budget_bytes` have none. Sizes are bytes, or text such as `4GiB`. Secrets are references: `env:NAME`, or `file:/path` of a file on each node.
          * @example {
          *       "budget_bytes": "2TiB",
          *       "parameters": {
@@ -3811,7 +3900,7 @@ export interface components {
              * @description Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one segment file, 1 GiB if `parameters` does not set `segment_bytes`.
              * @example 4GiB
              */
-            budget_bytes?: number | string;
+            budget_bytes: number | string;
             /**
              * @description How blocks are encoded when they are copied to the tier: as they are in memory (`none`), losslessly (`zstd`), or in half the bytes with an error (`fp8`). Only the type `s3` supports `zstd` and `fp8`. Blocks that the tier already holds stay as they are.
              * @default none
@@ -3854,9 +3943,7 @@ export interface components {
              *       "url": "s3://bucket/larder"
              *     }
              */
-            parameters?: {
-                [key: string]: unknown;
-            };
+            parameters?: Record<string, never>;
             /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
                 [key: string]: string;
@@ -3871,7 +3958,7 @@ export interface components {
              * @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.
              * @example s3
              */
-            type?: string;
+            type: string;
         };
         /** TierQuota */
         TierQuota: {
@@ -3879,7 +3966,10 @@ export interface components {
             floor_bytes: number;
             limit_bytes?: number | null;
         };
-        /** TierQuotaPut */
+        /**
+         * TierQuotaPut
+         * @description Share of a tenant in one tier behind memory.
+         */
         TierQuotaPut: {
             /**
              * @description Bytes of the tier that no other tenant's blocks may take; at most the limit.
@@ -4054,6 +4144,7 @@ export interface components {
         };
         /**
          * TokenPost
+         * @description A token to create.
          * @example {
          *       "name": "ci",
          *       "role": "operator",
@@ -4114,7 +4205,7 @@ export interface components {
             /** @description Jinja template that renders `messages`; its variables are `messages`, `add_generation_prompt` and the special tokens. */
             chat_template?: string | null;
             /** @description Required: model name with which engines attach. A model has at most one tokenizer. */
-            model?: string | null;
+            model?: string;
             /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
             /** @description Special tokens for the template, such as `bos_token` and `eos_token`. */
@@ -4122,12 +4213,11 @@ export interface components {
                 [key: string]: string;
             } | null;
             /** @description Required: the Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB. */
-            tokenizer?: {
-                [key: string]: unknown;
-            } | string | null;
+            tokenizer?: Record<string, never> | string;
         };
         /**
          * TokenizerPut
+         * @description The tokenizer of one model, as its engines load it. `model` and `tokenizer` have no default.
          * @example {
          *       "model": "llama",
          *       "tokenizer": {
@@ -4157,7 +4247,7 @@ export interface components {
             /** @description Jinja template that renders `messages`; its variables are `messages`, `add_generation_prompt` and the special tokens. */
             chat_template?: string | null;
             /** @description Required: model name with which engines attach. A model has at most one tokenizer. */
-            model?: string;
+            model: string;
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
@@ -4168,9 +4258,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /** @description Required: the Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB. */
-            tokenizer?: {
-                [key: string]: unknown;
-            } | string;
+            tokenizer: Record<string, never> | string;
         };
         /** TokenizerUsed */
         TokenizerUsed: {
@@ -4282,6 +4370,7 @@ export interface components {
         };
         /**
          * VerifyPost
+         * @description The blocks that match every given field; all blocks without any field. A prefix includes only its own blocks.
          * @example {
          *       "tenant": "acme"
          *     }
@@ -4300,9 +4389,7 @@ export interface components {
             /** @description Keys of the chunks, 64 hex digits each. */
             keys?: string[] | null;
             /** @description Messages of a chat, rendered with the tokenizer's chat template. */
-            messages?: {
-                [key: string]: unknown;
-            }[] | null;
+            messages?: Record<string, never>[] | null;
             /** @description Model, with all of its spaces. */
             model?: string | null;
             /** @description Name of one node. */
@@ -4330,9 +4417,12 @@ export interface components {
             unread: number;
             without_checksum: number;
         };
-        /** WebhookAlert */
+        /**
+         * WebhookAlert
+         * @description One alert of a webhook. Unknown fields are ignored.
+         */
         WebhookAlert: {
-            /** @description At most 64; values are cut after 1,024 characters. `runbook_url` becomes a link. */
+            /** @description At most 64; values are cut after 1,024 characters, and 8 KiB of labels and annotations are kept. `runbook_url` becomes a link. */
             annotations?: {
                 [key: string]: string;
             };
@@ -4340,7 +4430,7 @@ export interface components {
              * @description End of a resolved alert; for a firing one, when it expires unless it is sent again. The year 1 or no value: after `alert_expire_s`.
              * @default
              */
-            endsAt: string;
+            endsAt: string | unknown | "";
             /**
              * @description 1 to 64 of the characters A-Z a-z 0-9 _ -; by default a hash of the labels.
              * @default
@@ -4348,11 +4438,12 @@ export interface components {
             fingerprint: string;
             /** @default  */
             generatorURL: string;
-            /** @description At most 64, of at most 1,024 characters. `tenant` and `node` name what the alert is about. */
+            /** @description At most 64, of at most 1,024 characters, and at most 4 KiB together. `tenant` and `node` name what the alert is about. */
             labels: {
                 [key: string]: string;
             };
             /**
+             * Format: date-time
              * @description RFC 3339.
              * @example 2026-01-31T12:00:00Z
              */
@@ -6242,12 +6333,12 @@ export interface operations {
             query?: {
                 /** @description Only alerts in this state. */
                 state?: "firing" | "resolved" | "expired";
-                /** @description Only of this node. */
+                /** @description Only this node. */
                 node?: string;
                 /** @description Only of this tenant, as shown. */
                 tenant?: string;
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "starts_at" | "-starts_at" | "received_at" | "-received_at" | "alertname" | "-alertname" | "severity" | "-severity" | "tenant" | "-tenant" | "node" | "-node";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -6519,9 +6610,9 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Start: Unix milliseconds or RFC 3339. Defaults to a day before `to`. */
-                from?: string;
+                from?: string | unknown | unknown;
                 /** @description End: Unix milliseconds or RFC 3339. Defaults to now. */
-                to?: string;
+                to?: string | unknown | unknown;
                 /** @description Only changes with all of these tags, with commas between them: `tenant:acme,type:quota`. */
                 tags?: string;
                 /** @description Maximum number of items. */
@@ -7776,7 +7867,7 @@ export interface operations {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
                 /** @description `*`: only if the record does not exist yet. */
-                "If-None-Match"?: string;
+                "If-None-Match"?: "*";
             };
             path: {
                 tenant: string;
@@ -7959,9 +8050,9 @@ export interface operations {
     deleteCeiling: {
         parameters: {
             query?: never;
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 tenant: string;
@@ -8099,9 +8190,9 @@ export interface operations {
                 /** @description Check the change and return the record as it would be; store nothing. */
                 dry_run?: boolean;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 tenant: string;
@@ -8399,7 +8490,7 @@ export interface operations {
                 /** @description Earliest time, in Unix seconds. */
                 since?: number;
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "at" | "-at" | "id" | "-id" | "name" | "-name" | "node" | "-node" | "actor" | "-actor";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -10715,7 +10806,7 @@ export interface operations {
                 /** @description Only records of this owner. */
                 managed_by?: string;
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "name" | "-name" | "model" | "-model" | "tenant" | "-tenant" | "tier" | "-tier" | "key_count" | "-key_count" | "expires_at" | "-expires_at" | "generation" | "-generation" | "created_at" | "-created_at" | "updated_at" | "-updated_at";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -10994,7 +11085,7 @@ export interface operations {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
                 /** @description `*`: only if the record does not exist yet. */
-                "If-None-Match"?: string;
+                "If-None-Match"?: "*";
             };
             path: {
                 name: string;
@@ -11180,9 +11271,9 @@ export interface operations {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -11322,9 +11413,9 @@ export interface operations {
                 /** @description Check the change and return the record as it would be; store nothing. */
                 dry_run?: boolean;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -11814,7 +11905,7 @@ export interface operations {
                 /** @description Only records of this owner. */
                 managed_by?: string;
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "name" | "-name" | "algorithm" | "-algorithm" | "priority" | "-priority" | "generation" | "-generation" | "created_at" | "-created_at" | "updated_at" | "-updated_at";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -12093,7 +12184,7 @@ export interface operations {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
                 /** @description `*`: only if the record does not exist yet. */
-                "If-None-Match"?: string;
+                "If-None-Match"?: "*";
             };
             path: {
                 name: string;
@@ -12279,9 +12370,9 @@ export interface operations {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -12419,9 +12510,9 @@ export interface operations {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -12878,7 +12969,7 @@ export interface operations {
                 /** @description Only records of this owner. */
                 managed_by?: string;
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "tenant" | "-tenant" | "limit_bytes" | "-limit_bytes" | "floor_bytes" | "-floor_bytes" | "weight" | "-weight" | "generation" | "-generation" | "created_at" | "-created_at" | "updated_at" | "-updated_at";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -13157,7 +13248,7 @@ export interface operations {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
                 /** @description `*`: only if the record does not exist yet. */
-                "If-None-Match"?: string;
+                "If-None-Match"?: "*";
             };
             path: {
                 tenant: string;
@@ -13343,9 +13434,9 @@ export interface operations {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 tenant: string;
@@ -13483,9 +13574,9 @@ export interface operations {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 tenant: string;
@@ -13670,7 +13761,7 @@ export interface operations {
                 /** @description Only this model. */
                 model?: string;
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "name" | "-name" | "model" | "-model" | "prefill_tokens_per_s" | "-prefill_tokens_per_s" | "created_at" | "-created_at" | "updated_at" | "-updated_at";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -13949,7 +14040,7 @@ export interface operations {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
                 /** @description `*`: only if the record does not exist yet. */
-                "If-None-Match"?: string;
+                "If-None-Match"?: "*";
             };
             path: {
                 name: string;
@@ -14132,9 +14223,9 @@ export interface operations {
     deleteRate: {
         parameters: {
             query?: never;
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -14272,9 +14363,9 @@ export interface operations {
                 /** @description Check the change and return the record as it would be; store nothing. */
                 dry_run?: boolean;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -14457,7 +14548,7 @@ export interface operations {
         parameters: {
             query: {
                 /** @description Name of a series, from `GET /api/v1/series/names`; repeatable. */
-                name: string[];
+                name: ("hit_ratio" | "tier_hit_ratio" | "used_bytes" | "capacity_bytes" | "ready_bytes" | "reserved_bytes" | "quarantined_bytes" | "pinned_bytes" | "pin_budget_bytes" | "committed_bytes" | "padding_bytes" | "free_slot_bytes" | "limit_bytes" | "blocks" | "leased_blocks" | "nodes" | "engines" | "gpu_copy_bytes" | "tier_budget_bytes" | "tier_used_bytes" | "tier_waiting_bytes" | "resident_bytes" | "requested_blocks_per_s" | "hit_blocks_per_s" | "stored_blocks_per_s" | "evicted_blocks_per_s" | "refused_blocks_per_s" | "would_refuse_blocks_per_s" | "aborted_blocks_per_s" | "invalidated_blocks_per_s" | "corrupt_blocks_per_s" | "evictions_cancelled_per_s" | "hit_tokens_per_s" | "tier_hit_tokens_per_s" | "stored_bytes_per_s" | "read_bytes_per_s" | "tier_hit_bytes_per_s" | "evicted_bytes_per_s" | "tier_spilled_bytes_per_s" | "tier_loaded_bytes_per_s" | "tier_evicted_blocks_per_s" | "acquires_per_s" | "acquire_seconds" | "cpu_cores")[];
                 /** @description Add the series of this node; repeatable. */
                 node?: string[];
                 /** @description Add the series of this tenant, as shown; repeatable. `/other` is the sum of those without series of their own. Without `node` and `tenant`, the answer is about all nodes and tenants. */
@@ -15230,7 +15321,7 @@ export interface operations {
                 /** @description Only tenants with a quota (true), or only tenants without one (false). */
                 managed?: boolean;
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "tenant" | "-tenant" | "bytes" | "-bytes" | "blocks" | "-blocks" | "pinned_bytes" | "-pinned_bytes" | "would_refuse_blocks" | "-would_refuse_blocks" | "requested_blocks" | "-requested_blocks" | "hit_blocks" | "-hit_blocks" | "stored_blocks" | "-stored_blocks" | "evicted_blocks" | "-evicted_blocks" | "refused_blocks" | "-refused_blocks" | "limit_bytes" | "-limit_bytes" | "floor_bytes" | "-floor_bytes" | "effective_floor_bytes" | "-effective_floor_bytes" | "weight" | "-weight" | "pin_budget_bytes" | "-pin_budget_bytes" | "store_rate_bytes" | "-store_rate_bytes" | "pins" | "-pins" | "hit_ratio" | "-hit_ratio";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -15672,7 +15763,7 @@ export interface operations {
                 /** @description Only records of this owner. */
                 managed_by?: string;
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "name" | "-name" | "type" | "-type" | "order" | "-order" | "budget_bytes" | "-budget_bytes" | "generation" | "-generation" | "created_at" | "-created_at" | "updated_at" | "-updated_at";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -15951,7 +16042,7 @@ export interface operations {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
                 /** @description `*`: only if the record does not exist yet. */
-                "If-None-Match"?: string;
+                "If-None-Match"?: "*";
             };
             path: {
                 name: string;
@@ -16137,9 +16228,9 @@ export interface operations {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -16151,7 +16242,6 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
-                    ETag: components["headers"]["ETag"];
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     [name: string]: unknown;
                 };
@@ -16290,9 +16380,9 @@ export interface operations {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -16475,7 +16565,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "name" | "-name" | "model" | "-model" | "created_at" | "-created_at" | "updated_at" | "-updated_at";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -16754,7 +16844,7 @@ export interface operations {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
                 /** @description `*`: only if the record does not exist yet. */
-                "If-None-Match"?: string;
+                "If-None-Match"?: "*";
             };
             path: {
                 name: string;
@@ -16937,9 +17027,9 @@ export interface operations {
     deleteTokenizer: {
         parameters: {
             query?: never;
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -17077,9 +17167,9 @@ export interface operations {
                 /** @description Check the change and return the record as it would be; store nothing. */
                 dry_run?: boolean;
             };
-            header?: {
+            header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
-                "If-Match"?: string;
+                "If-Match": string;
             };
             path: {
                 name: string;
@@ -17262,7 +17352,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Field to sort by; prefix it with `-` for descending order. */
-                sort?: string;
+                sort?: "" | "name" | "-name" | "role" | "-role" | "created_at" | "-created_at" | "expires_at" | "-expires_at" | "last_used_at" | "-last_used_at";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -17972,9 +18062,9 @@ export interface operations {
                 /** @description Length of one time step. */
                 step?: "1h" | "1d";
                 /** @description Start: Unix seconds or RFC 3339. Defaults to a day before `to`, or 30 days for steps of a day. */
-                from?: string;
+                from?: string | unknown | unknown;
                 /** @description End: Unix seconds or RFC 3339. Defaults to now. */
-                to?: string;
+                to?: string | unknown | unknown;
                 /** @description Only this tenant, as shown. */
                 tenant?: string;
                 /** @description Format of the answer; overrides the `Accept` header. */

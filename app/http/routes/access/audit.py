@@ -10,13 +10,13 @@ from litestar.params import QueryParameter
 from litestar.response import Stream
 
 from app.http.operation import operation
-from app.http.parameters import Cursor, Limit
+from app.http.parameters import Cursor, Limit, at_seconds, in_query
 from app.schemas.access.audit import AuditEntry, AuditFilters, AuditList, AuditVerified
 from app.schemas.base.listing import PageRequest
 from app.services.access.audit import Audit
 
 LINES = "application/x-ndjson"
-_Text = Annotated[str | None, QueryParameter(max_length=256, description="Only entries with this value.")]
+_Text = Annotated[str | None, in_query("Only entries with this value.", max_length=256)]
 
 
 @operation(get, "/", "invalid", role="admin")
@@ -29,8 +29,8 @@ async def list_audit(
     decision: Annotated[
         Literal["allowed", "denied"] | None, QueryParameter(description="Only allowed actions, or only denied ones.")
     ] = None,
-    since: Annotated[float | None, QueryParameter(description="Earliest time, in Unix seconds.")] = None,
-    until: Annotated[float | None, QueryParameter(description="Latest time, in Unix seconds.")] = None,
+    since: Annotated[float | None, at_seconds("Earliest time, in Unix seconds.")] = None,
+    until: Annotated[float | None, at_seconds("Latest time, in Unix seconds.")] = None,
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> AuditList:
@@ -58,7 +58,7 @@ async def export_audit(audit: NamedDependency[Audit]) -> Stream:
 async def verify_audit(
     audit: NamedDependency[Audit],
     expect: Annotated[
-        str, QueryParameter(pattern="^([0-9a-f]{64})?$", description="Hash that some entry must have.")
+        str, QueryParameter(pattern="^([0-9a-f]{64}|)$", description="Hash that some entry must have.")
     ] = "",
 ) -> AuditVerified:
     """Verify that no audit entry was changed, removed, moved or added."""

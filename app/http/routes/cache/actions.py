@@ -1,15 +1,13 @@
 """/api/v1/actions"""
 
-from typing import Annotated
-
 from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody, PathParameter
+from litestar.params import JSONBody
 
 from app.http.body import StrictRequest
 from app.http.middleware.disconnect import while_there
 from app.http.operation import operation
-from app.http.parameters import Wait, wait_seconds
+from app.http.parameters import NodeName, Number, Wait, wait_seconds
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.cache.actions import (
@@ -81,11 +79,7 @@ async def verify(actions: NamedDependency[Actions], data: JSONBody[VerifyPost], 
 
 
 @operation(get, "/verify/{node:str}/{number:int}", *_ASKS_NODE, role="viewer")
-async def get_verification(
-    actions: NamedDependency[Actions],
-    node: FromPath[str],
-    number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
-) -> NodeVerification:
+async def get_verification(actions: NamedDependency[Actions], node: NodeName, number: Number) -> NodeVerification:
     """Get the progress of a verification."""
     return await actions.verification(node, number, caller())
 
@@ -107,22 +101,13 @@ async def compress_blocks(
 
 
 @operation(get, "/move/{node:str}/{number:int}", *_ASKS_NODE, role="viewer", scoped=True)
-async def get_move(
-    actions: NamedDependency[Actions],
-    node: FromPath[str],
-    number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
-) -> NodeMove:
+async def get_move(actions: NamedDependency[Actions], node: NodeName, number: Number) -> NodeMove:
     """Get the progress of a move."""
     return await actions.move_progress(node, number, caller())
 
 
 @operation(delete, "/move/{node:str}/{number:int}", *_ASKS_NODE, role="operator", scoped=True, status_code=200)
-async def cancel_move(
-    actions: NamedDependency[Actions],
-    node: FromPath[str],
-    number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
-    wait: Wait = "",
-) -> NodeMove:
+async def cancel_move(actions: NamedDependency[Actions], node: NodeName, number: Number, wait: Wait = "") -> NodeMove:
     """Cancel a move; blocks that have been moved stay moved."""
     with span("actions.cancel_move"):
         return await actions.cancel_move(node, number, caller(), wait_seconds(wait))

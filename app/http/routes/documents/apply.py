@@ -13,7 +13,7 @@ from app.http.body import StrictRequest
 from app.http.middleware.disconnect import while_there
 from app.http.middleware.turns import in_turn
 from app.http.operation import operation
-from app.http.parameters import Wait, wait_seconds
+from app.http.parameters import OfOwner, Wait, wait_seconds
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.documents.apply import ApplyAnswer, ApplyPut, ExportAnswer
@@ -40,7 +40,7 @@ async def export_document(
     types: Annotated[
         list[TypeName] | None, QueryParameter(name="type", description="Only records of this type; may be repeated.")
     ] = None,
-    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
+    managed_by: OfOwner = None,
 ) -> Response[ExportAnswer]:
     """Export records as a document that can be applied."""
     return await _encoded(await export.export(types or [], managed_by, caller()))

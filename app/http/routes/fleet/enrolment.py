@@ -2,9 +2,10 @@
 
 from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody
+from litestar.params import JSONBody
 
 from app.http.operation import operation
+from app.http.parameters import Ident
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.fleet.enrolment import JoinTokenList, JoinTokenPost, NewJoinToken
@@ -25,7 +26,7 @@ async def create_join_token(enrolment: NamedDependency[Enrolment], data: JSONBod
 
 
 @operation(delete, "/{ident:str}", "not-found", role="admin")
-async def delete_join_token(enrolment: NamedDependency[Enrolment], ident: FromPath[str]) -> None:
+async def delete_join_token(enrolment: NamedDependency[Enrolment], ident: Ident) -> None:
     """Revoke a join token; nodes that joined with it stay in the fleet."""
     with span("join_tokens.delete"):
         await enrolment.delete(ident, caller())

@@ -5,12 +5,12 @@ from typing import Annotated
 from litestar import Router, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Body, FromPath, JSONBody, PathParameter, QueryParameter
+from litestar.params import Body, JSONBody, QueryParameter
 from litestar.response import Stream
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Wait, wait_seconds
+from app.http.parameters import Client, NodeName, Wait, wait_seconds
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.fleet.nodes import (
@@ -40,14 +40,14 @@ async def list_nodes(nodes: NamedDependency[Nodes]) -> NodeList:
 
 
 @operation(get, "/{name:str}", "not-found", role="viewer", scoped=True)
-async def get_node(nodes: NamedDependency[Nodes], name: FromPath[str]) -> NodeAnswer:
+async def get_node(nodes: NamedDependency[Nodes], name: NodeName) -> NodeAnswer:
     """Get a node; callers that are limited to tenants see only its name, state and size."""
     return nodes.get(name, caller())
 
 
 @operation(post, "/{name:str}/resize", *_ASKS_NODE, role="operator")
 async def resize_node(
-    resizing: NamedDependency[PoolResize], name: FromPath[str], data: JSONBody[ResizePost]
+    resizing: NamedDependency[PoolResize], name: NodeName, data: JSONBody[ResizePost]
 ) -> ResizeAnswer:
     """Enlarge a node's pool, now and whenever the node returns with a smaller one."""
     with span("nodes.resize"):
@@ -55,7 +55,7 @@ async def resize_node(
 
 
 @operation(delete, "/{name:str}/resize", "not-found", role="operator")
-async def forget_size(resizing: NamedDependency[PoolResize], name: FromPath[str]) -> None:
+async def forget_size(resizing: NamedDependency[PoolResize], name: NodeName) -> None:
     """Withdraw the requested size of a node's pool; the pool keeps its size until the node stops."""
     with span("nodes.forget_size"):
         await resizing.forget(name, caller())
@@ -78,7 +78,7 @@ async def forget_size(resizing: NamedDependency[PoolResize], name: FromPath[str]
 )
 async def get_trace(
     traces: NamedDependency[Traces],
-    name: FromPath[str],
+    name: NodeName,
     since_s: Annotated[
         float, QueryParameter(gt=0, le=86_400, description="Seconds to look back; nodes keep about an hour.")
     ] = 3600,
@@ -91,7 +91,7 @@ async def get_trace(
 async def drain_node(
     nodes: NamedDependency[Nodes],
     node_intent: NamedDependency[NodeIntent],
-    name: FromPath[str],
+    name: NodeName,
     data: JSONBody[DrainPost],
     wait: Wait = "",
 ) -> NodeAnswer:
@@ -103,10 +103,7 @@ async def drain_node(
 
 @operation(post, "/{name:str}/engines/{client:int}/expel", *_ASKS_NODE, role="operator")
 async def expel_engine(
-    expelling: NamedDependency[EngineExpulsion],
-    name: FromPath[str],
-    client: Annotated[int, PathParameter(ge=1, le=(1 << 62) - 1)],
-    data: JSONBody[ExpelPost],
+    expelling: NamedDependency[EngineExpulsion], name: NodeName, client: Client, data: JSONBody[ExpelPost]
 ) -> ExpelAnswer:
     """Expel an engine's process: drop its leases and bar it from attaching, or kill it."""
     with span("nodes.expel"):
@@ -117,7 +114,7 @@ async def expel_engine(
 async def patch_node(
     nodes: NamedDependency[Nodes],
     node_intent: NamedDependency[NodeIntent],
-    name: FromPath[str],
+    name: NodeName,
     data: Annotated[NodePatch, Body(media_type=MERGE_PATCH)],
 ) -> NodeAnswer:
     """Override labels that the node reports (JSON merge patch: null removes an override)."""
@@ -129,7 +126,7 @@ async def patch_node(
 @operation(delete, "/{name:str}", "not-found", "conflict", "invalid", role="admin")
 async def forget_node(
     node_intent: NamedDependency[NodeIntent],
-    name: FromPath[str],
+    name: NodeName,
     force: Annotated[
         bool, QueryParameter(description="Remove the node even if it is connected and not drained.")
     ] = False,

@@ -7,7 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from app.http.operation import operation
-from app.http.parameters import Limit
+from app.http.parameters import Limit, OfNode
 from app.schemas.fleet.pushes import PushList, PushStateName, TypeName
 from app.services.fleet.pushes import Pushes
 
@@ -16,7 +16,7 @@ from app.services.fleet.pushes import Pushes
 async def list_pushes(
     pushes: NamedDependency[Pushes],
     kind: Annotated[TypeName | None, QueryParameter(name="type", description="Only pushes of this type.")] = None,
-    node: Annotated[str | None, QueryParameter(description="Only this node.")] = None,
+    node: OfNode = None,
     push_state: Annotated[
         PushStateName | None, QueryParameter(name="state", description="Only pushes in this state.")
     ] = None,

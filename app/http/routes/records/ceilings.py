@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.params import Body, FromPath, JSONBody
+from litestar.params import Body, JSONBody
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Cursor, DryRun, Limit
+from app.http.parameters import Cursor, DryRun, Limit, TenantName
 from app.http.preconditions import PRECONDITIONS, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
 from app.schemas.base.listing import PageRequest
@@ -23,7 +23,7 @@ async def list_ceilings(ceilings: NamedDependency[Ceilings], limit: Limit = 1000
 
 
 @operation(get, "/{tenant:str}", "not-found", "invalid", role="viewer", scoped=True)
-async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str]) -> Response[CeilingAnswer]:
+async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: TenantName) -> Response[CeilingAnswer]:
     """Get a tenant's ceiling: bounds for callers that are limited to the tenant."""
     return with_etag(await ceilings.get(tenant, caller()))
 
@@ -31,7 +31,7 @@ async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str]
 @operation(put, "/{tenant:str}", *PRECONDITIONS, role="admin")
 async def put_ceiling(
     ceilings: NamedDependency[Ceilings],
-    tenant: FromPath[str],
+    tenant: TenantName,
     data: JSONBody[CeilingPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
@@ -46,7 +46,7 @@ async def put_ceiling(
 @operation(patch, "/{tenant:str}", "not-found", *PRECONDITIONS, role="admin")
 async def patch_ceiling(
     ceilings: NamedDependency[Ceilings],
-    tenant: FromPath[str],
+    tenant: TenantName,
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     dry_run: DryRun = False,
@@ -57,7 +57,7 @@ async def patch_ceiling(
 
 
 @operation(delete, "/{tenant:str}", "not-found", *PRECONDITIONS, role="admin")
-async def delete_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str], if_match: IfMatch = None) -> None:
+async def delete_ceiling(ceilings: NamedDependency[Ceilings], tenant: TenantName, if_match: IfMatch = None) -> None:
     """Delete a tenant's ceiling; callers that are limited to the tenant may then not change its quota."""
     await ceilings.delete(tenant, caller(), expected(if_match))
 

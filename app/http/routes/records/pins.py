@@ -4,32 +4,46 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, post, put
 from litestar.di import NamedDependency
-from litestar.params import Body, FromPath, JSONBody, QueryParameter
+from litestar.params import Body, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Cursor, DryRun, Limit, Sort, Wait, wait_seconds
+from app.http.parameters import (
+    Cursor,
+    DryRun,
+    Limit,
+    OfModel,
+    OfOwner,
+    OfTenant,
+    RecordName,
+    Wait,
+    sort_by,
+    wait_seconds,
+)
 from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinAnswer, PinExtend, PinFilters, PinKeys, PinList, PinPut, PinSource
 from app.services.base.checks import tenant_in_path
+from app.services.records.pin_intent import PINS
 from app.services.records.pins import Pins
 from dataplane.protocol.control.records import Strength, Tier
 
 EXTEND = ":extend"
 
+_Sort = Annotated[str, sort_by(PINS.sortable)]
+
 
 @operation(get, "/", "invalid", role="viewer", scoped=True)
 async def list_pins(
     pins: NamedDependency[Pins],
-    tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
-    model: Annotated[str | None, QueryParameter(description="Only this model.")] = None,
+    tenant: OfTenant = None,
+    model: OfModel = None,
     strength: Annotated[Strength | None, QueryParameter(description="Only pins of this strength.")] = None,
     tier: Annotated[Tier | None, QueryParameter(description="Only pins of this tier.")] = None,
-    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
-    sort: Sort = "",
+    managed_by: OfOwner = None,
+    sort: _Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> PinList:
@@ -40,13 +54,13 @@ async def list_pins(
 
 
 @operation(get, "/{name:str}", "not-found", "invalid", role="viewer", scoped=True)
-async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> Response[PinAnswer]:
+async def get_pin(pins: NamedDependency[Pins], name: RecordName) -> Response[PinAnswer]:
     """Get a pin."""
     return with_etag(await pins.get(name, caller()))
 
 
 @operation(get, "/{name:str}/keys", "not-found", "invalid", role="viewer", scoped=True)
-async def get_pin_keys(pins: NamedDependency[Pins], name: FromPath[str]) -> PinKeys:
+async def get_pin_keys(pins: NamedDependency[Pins], name: RecordName) -> PinKeys:
     """Get the keys of a pin."""
     return await pins.keys(name, caller())
 
@@ -54,7 +68,7 @@ async def get_pin_keys(pins: NamedDependency[Pins], name: FromPath[str]) -> PinK
 @operation(put, "/{name:str}", *WRITES, "node-unreachable", role="operator", scoped=True)
 async def put_pin(
     pins: NamedDependency[Pins],
-    name: FromPath[str],
+    name: RecordName,
     data: JSONBody[PinPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
@@ -70,7 +84,7 @@ async def put_pin(
 @operation(patch, "/{name:str}", "not-found", *WRITES, role="operator", scoped=True, opt={"kept": PinSource})
 async def patch_pin(
     pins: NamedDependency[Pins],
-    name: FromPath[str],
+    name: RecordName,
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     wait: Wait = "",
@@ -85,7 +99,7 @@ async def patch_pin(
 
 @operation(post, "/{name:str}", "not-found", "conflict", role="operator", scoped=True, opt={"suffix": EXTEND})
 async def extend_pin(
-    pins: NamedDependency[Pins], name: FromPath[str], data: JSONBody[PinExtend], wait: Wait = ""
+    pins: NamedDependency[Pins], name: RecordName, data: JSONBody[PinExtend], wait: Wait = ""
 ) -> Response[PinAnswer]:
     """Extend a pin to at least `ttl_s` from now."""
     with span("pins.extend"):
@@ -94,9 +108,7 @@ async def extend_pin(
 
 
 @operation(delete, "/{name:str}", "not-found", *PRECONDITIONS, role="operator", scoped=True)
-async def delete_pin(
-    pins: NamedDependency[Pins], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
-) -> None:
+async def delete_pin(pins: NamedDependency[Pins], name: RecordName, if_match: IfMatch = None, wait: Wait = "") -> None:
     """Delete a pin; its blocks may then be evicted like any others."""
     with span("pins.delete"):
         await pins.delete(name, caller(), expected(if_match), wait_seconds(wait))

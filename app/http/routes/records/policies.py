@@ -4,26 +4,29 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.params import Body, FromPath, JSONBody, QueryParameter
+from litestar.params import Body, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.parameters import Cursor, Limit, OfOwner, RecordName, Wait, sort_by, wait_seconds
 from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.policies import PolicyAnswer, PolicyFilters, PolicyList, PolicyPut
 from app.services.records.policies import Policies
+from app.services.records.policy_intent import POLICIES
 from dataplane.protocol.control.records import Algorithm
+
+_Sort = Annotated[str, sort_by(POLICIES.sortable)]
 
 
 @operation(get, "/", "invalid", role="viewer")
 async def list_policies(
     policies: NamedDependency[Policies],
     algorithm: Annotated[Algorithm | None, QueryParameter(description="Only policies with this algorithm.")] = None,
-    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
-    sort: Sort = "",
+    managed_by: OfOwner = None,
+    sort: _Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> PolicyList:
@@ -32,7 +35,7 @@ async def list_policies(
 
 
 @operation(get, "/{name:str}", "not-found", "invalid", role="viewer")
-async def get_policy(policies: NamedDependency[Policies], name: FromPath[str]) -> Response[PolicyAnswer]:
+async def get_policy(policies: NamedDependency[Policies], name: RecordName) -> Response[PolicyAnswer]:
     """Get a policy."""
     return with_etag(await policies.get(name))
 
@@ -40,7 +43,7 @@ async def get_policy(policies: NamedDependency[Policies], name: FromPath[str]) -
 @operation(put, "/{name:str}", *WRITES, role="operator")
 async def put_policy(
     policies: NamedDependency[Policies],
-    name: FromPath[str],
+    name: RecordName,
     data: JSONBody[PolicyPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
@@ -56,7 +59,7 @@ async def put_policy(
 @operation(patch, "/{name:str}", "not-found", *WRITES, role="operator")
 async def patch_policy(
     policies: NamedDependency[Policies],
-    name: FromPath[str],
+    name: RecordName,
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     wait: Wait = "",
@@ -69,7 +72,7 @@ async def patch_policy(
 
 @operation(delete, "/{name:str}", "not-found", *PRECONDITIONS, role="operator")
 async def delete_policy(
-    policies: NamedDependency[Policies], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
+    policies: NamedDependency[Policies], name: RecordName, if_match: IfMatch = None, wait: Wait = ""
 ) -> None:
     """Delete a policy; its nodes apply another one that matches, or their defaults."""
     with span("policies.delete"):

@@ -4,23 +4,25 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.params import Body, FromPath, JSONBody, QueryParameter
+from litestar.params import Body, JSONBody
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Cursor, DryRun, Limit, Sort
+from app.http.parameters import Cursor, DryRun, Limit, OfModel, RecordName, sort_by
 from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.prefill_rates import RateAnswer, RateList, RatePut
-from app.services.records.prefill_rates import PrefillRates
+from app.services.records.prefill_rates import PREFILL_RATES, PrefillRates
+
+_Sort = Annotated[str, sort_by(PREFILL_RATES.sortable)]
 
 
 @operation(get, "/", "invalid", role="viewer")
 async def list_rates(
     prefill_rates: NamedDependency[PrefillRates],
-    model: Annotated[str | None, QueryParameter(description="Only this model.")] = None,
-    sort: Sort = "",
+    model: OfModel = None,
+    sort: _Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> RateList:
@@ -29,7 +31,7 @@ async def list_rates(
 
 
 @operation(get, "/{name:str}", "not-found", "invalid", role="viewer")
-async def get_rate(prefill_rates: NamedDependency[PrefillRates], name: FromPath[str]) -> Response[RateAnswer]:
+async def get_rate(prefill_rates: NamedDependency[PrefillRates], name: RecordName) -> Response[RateAnswer]:
     """Get a prefill rate."""
     return with_etag(await prefill_rates.get(name))
 
@@ -37,7 +39,7 @@ async def get_rate(prefill_rates: NamedDependency[PrefillRates], name: FromPath[
 @operation(put, "/{name:str}", *WRITES, role="operator")
 async def put_rate(
     prefill_rates: NamedDependency[PrefillRates],
-    name: FromPath[str],
+    name: RecordName,
     data: JSONBody[RatePut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
@@ -52,7 +54,7 @@ async def put_rate(
 @operation(patch, "/{name:str}", "not-found", *WRITES, role="operator")
 async def patch_rate(
     prefill_rates: NamedDependency[PrefillRates],
-    name: FromPath[str],
+    name: RecordName,
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     dry_run: DryRun = False,
@@ -63,9 +65,7 @@ async def patch_rate(
 
 
 @operation(delete, "/{name:str}", "not-found", *PRECONDITIONS, role="operator")
-async def delete_rate(
-    prefill_rates: NamedDependency[PrefillRates], name: FromPath[str], if_match: IfMatch = None
-) -> None:
+async def delete_rate(prefill_rates: NamedDependency[PrefillRates], name: RecordName, if_match: IfMatch = None) -> None:
     """Delete a prefill rate."""
     await prefill_rates.delete(name, caller(), expected(if_match))
 

@@ -7,7 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from app.http.operation import operation
-from app.http.parameters import Limit
+from app.http.parameters import Limit, OfTenant
 from app.http.principals import caller
 from app.schemas.records.prefixes import By, PrefixList
 from app.services.records.prefixes import PrefixService
@@ -17,7 +17,7 @@ from app.services.records.prefixes import PrefixService
 async def list_prefixes(
     prefixes: NamedDependency[PrefixService],
     by: Annotated[By, QueryParameter(description="Rank by bytes served, or by hits.")] = "bytes",
-    tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
+    tenant: OfTenant = None,
     limit: Limit = 50,
 ) -> PrefixList:
     """List the most served prefixes of the last hour over all connected nodes."""

@@ -4,28 +4,31 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.params import Body, FromPath, JSONBody, QueryParameter
+from litestar.params import Body, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.parameters import Cursor, Limit, OfOwner, TenantName, Wait, sort_by, wait_seconds
 from app.http.preconditions import PRECONDITIONS, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaList, QuotaPut
+from app.services.records.quota_intent import QUOTAS
 from app.services.records.quotas import Quotas
 from dataplane.protocol.control.records import Mode
 
 _WRITES = (*PRECONDITIONS, "floors-exceed-capacity", "conflict")
+
+_Sort = Annotated[str, sort_by(QUOTAS.sortable)]
 
 
 @operation(get, "/", "invalid", role="viewer", scoped=True)
 async def list_quotas(
     quotas: NamedDependency[Quotas],
     mode: Annotated[Mode | None, QueryParameter(description="Only quotas of this mode.")] = None,
-    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
-    sort: Sort = "",
+    managed_by: OfOwner = None,
+    sort: _Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> QuotaList:
@@ -34,7 +37,7 @@ async def list_quotas(
 
 
 @operation(get, "/{tenant:str}", "not-found", "invalid", role="viewer", scoped=True)
-async def get_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str]) -> Response[QuotaAnswer]:
+async def get_quota(quotas: NamedDependency[Quotas], tenant: TenantName) -> Response[QuotaAnswer]:
     """Get a tenant's quota."""
     return with_etag(await quotas.get(tenant, caller()))
 
@@ -42,7 +45,7 @@ async def get_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str]) -> R
 @operation(put, "/{tenant:str}", *_WRITES, role="operator", scoped=True)
 async def put_quota(
     quotas: NamedDependency[Quotas],
-    tenant: FromPath[str],
+    tenant: TenantName,
     data: JSONBody[QuotaPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
@@ -58,7 +61,7 @@ async def put_quota(
 @operation(patch, "/{tenant:str}", "not-found", *_WRITES, role="operator", scoped=True)
 async def patch_quota(
     quotas: NamedDependency[Quotas],
-    tenant: FromPath[str],
+    tenant: TenantName,
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     wait: Wait = "",
@@ -71,7 +74,7 @@ async def patch_quota(
 
 @operation(delete, "/{tenant:str}", "not-found", *PRECONDITIONS, role="operator", scoped=True)
 async def delete_quota(
-    quotas: NamedDependency[Quotas], tenant: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
+    quotas: NamedDependency[Quotas], tenant: TenantName, if_match: IfMatch = None, wait: Wait = ""
 ) -> None:
     """Delete a tenant's quota; the tenant may then use free memory without a limit or a floor."""
     with span("quotas.delete"):

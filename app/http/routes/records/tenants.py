@@ -5,16 +5,18 @@ from urllib.parse import quote
 
 from litestar import Response, Router, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import JSONBody, QueryParameter
 
 from app.http.operation import operation
-from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.parameters import Cursor, Limit, TenantName, Wait, sort_by, wait_seconds
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaAnswer
 from app.schemas.records.tenants import AdoptPost, TenantAnswer, TenantList
-from app.services.records.tenants import Tenants
+from app.services.records.tenants import SORTABLE, Tenants
+
+_Sort = Annotated[str, sort_by(SORTABLE)]
 
 
 @operation(get, "/", "invalid", role="viewer", scoped=True)
@@ -24,7 +26,7 @@ async def list_tenants(
         bool | None,
         QueryParameter(description="Only tenants with a quota (true), or only tenants without one (false)."),
     ] = None,
-    sort: Sort = "",
+    sort: _Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> TenantList:
@@ -33,7 +35,7 @@ async def list_tenants(
 
 
 @operation(get, "/{tenant:str}", "not-found", "invalid", role="viewer", scoped=True)
-async def get_tenant(tenants: NamedDependency[Tenants], tenant: FromPath[str]) -> TenantAnswer:
+async def get_tenant(tenants: NamedDependency[Tenants], tenant: TenantName) -> TenantAnswer:
     """Get a tenant's usage and limits."""
     return await tenants.get(tenant, caller())
 
@@ -49,7 +51,7 @@ async def get_tenant(tenants: NamedDependency[Tenants], tenant: FromPath[str]) -
     status_code=201,
 )
 async def adopt_tenant(
-    tenants: NamedDependency[Tenants], tenant: FromPath[str], data: JSONBody[AdoptPost], wait: Wait = ""
+    tenants: NamedDependency[Tenants], tenant: TenantName, data: JSONBody[AdoptPost], wait: Wait = ""
 ) -> Response[QuotaAnswer]:
     """Create a quota without a limit for a tenant that has none."""
     with span("tenants.adopt"):

@@ -4,25 +4,28 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.params import Body, FromPath, JSONBody, QueryParameter
+from litestar.params import Body, JSONBody
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.parameters import Cursor, Limit, OfOwner, RecordName, Wait, in_query, sort_by, wait_seconds
 from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tiers import TierAnswer, TierDeletion, TierFilters, TierList, TierPut
+from app.services.records.tier_intent import TIERS
 from app.services.records.tiers import Tiers
+
+_Sort = Annotated[str, sort_by(TIERS.sortable)]
 
 
 @operation(get, "/", "invalid", role="viewer")
 async def list_tiers(
     tiers: NamedDependency[Tiers],
-    kind: Annotated[str | None, QueryParameter(name="type", description="Only tiers of this type.")] = None,
-    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
-    sort: Sort = "",
+    kind: Annotated[str | None, in_query("Only tiers of this type.", name="type")] = None,
+    managed_by: OfOwner = None,
+    sort: _Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> TierList:
@@ -31,7 +34,7 @@ async def list_tiers(
 
 
 @operation(get, "/{name:str}", "not-found", "invalid", role="viewer")
-async def get_tier(tiers: NamedDependency[Tiers], name: FromPath[str]) -> Response[TierAnswer]:
+async def get_tier(tiers: NamedDependency[Tiers], name: RecordName) -> Response[TierAnswer]:
     """Get a tier."""
     return with_etag(await tiers.get(name))
 
@@ -39,7 +42,7 @@ async def get_tier(tiers: NamedDependency[Tiers], name: FromPath[str]) -> Respon
 @operation(put, "/{name:str}", *WRITES, role="operator")
 async def put_tier(
     tiers: NamedDependency[Tiers],
-    name: FromPath[str],
+    name: RecordName,
     data: JSONBody[TierPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
@@ -55,7 +58,7 @@ async def put_tier(
 @operation(patch, "/{name:str}", "not-found", *WRITES, role="operator")
 async def patch_tier(
     tiers: NamedDependency[Tiers],
-    name: FromPath[str],
+    name: RecordName,
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     wait: Wait = "",
@@ -68,7 +71,7 @@ async def patch_tier(
 
 @operation(delete, "/{name:str}", "not-found", *PRECONDITIONS, role="operator", status_code=200)
 async def delete_tier(
-    tiers: NamedDependency[Tiers], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
+    tiers: NamedDependency[Tiers], name: RecordName, if_match: IfMatch = None, wait: Wait = ""
 ) -> TierDeletion:
     """Delete a tier; its nodes close it, and its blocks stay where they are."""
     with span("tiers.delete"):

@@ -8,9 +8,10 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 
 from app.http.operation import operation
+from app.http.parameters import OfTenant, moment_in_query
 from app.http.principals import caller
 from app.schemas.usage.reports import GroupBy, Step, UsageReport
-from app.services.usage.reports import UsageReports, as_csv
+from app.services.usage.reports import SECONDS, UsageReports, as_csv
 
 CSV = "text/csv"
 
@@ -32,18 +33,14 @@ async def get_usage(
     step: Annotated[Step, QueryParameter(description="Length of one time step.")] = "1h",
     start: Annotated[
         str,
-        QueryParameter(
-            name="from",
-            max_length=64,
-            description=(
-                "Start: Unix seconds or RFC 3339. Defaults to a day before `to`, or 30 days for steps of a day."
-            ),
+        moment_in_query(
+            "from",
+            "Start: Unix seconds or RFC 3339. Defaults to a day before `to`, or 30 days for steps of a day.",
+            SECONDS,
         ),
     ] = "",
-    end: Annotated[
-        str, QueryParameter(name="to", max_length=64, description="End: Unix seconds or RFC 3339. Defaults to now.")
-    ] = "",
-    tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
+    end: Annotated[str, moment_in_query("to", "End: Unix seconds or RFC 3339. Defaults to now.", SECONDS)] = "",
+    tenant: OfTenant = None,
     format: Annotated[  # noqa: A002
         Literal["json", "csv"] | None,
         QueryParameter(description="Format of the answer; overrides the `Accept` header."),

@@ -7,13 +7,15 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 
 from app.http.operation import operation
-from app.http.parameters import Cursor, Limit, Sort
+from app.http.parameters import Cursor, Limit, OfNode, in_query, moment_in_query, sort_by
 from app.http.principals import caller
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.alerts import AlertFilters, AlertList, AlertsPost, AlertsTaken, AlertState
 from app.schemas.views.changes import Annotation
-from app.services.views.alerts import Alerts
+from app.services.views.alerts import SORTABLE, Alerts
 from app.services.views.applied_changes import AppliedChanges
+
+_Sort = Annotated[str, sort_by(SORTABLE)]
 
 
 @operation(post, "/", role="operator", opt={"also": "alerts"})
@@ -28,9 +30,9 @@ async def list_alerts(
     in_state: Annotated[
         AlertState | None, QueryParameter(name="state", description="Only alerts in this state.")
     ] = None,
-    node: Annotated[str | None, QueryParameter(max_length=128, description="Only of this node.")] = None,
-    tenant: Annotated[str | None, QueryParameter(max_length=128, description="Only of this tenant, as shown.")] = None,
-    sort: Sort = "",
+    node: OfNode = None,
+    tenant: Annotated[str | None, in_query("Only of this tenant, as shown.", max_length=128)] = None,
+    sort: _Sort = "",
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> AlertList:
@@ -43,21 +45,15 @@ async def list_annotations(
     applied_changes: NamedDependency[AppliedChanges],
     start: Annotated[
         str,
-        QueryParameter(
-            name="from",
-            max_length=64,
-            description="Start: Unix milliseconds or RFC 3339. Defaults to a day before `to`.",
-        ),
+        moment_in_query("from", "Start: Unix milliseconds or RFC 3339. Defaults to a day before `to`.", "[0-9]{1,15}"),
     ] = "",
     end: Annotated[
-        str,
-        QueryParameter(name="to", max_length=64, description="End: Unix milliseconds or RFC 3339. Defaults to now."),
+        str, moment_in_query("to", "End: Unix milliseconds or RFC 3339. Defaults to now.", "[0-9]{1,15}")
     ] = "",
     tags: Annotated[
         str,
-        QueryParameter(
-            max_length=512,
-            description="Only changes with all of these tags, with commas between them: `tenant:acme,type:quota`.",
+        in_query(
+            "Only changes with all of these tags, with commas between them: `tenant:acme,type:quota`.", max_length=512
         ),
     ] = "",
     limit: Limit = 200,

@@ -8,7 +8,9 @@ from litestar.params import QueryParameter
 
 from app.http.middleware.turns import in_turn
 from app.http.operation import operation
+from app.http.parameters import at_seconds
 from app.http.principals import caller
+from app.observe.series import SERIES
 from app.schemas.views.series import SeriesAnswer, SeriesNames
 from app.services.views.series import MAX_NAMES, MAX_RANGE_S, MAX_SCOPES, SeriesQuery, SeriesService
 
@@ -20,6 +22,7 @@ async def get_series(
         list[str],
         QueryParameter(
             min_items=1,
+            schema_extra={"items": {"type": "string", "enum": list(SERIES)}},
             max_items=MAX_NAMES,
             description="Name of a series, from `GET /api/v1/series/names`; repeatable.",
         ),
@@ -52,15 +55,14 @@ async def get_series(
         QueryParameter(
             ge=10,
             le=MAX_RANGE_S,
+            schema_extra={"multipleOf": 10},
             description=(
                 "Seconds between points: a multiple of 10, or of 300 for times more than a day ago. By default the "
                 "smallest for at most 720 points."
             ),
         ),
     ] = None,
-    end: Annotated[
-        float | None, QueryParameter(ge=0, le=1e11, description="Newest time, in Unix seconds. Defaults to now.")
-    ] = None,
+    end: Annotated[float | None, at_seconds("Newest time, in Unix seconds. Defaults to now.")] = None,
 ) -> SeriesAnswer:
     """Get series for charts with the changes, alerts, crashes and restarts of the same time."""
     return await series.answer(SeriesQuery(name, node or [], tenant or [], range_s, step_s, end), caller())

@@ -10,7 +10,7 @@ from litestar.params import QueryParameter
 from app.http.body import StrictRequest
 from app.http.middleware.disconnect import while_there
 from app.http.operation import operation
-from app.http.parameters import wait_seconds
+from app.http.parameters import duration, in_query, wait_seconds
 from app.http.principals import caller, until_answered
 from app.schemas.views.snapshot import SnapshotAnswer
 from app.services.base.concurrency_limiter import ConcurrencyLimiter
@@ -32,13 +32,20 @@ async def get_snapshot(
     snapshots: NamedDependency[Snapshots],
     stream_slots: NamedDependency[ConcurrencyLimiter],
     index: Annotated[
-        int, QueryParameter(ge=0, le=1 << 53, description="`index` of the last answer: wait for a newer state.")
+        int,
+        QueryParameter(
+            ge=0,
+            le=1 << 53,
+            schema_extra={"maximum": 1 << 53},
+            description="`index` of the last answer: wait for a newer state.",
+        ),
     ] = 0,
     wait: Annotated[
         str,
-        QueryParameter(
-            description="With `index`: longest wait for a newer state (`30s`, `500ms`; at most 300 s, plus up to a "
-            "sixteenth); then the answer is the current state."
+        in_query(
+            "With `index`: longest wait for a newer state (`30s`, `500ms`; at most 300 s, plus up to a sixteenth); "
+            "then the answer is the current state.",
+            duration(MAX_WAIT_S),
         ),
     ] = "60s",
 ) -> Response[bytes]:
