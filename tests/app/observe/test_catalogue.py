@@ -91,8 +91,42 @@ def test_exactly_the_block_events_can_be_summed() -> None:
     assert {kind for kind in EVENTS if kind.per_block} == set(BLOCK_TRAFFIC)
 
 
-def test_the_dashboard_uses_only_names_of_the_catalogue() -> None:
-    text = (ROOT / "web/src/model/history/events.ts").read_text(encoding="utf-8")
-    shown = set(re.findall(r"'([a-z_]+\.[a-z_]+)'", text))
-    assert len(shown) > 30
-    assert shown - CATALOGUE.keys() == set()
+NAMED = re.compile(r"""['"`]([a-z_]+\.[a-z_]+)['"`]""")
+ALTERNATIVES = re.compile(r"\(([a-z_|]+)\)\\\.\(([a-z_|]+)\)")
+"""An expression for several events, such as `(quota|pin)\\.(created|deleted)`."""
+NOUNS = {name.partition(".")[0] for name in CATALOGUE}
+REFERENCE = ROOT / "docs/reference"
+SETTINGS = {
+    name.lower().replace("__", ".")
+    for name in re.findall(r"`LARDER_([A-Z_]+)`", (REFERENCE / "settings.md").read_text(encoding="utf-8"))
+}
+METRICS = set(re.findall(r"^\| `(larder_\w+)`", (REFERENCE / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("pattern", ["web/src/**/*", "tests/web/*.py"])
+def test_only_names_of_the_catalogue_are_used(pattern: str) -> None:
+    named, count = set(), 0
+    for path in ROOT.glob(pattern):
+        if path.suffix in (".ts", ".svelte", ".json", ".py", ".md", ".yml", ".yaml"):
+            text = path.read_text(encoding="utf-8")
+            found = set(NAMED.findall(text))
+            for nouns, verbs in ALTERNATIVES.findall(text):
+                found |= {f"{noun}.{verb}" for noun in nouns.split("|") for verb in verbs.split("|")}
+            count += len(found & CATALOGUE.keys())
+            named |= {(path.name, name) for name in found if name.partition(".")[0] in NOUNS}
+    assert count
+    known = CATALOGUE.keys() | SETTINGS | {"tokenizer.json"}
+    assert {(file, name) for file, name in named if name not in known} == set()
+
+
+@pytest.mark.parametrize("folder", ["web/src", "tests/web", "app/cli"])
+def test_only_metrics_and_settings_that_there_are_are_named(folder: str) -> None:
+    unknown = set()
+    for path in (ROOT / folder).rglob("*"):
+        if path.suffix in (".ts", ".svelte", ".json", ".py", ".md", ".yml", ".yaml"):
+            text = path.read_text(encoding="utf-8")
+            metrics = re.findall(r"\blarder_[a-z_]+_(?:total|bytes|seconds|blocks|ratio)\b", text)
+            unknown |= {(path.name, name) for name in metrics if name not in METRICS}
+            names = re.findall(r"\bLARDER_([A-Z]+(?:_[A-Z0-9]+|__[A-Z0-9]+)*)\b(?!_)", text)
+            unknown |= {(path.name, name) for name in names if name.lower().replace("__", ".") not in SETTINGS}
+    assert unknown == set()

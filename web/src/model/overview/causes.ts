@@ -7,7 +7,7 @@ import type { Finding } from './findings';
 /** How long changes are recent, and how many of one kind by one actor are many. */
 export const RECENT_S = 600;
 const MANY = 10;
-const CHANGED = /^(quota|pin|policy|tier|ceiling)\.(created|updated|deleted)$/;
+const CHANGED = /^(quota|pin|policy|tier|ceiling)\.(created|changed|deleted)$/;
 const PAGES = { quota: 'tenants', pin: 'pins', policy: 'policy', tier: 'settings', ceiling: 'settings' } as const;
 const PLURALS = { quota: 'quotas', pin: 'pins', policy: 'policies', tier: 'tiers', ceiling: 'ceilings' } as const;
 
