@@ -23,13 +23,13 @@ async def alerts_before(session: AsyncSession, at: float, most: int) -> int:
     return await _delete(session, sa.delete(AlertRow).where(AlertRow.fingerprint.in_(oldest)))
 
 
-async def pushes_beyond(session: AsyncSession, newest_kept: int, most: int) -> int:
-    """Delete pushes that are older than the newest `newest_kept`."""
-    newest = await session.scalar(sa.select(sa.func.max(PushRow.id)))
+async def beyond(session: AsyncSession, row: type[PushRow | EventRow], newest_kept: int, most: int) -> int:
+    """Delete pushes or events that are older than the newest `newest_kept`."""
+    newest = await session.scalar(sa.select(sa.func.max(row.id)))
     if newest is None:
         return 0
-    oldest = sa.select(PushRow.id).where(PushRow.id <= newest - newest_kept).order_by(PushRow.id).limit(most)
-    return await _delete(session, sa.delete(PushRow).where(PushRow.id.in_(oldest)))
+    oldest = sa.select(row.id).where(row.id <= newest - newest_kept).order_by(row.id).limit(most)
+    return await _delete(session, sa.delete(row).where(row.id.in_(oldest)))
 
 
 async def usage_before(session: AsyncSession, hour: int, most: int) -> int:

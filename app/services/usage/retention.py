@@ -11,11 +11,15 @@ from app.errors import StoreUnavailable
 from app.ingest.usage import HOUR_S
 from app.store import retention
 from app.store.base.database import Database
+from app.store.fleet.pushes import PushRow
+from app.store.views.events import EventRow
 
 EVERY_S = 600.0
 BATCH = 1000
 """Rows per transaction; small, so that a PUT does not wait long for it."""
 PAUSE_S = 0.05
+MAX_KEPT_EVENTS = 500_000
+"""Newest events that are kept, however many come: any alert that starts or ends is one."""
 DAY_S = 86_400
 Batch = Callable[[AsyncSession], Awaitable[int]]
 
@@ -55,10 +59,11 @@ class Retention:
         since = now - self._keep_events_s
         hour = int((now - self._keep_usage_s) // HOUR_S) * HOUR_S
         deleted = {
-            "events": await self._delete_all(lambda session: retention.events_before(session, since, BATCH)),
+            "events": await self._delete_all(lambda session: retention.events_before(session, since, BATCH))
+            + await self._delete_all(lambda session: retention.beyond(session, EventRow, MAX_KEPT_EVENTS, BATCH)),
             "alerts": await self._delete_all(lambda session: retention.alerts_before(session, since, BATCH)),
             "pushes": await self._delete_all(
-                lambda session: retention.pushes_beyond(session, self._max_kept_pushes, BATCH)
+                lambda session: retention.beyond(session, PushRow, self._max_kept_pushes, BATCH)
             ),
             "usage": await self._delete_all(lambda session: retention.usage_before(session, hour, BATCH)),
             "tier_usage": await self._delete_all(lambda session: retention.tier_usage_before(session, hour, BATCH)),

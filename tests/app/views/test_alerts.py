@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import hashlib
+import json
 import re
 import time
 from datetime import UTC, datetime
@@ -12,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.schemas.views.alerts import MAX_STORED_BYTES
+from app.services.usage import retention
 from app.services.views.alerts import PROCESS_ALERTS
 from app.store.access import audit
 from app.store.views import alerts as store
@@ -174,6 +177,25 @@ async def test_ended_alerts_are_deleted_after_the_retention(socket_dir: Path) ->
         assert (await only(plane))["alertname"] == "new"
 
 
+async def test_a_stored_alert_has_a_bound_and_keeps_what_lists_show(plane: Plane) -> None:
+    long = {f"a{number:02}": "\u00fc" * 1024 for number in range(60)}
+    await post(plane, alert(annotations={**long, "summary": "the summary", "runbook_url": "https://r.example/"}))
+    (stored,) = (await plane.get("/api/v1/alerts"))["items"]
+    assert len(json.dumps([stored["labels"], stored["annotations"]])) <= MAX_STORED_BYTES + 4
+    assert (stored["summary"], stored["runbook_url"]) == ("the summary", "https://r.example/")
+    assert "a00" in stored["annotations"], "what fits is kept"
+
+
+async def test_events_of_alerts_have_a_bound(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    await post(plane, *(alert(labels={"number": str(number)}) for number in range(8)))
+    await plane.app.parts.events.flush()
+    before = (await plane.get("/api/v1/events/history?name=alert.*"))["total"]
+    monkeypatch.setattr(retention, "MAX_KEPT_EVENTS", 5)
+    await plane.app.parts.retention.tidy()
+    assert before > 5
+    assert (await plane.get("/api/v1/events/history"))["total"] <= 5
+
+
 async def test_ended_alerts_make_room_first(plane: Plane) -> None:
     await post(plane, alert("a"), alert("b", "resolved"), alert("c"))
     async with plane.app.parts.database.write() as session:
@@ -189,6 +211,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no labels": ({"labels": {}}, "alerts[0].labels"),
     "label of a number": ({"labels": {"a": 1}}, "alerts[0].labels[...]"),
     "a long label": ({"labels": {"a": "x" * 1025}}, "alerts[0].labels.a"),
+    "labels of 4 KiB": ({"labels": {f"l{n}": "x" * 1000 for n in range(5)}}, "alerts[0].labels"),
     "many labels": ({"labels": {f"l{n}": "" for n in range(65)}}, "alerts[0].labels"),
     "start": ({"startsAt": "yesterday"}, "alerts[0].startsAt"),
     "start without an offset": ({"startsAt": "2026-01-31T12:00:00"}, "alerts[0].startsAt"),
