@@ -246,7 +246,7 @@ def _parameters(operation: Json) -> None:
         choices = [choice for choice in schema.get("oneOf", ()) if choice != {"type": "null"}]
         if len(choices) == 1:
             del schema["oneOf"]
-            schema.update(choices[0])
+            schema.update({**choices[0], **schema})
         if "null" in schema.get("type", ()):
             schema["type"] = next(kind for kind in schema["type"] if kind != "null")
             schema["enum"] = [value for value in schema["enum"] if value is not None]

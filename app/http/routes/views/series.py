@@ -14,6 +14,8 @@ from app.observe.series import SERIES
 from app.schemas.views.series import SeriesAnswer, SeriesNames
 from app.services.views.series import MAX_NAMES, MAX_RANGE_S, MAX_SCOPES, SeriesQuery, SeriesService
 
+_NAMES = {"items": {"type": "string", "pattern": r"^[^\x00]*$"}}
+
 
 @operation(get, "/", "invalid", role="viewer", scoped=True, middleware=[in_turn])
 async def get_series(
@@ -28,12 +30,16 @@ async def get_series(
         ),
     ],
     node: Annotated[
-        list[str] | None, QueryParameter(max_items=MAX_SCOPES, description="Add the series of this node; repeatable.")
+        list[str] | None,
+        QueryParameter(
+            max_items=MAX_SCOPES, schema_extra=_NAMES, description="Add the series of this node; repeatable."
+        ),
     ] = None,
     tenant: Annotated[
         list[str] | None,
         QueryParameter(
             max_items=MAX_SCOPES,
+            schema_extra=_NAMES,
             description=(
                 "Add the series of this tenant, as shown; repeatable. `/other` is the sum of those without series "
                 "of their own. Without `node` and `tenant`, the answer is about all nodes and tenants."
