@@ -33,8 +33,7 @@ log = structlog.get_logger()
 
 def check_url(url: str) -> None:
     """Check that a join socket can be bound to `url`, before anything else starts. Raise SettingsError."""
-    any_port = url.startswith("tcp://") and url.endswith((":*", ":0"))
-    if fault := url_fault(f"{url[:-1]}1" if any_port else url):
+    if fault := url_fault(url, any_port=True):
         raise SettingsError(f"app.join_url: {fault}")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     probe = context.socket(zmq.ROUTER)

@@ -152,12 +152,12 @@ def is_key(text: str) -> bool:
 
 def url_fault(url: str, *, any_port: bool = False) -> str:
     """Return what is wrong with a ZeroMQ endpoint that peers should reach; "" if it is valid. With `any_port`, the port
-    may be 0, for one that the system chooses."""
+    may be 0 or *, for one that the system chooses."""
     if len(url) > MAX_URL_CHARACTERS:
         return f"expected at most {MAX_URL_CHARACTERS} characters, got {len(url)}"
     if url.startswith("ipc:///") and url.isprintable():
         return ""
-    match = _TCP.match(url)
+    match = _TCP.match(f"{url[:-1]}0" if any_port and url.endswith(":*") else url)
     if match is None or not (0 if any_port else 1) <= int(match["port"]) <= 65_535:
         return f"expected tcp://HOST:PORT, or ipc:// and an absolute path, got {url!r}"
     return ""
