@@ -124,7 +124,7 @@ class Client:
     def count_lookup(self, requested: int, hits: int, *, tenant: str = "") -> None:
         """Count a look-up of `requested` blocks in the tenant's hit ratio, which was made with `counted` False because
         it was not known yet whether its `hits` would be used."""
-        with self._lock:
+        with self._link.lock:
             attachment = self._attached()
             if attachment is not None:
                 attachment.note_lookup(_fingerprint(tenant), requested, hits)
