@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
@@ -39,6 +40,9 @@ MAINTENANCE_S = 0.25
 """Interval at which an idle engine looks for a new data plane."""
 LOOK_AGAIN_S = 0.005
 """Time between two look-ups while tiers load pages."""
+DROPPED_S = 60.0
+"""Time after a look-up when pages that were found and not loaded count as not used: SGLang drops short prefetches, those
+of requests that end, and those for which its host pool has no room, and does not say so."""
 NAMESPACE_BYTES = 16
 _PERMANENT = (Code.UNSUPPORTED, Code.BAD_CACHE, Code.DEVICE_REFUSED, Code.NOT_ALLOWED)
 """Refusals of a host pool that are permanent."""
@@ -66,6 +70,9 @@ class PageStore:
         self._keys = PageKeys(settings.tenant)
         self._counted = (space.rank, space.pipeline_stage) == (0, 0) and writes
         """Whether look-ups count in the tenant's hit ratio: those of one rank of an engine do."""
+        self._found: deque[tuple[float, int]] = deque()
+        """Pages that were found and are in no count yet, with the times at which they count as dropped."""
+        self._found_lock = threading.Lock()
         self._batch = max(1, min(MAX_KEYS_PER_REQUEST, BATCH_BYTES // pages.page_bytes))
         self._client: Client = attach(
             settings.socket,
@@ -119,7 +126,37 @@ class PageStore:
         keys = self._keys.of(names)
         if self._settings.tier_timeout_s:
             self._wait_for_tiers(keys)
-        return self._client.lookup(keys, tenant=self._settings.tenant, counted=self._counted)
+        found = self._client.lookup(keys, counted=False)
+        if self._counted:
+            self._count_found(len(names), found)
+        return found
+
+    def _count_found(self, pages: int, found: int) -> None:
+        """Count the pages of a look-up that were not found, and those of earlier ones that SGLang has dropped. The
+        found ones count when they are loaded."""
+        now = time.monotonic()
+        not_used = pages - found
+        with self._found_lock:
+            while self._found and self._found[0][0] <= now:
+                not_used += self._found.popleft()[1]
+            if found:
+                self._found.append((now + DROPPED_S, found))
+        self._count(not_used, 0)
+
+    def _count_loaded(self, pages: int, loaded: int) -> None:
+        """Count pages that SGLang asked for after it found them, at most as many as were found."""
+        counted = 0
+        with self._found_lock:
+            while self._found and counted < pages:
+                deadline, found = self._found.popleft()
+                if found > pages - counted:
+                    self._found.appendleft((deadline, found - (pages - counted)))
+                counted += min(found, pages - counted)
+        self._count(counted, min(loaded, counted))
+
+    def _count(self, requested: int, hits: int) -> None:
+        if requested:
+            self._client.count_lookup(requested, hits, tenant=self._settings.tenant)
 
     def _wait_for_tiers(self, keys: bytes) -> None:
         """Ask tiers for the pages that memory lacks, and wait until these are in memory, no tier has them, or they are
@@ -146,6 +183,8 @@ class PageStore:
             copied = self._in_shares(
                 len(lease), lambda first, end: lease.copy_pieces_to(targets[first:end], self._pages.sizes, first)
             )
+        if self._counted:
+            self._count_loaded(len(names), copied)
         return [at < copied for at in range(len(names))]
 
     def save(self, names: Sequence[str], indices: Any) -> list[bool]:

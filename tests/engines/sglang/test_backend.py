@@ -203,6 +203,26 @@ def test_a_full_pool_refuses_pages_one_by_one(
 # ---- tenants, ranks, namespaces
 
 
+@pytest.mark.parametrize(
+    ("loads", "hits"),
+    [([NAMES], 20), ([NAMES[:8]], 8), ([NAMES[:8], NAMES[8:]], 20), ([NAMES, NAMES], 20), ([], 0)],
+    ids=["loaded", "loaded in part", "loaded in two batches", "loaded twice", "dropped"],
+)
+def test_only_pages_that_are_loaded_count_as_hits(
+    make_backend: Callable[..., Any], plane: Plane, monkeypatch: pytest.MonkeyPatch, loads: list[list[str]], hits: int
+) -> None:
+    monkeypatch.setattr("dataplane.engines.sglang.page_store.DROPPED_S", 0.0)
+    backend = make_backend(tenant="acme")
+    store(backend)
+    assert backend.batch_exists([*NAMES, "f" * 64]) == 20
+    for names in loads:
+        load(backend, names)
+    for name in ("d" * 64, "e" * 64):
+        assert not backend.exists(name)
+    totals = plane.wait_stats(lambda stats: stats.totals.requested_blocks >= 23, "look-ups are counted").totals
+    assert (totals.requested_blocks, totals.hit_blocks) == (23, hits)
+
+
 def test_tenants_share_nothing_and_pages_are_charged_to_them(make_backend: Callable[..., Any], plane: Plane) -> None:
     acme, rival = make_backend(tenant="acme"), make_backend(tenant="rival")
     store(acme)
