@@ -237,3 +237,24 @@ class ResizeAnswer(msgspec.Struct, frozen=True):
     """Size of the pool after the resize."""
     max_blocks: int | None
     """Largest number of blocks, fixed at the start of the node; null if the node has not reported it yet."""
+
+
+class TracedRequest(msgspec.Struct, frozen=True):
+    """A request of an engine in the access trace of a node, one line of it. The first four fields are those of
+    Mooncake's trace format."""
+
+    timestamp: float
+    """Milliseconds since the node started."""
+    input_length: int
+    """Tokens of the prompt."""
+    output_length: int
+    """Always 0: nodes do not know it."""
+    hash_ids: list[int]
+    """Blocks of the prompt, in order. Equal numbers mean equal content and equal prefix."""
+    tenant: str
+    """As shown; empty without one."""
+    model: str
+    block_bytes: int
+    """Size of a block."""
+    hit_blocks: int
+    """Blocks that were cached."""

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from app.schemas.fleet.nodes import TracedRequest
 from app.services.cache.traces import replayable
+from dataplane.core.engines.accesses import AccessRecord
 from dataplane.protocol.control.prefixes import TracePart
 from dataplane.replay.trace import read_trace
 from tests.app.fake_node import FakeNode
@@ -99,9 +101,14 @@ async def test_a_trace_is_streamed_in_parts_and_can_be_replayed(plane: Plane, no
         (1000.5, 512, (1, 2)),
         (2001.0, 7, (2, 3)),
     ]
-    assert json.loads(response.content.splitlines()[0])["tenant"] == "acme"
+    described = [msgspec.json.decode(text, type=TracedRequest) for text in response.content.splitlines()]
+    assert [(each.tenant, each.hash_ids) for each in described] == [("acme", [n, n + 1]) for n in range(3)]
     assert [ask.after for ask in node.traced] == [0, 1, 2]
     assert len({ask.since for ask in node.traced}) == 1
+
+
+def test_a_described_request_has_the_fields_that_nodes_send() -> None:
+    assert TracedRequest.__struct_fields__ == AccessRecord.__struct_fields__
 
 
 async def test_an_empty_trace_is_an_empty_answer(plane: Plane, node: FakeNode) -> None:

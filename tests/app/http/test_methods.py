@@ -7,6 +7,7 @@ import pytest
 
 from app.http.middleware.server_protocol import MAX_HEAD_BYTES
 from app.http.negotiation import produced
+from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 from tests.app.problems import is_problem
 from tests.app.published import description
@@ -155,6 +156,28 @@ async def test_a_stream_is_of_its_own_kind(shared_plane: Plane) -> None:
         if route.path.startswith("/api/v1")
     }
     assert kinds <= {"application/json", "text/event-stream", "application/x-ndjson"}
+
+
+LINES, TEXT = "application/x-ndjson", "text/plain"
+
+
+@pytest.mark.parametrize("path", ["/api/v1/audit/export", "/api/v1/nodes/{name}/trace"])
+@pytest.mark.parametrize(
+    ("accept", "kind"), [("*/*", LINES), (LINES, LINES), (f"{TEXT};q=0.5, {LINES}", LINES), (TEXT, TEXT)]
+)
+async def test_lines_have_a_described_type_and_are_text_for_clients_that_know_no_lines(
+    plane: Plane, node: FakeNode, path: str, accept: str, kind: str
+) -> None:
+    node.trace = [b'{"timestamp":0,"hash_ids":[1]}\n']
+    await plane.put_quota("acme")
+    answer = await plane.http.get(path.format(name=node.name), headers={"accept": accept})
+    assert answer.status_code == 200
+    assert answer.headers.get_list("content-type") == [f"{kind}; charset=utf-8" if kind == TEXT else kind]
+    assert answer.headers["vary"] == "Accept"
+    assert answer.text.endswith("}\n")
+    content = description()["paths"][path]["get"]["responses"]["200"]["content"]
+    assert content[TEXT] == {"schema": {"type": "string"}}
+    assert {"$ref"} == content[LINES]["schema"].keys()
 
 
 @pytest.mark.parametrize(

@@ -4310,6 +4310,17 @@ export interface components {
             /** @default 0 */
             stored_bytes: number;
         };
+        /** TracedRequest */
+        TracedRequest: {
+            block_bytes: number;
+            hash_ids: number[];
+            hit_blocks: number;
+            input_length: number;
+            model: string;
+            output_length: number;
+            tenant: string;
+            timestamp: number;
+        };
         /** TypeStatus */
         TypeStatus: {
             applied: boolean;
@@ -7066,6 +7077,7 @@ export interface operations {
                 };
                 content: {
                     "application/x-ndjson": components["schemas"]["AuditEntry"];
+                    "text/plain": string;
                 };
             };
             /** @description `urn:larder:problem:malformed`: The request is malformed */
@@ -10547,7 +10559,8 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/x-ndjson": string;
+                    "application/x-ndjson": components["schemas"]["TracedRequest"];
+                    "text/plain": string;
                 };
             };
             /** @description `urn:larder:problem:malformed`: The request is malformed */

@@ -1,21 +1,19 @@
 """/api/v1/audit"""
 
-from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from litestar import Router, get
+from litestar import Request, Router, get
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
+from app.http.lines import answers_lines, as_lines
 from app.http.operation import operation
 from app.http.parameters import Cursor, Limit, at_seconds, in_query
 from app.schemas.access.audit import AuditEntry, AuditFilters, AuditList, AuditVerified
 from app.schemas.base.listing import PageRequest
 from app.services.access.audit import Audit
 
-LINES = "application/x-ndjson"
 _Text = Annotated[str | None, in_query("Only entries with this value.", max_length=256)]
 
 
@@ -39,19 +37,10 @@ async def list_audit(
     return await audit.page(PageRequest(limit, cursor), filters)
 
 
-@operation(
-    get,
-    "/export",
-    role="admin",
-    answers={
-        200: ResponseSpec(AuditEntry, generate_examples=False, media_type=LINES, description="One entry per line.")
-    },
-    media_type=LINES,
-)
-async def export_audit(audit: NamedDependency[Audit]) -> Stream:
+@operation(get, "/export", role="admin", **answers_lines(AuditEntry, "One entry per line."))
+async def export_audit(request: Request[Any, Any, Any], audit: NamedDependency[Audit]) -> Stream:
     """Export the audit log as JSON lines, oldest first."""
-    lines: AsyncIterator[bytes] = audit.export()
-    return Stream(lines, media_type=LINES)
+    return as_lines(request, audit.export())
 
 
 @operation(get, "/verify", "invalid", role="admin")

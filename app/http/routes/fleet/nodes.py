@@ -1,14 +1,14 @@
 """/api/v1/nodes"""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from litestar import Router, delete, get, patch, post
+from litestar import Request, Router, delete, get, patch, post
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, JSONBody, QueryParameter
 from litestar.response import Stream
 
 from app.http.body import MERGE_PATCH
+from app.http.lines import answers_lines, as_lines
 from app.http.operation import operation
 from app.http.parameters import Client, NodeName, Wait, wait_seconds
 from app.http.principals import caller
@@ -22,6 +22,7 @@ from app.schemas.fleet.nodes import (
     NodePatch,
     ResizeAnswer,
     ResizePost,
+    TracedRequest,
 )
 from app.services.cache.traces import Traces
 from app.services.fleet.expelling import EngineExpulsion
@@ -29,7 +30,6 @@ from app.services.fleet.node_intent import NodeIntent
 from app.services.fleet.nodes import Nodes
 from app.services.fleet.resize import PoolResize
 
-TRACE_MEDIA_TYPE = "application/x-ndjson"
 _ASKS_NODE = ("not-found", "node-refused", "node-unreachable")
 
 
@@ -69,14 +69,10 @@ async def forget_size(resizing: NamedDependency[PoolResize], name: NodeName) -> 
     "node-refused",
     "node-unreachable",
     role="operator",
-    answers={
-        200: ResponseSpec(
-            str, generate_examples=False, media_type=TRACE_MEDIA_TYPE, description="One request per line."
-        )
-    },
-    media_type=TRACE_MEDIA_TYPE,
+    **answers_lines(TracedRequest, "One request per line."),
 )
 async def get_trace(
+    request: Request[Any, Any, Any],
     traces: NamedDependency[Traces],
     name: NodeName,
     since_s: Annotated[
@@ -84,7 +80,7 @@ async def get_trace(
     ] = 3600,
 ) -> Stream:
     """Export the access trace of a node as JSON lines that `larder replay` reads."""
-    return Stream(await traces.lines(name, since_s), media_type=TRACE_MEDIA_TYPE)
+    return as_lines(request, await traces.lines(name, since_s))
 
 
 @operation(post, "/{name:str}/drain", "not-found", role="operator")
