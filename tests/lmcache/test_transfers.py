@@ -102,11 +102,13 @@ def test_a_full_pool_is_reported(make_gateway: Callable[..., Gateway]) -> None:
     for at in range(40):  # 160 chunks, of which 128 fit
         client.store(prompt(4, at), f"r{at}")
         hits += client.lookup(prompt(4, at), f"r{at}")
+        client.prepare_retrieve(prompt(4, at), f"r{at}")  # leases of reads are not taken back
     assert hits == 128
     assert client.prepare_store(prompt(4, 99), "late") == REFUSED
     assert client.commit_store(prompt(4, 99), "late") is False
     assert failures(gateway, "prepare_store")["refused"] > 0
     assert node_stats(gateway.bench.node, gateway.bench.now).refused.keys() == {"pool_full"}
+    client.commit_retrieve(prompt(4, 0), "r0")
     client.ask("end_session", "r0")
     assert len(client.prepare_store(prompt(4, 99), "late")["slots"]) == 4
 
@@ -118,6 +120,7 @@ def test_a_store_with_room_for_a_part_publishes_and_reports_it(make_gateway: Cal
     for at in range(31):
         client.store(prompt(4, at), f"r{at}")
         assert client.lookup(prompt(4, at), f"r{at}") == 4
+        client.prepare_retrieve(prompt(4, at), f"r{at}")
     answer = client.prepare_store(prompt(8, 99))
     assert answer["chunk_indices"] == [0, 1, 2, 3]
     assert client.commit_store(prompt(8, 99)) is False
@@ -129,6 +132,7 @@ def test_a_tenant_over_its_limit_is_refused(client: Client, gateway: Gateway) ->
     client.register()
     client.store(prompt(2), "one", cache_salt="a")
     client.lookup(prompt(2), "one", cache_salt="a")
+    client.prepare_retrieve(prompt(2), "one", cache_salt="a")
     assert client.prepare_store(prompt(2, 5), "two", cache_salt="a") == REFUSED
     assert client.store(prompt(2, 5), "three", cache_salt="b") is True
 

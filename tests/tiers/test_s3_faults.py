@@ -115,7 +115,7 @@ def test_a_redirection_to_another_host_is_not_followed(tiers: Any, status: int) 
             assert "the server redirects to another address" in fails(tiers(address, retries=0))
         finally:
             redirecting.shutdown()
-            thread.join()
+            thread.join(60)
     assert set(requested) == {address}
 
 

@@ -115,7 +115,7 @@ const gpuCopyPool = (of = {}) => ({
 const tierTenant = (tenant, blocks, bytes, of = {}) => ({ tenant, blocks, bytes, floor_bytes: 0, effective_floor_bytes: 0, limit_bytes: null, ...of });
 
 const tier = (of = {}) => ({
-  name: 'disk', type: 'disk', budget_bytes: 2_048 * GiB, serves: true, state: (of.serves ?? true) ? 'in service' : 'out of service', from_settings: true, shared: false, listed_blocks: null, listing_fault: '', reason: '', out_of_service: 0, blocks: 312_400, stored_bytes: 612 * GiB,
+  name: 'disk', type: 'disk', budget_bytes: 2_048 * GiB, serves: true, state: (of.serves ?? true) ? 'in service' : 'out of service', from_settings: true, shared: false, listed_blocks: null, listing_fault: '', foreign_objects: 0, first_foreign: '', reason: '', out_of_service: 0, blocks: 312_400, stored_bytes: 612 * GiB,
   logical_bytes: 611 * GiB, encodings: { none: 312_400 }, not_compressed: {}, cascaded_blocks: 0, draining_blocks: null,
   spilled_blocks: 340_120, spilled_bytes: 664 * GiB, loaded_blocks: 41_870, loaded_bytes: 82 * GiB, evicted_blocks: 0, refused: {}, lost: {},
   waiting_blocks: 0, waiting_bytes: 0, spilling_bytes: 0, loading_bytes: 0, load_bytes_per_s: 4.2 * GiB,

@@ -152,6 +152,8 @@ class Actions:
     async def compress(self, request: CompressPost, by: Principal, wait_s: float = 0.0) -> MoveAnswer:
         """Start to encode blocks of a tier again, and wait for the result for at most `wait_s` seconds. A
         dry run only counts the blocks and is not audited. Raises Invalid, Forbidden, NodeUnreachable."""
+        if not is_tier_name(request.tier):
+            raise Invalid.at("tier", EXPECTED_TIER_NAME)
         scope, used = await self._scope(request, by, whole=True)
         nodes = self._targets.selected(request)
         if request.dry_run:
@@ -273,6 +275,8 @@ def _move(reply: NodeReply[Moved]) -> NodeMove:
 
 def _check_source(request: MovePost) -> None:
     """Raise Invalid if blocks cannot be copied from this tier to that one."""
+    if not is_tier_name(request.source):
+        raise Invalid.at("source", EXPECTED_TIER_NAME)
     if request.source == MEMORY:
         return
     if request.tier == MEMORY:

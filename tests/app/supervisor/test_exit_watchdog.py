@@ -24,7 +24,7 @@ from app.cli.support.machine import exit_watchdog
 from dataplane.base.log import configure
 
 if os.environ.get(up.LOCK_VARIABLE):
-    lock, listener = up._taken_over(up.LOCK_VARIABLE), up._handed_on("127.0.0.1", 0)
+    lock, listener = up._taken_over(up.LOCK_VARIABLE), up._handed_on(("127.0.0.1", 0))
     print("replaced", os.path.sameopenfile(lock, os.open(sys.argv[2], os.O_RDONLY)), listener is not None)
     sys.exit(0)
 configure("info", "json")
