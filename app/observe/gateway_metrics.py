@@ -16,11 +16,13 @@ NUMBERS = {
     "read_bytes": counter("larder_gateway_read_bytes", "Bytes that clients read.", _GATEWAY),
     "chunks_in": counter("larder_gateway_chunks_in", "Chunks that clients stored.", _GATEWAY),
     "chunks_out": counter("larder_gateway_chunks_out", "Chunks that clients read.", _GATEWAY),
-    "requested_chunks": counter("larder_gateway_requested_chunks", "Chunks that look-ups requested.", _GATEWAY),
-    "hit_chunks": counter("larder_gateway_hit_chunks", "Chunks that look-ups found.", _GATEWAY),
+    "requested_chunks": counter(
+        "larder_gateway_requested_chunks", "Chunks that look-ups requested, when they end.", _GATEWAY
+    ),
+    "hit_chunks": counter("larder_gateway_hit_chunks", "Chunks that look-ups found and requests used.", _GATEWAY),
     "tier_hit_chunks": counter(
         "larder_gateway_tier_hit_chunks",
-        "Those of the found chunks that look-ups waited for while tiers behind memory loaded them.",
+        "Those of the hit chunks that look-ups waited for while tiers behind memory loaded them.",
         _GATEWAY,
     ),
     "unanswered": counter(

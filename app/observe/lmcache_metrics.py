@@ -29,10 +29,12 @@ READ = _counter("l1_read_chunks", "Chunks that clients read (LMCache's name).", 
 EVICTED = _counter("l1_evicted_chunks", "Blocks evicted (LMCache's name).", _L1)
 NO_ROOM = _counter("l1_allocation_failure_chunks", "Blocks refused (LMCache's name).", _L1)
 LOOKUPS = _counter("lookups_requests", "Look-ups (LMCache's name).")
-REQUESTED = _counter("lookup_requested_tokens", "Tokens that look-ups requested (LMCache's name).")
-HIT = _counter("lookup_hit_tokens", "Tokens that look-ups found (LMCache's name).")
-HIT_L1 = _counter("lookup_hit_l1_tokens", "Tokens that look-ups found in memory (LMCache's name).")
-HIT_L2 = _counter("lookup_hit_l2_tokens", "Tokens that look-ups found in tiers behind memory (LMCache's name).")
+REQUESTED = _counter("lookup_requested_tokens", "Tokens that look-ups requested, when they end (LMCache's name).")
+HIT = _counter("lookup_hit_tokens", "Tokens that look-ups found and requests used (LMCache's name).")
+HIT_L1 = _counter("lookup_hit_l1_tokens", "Tokens that look-ups found in memory and requests used (LMCache's name).")
+HIT_L2 = _counter(
+    "lookup_hit_l2_tokens", "Tokens that look-ups found in tiers behind memory and requests used (LMCache's name)."
+)
 LOADED = _counter("num_chunks_loaded", "Chunks that clients read (LMCache's name).")
 STORES = _counter("num_submitted_stores", "Attempted stores (LMCache's name).", _DEVICE)
 STORED = _counter("num_finished_stores", "Successful stores (LMCache's name).", _DEVICE)

@@ -39,6 +39,7 @@ from dataplane.protocol.layout import (
 )
 from dataplane.protocol.short_chains import MAX_KEYS, ShortChain, leading_of
 from dataplane.protocol.spaces import Space
+from dataplane.protocol.states import State
 
 if TYPE_CHECKING:
     from dataplane.core.engines.engines import Engine
@@ -176,6 +177,12 @@ class InProcess:
         memory = self.node.pool.table.memory
         cells, first = memory.cells, memory.first_hot + HOT_CONTROL
         self._note(engine, descriptors, [cells[first + HOT_WORDS * number] for number in descriptors], now)
+
+    def touch(self, descriptors: Sequence[int], now: float) -> None:
+        """Make blocks that an engine holds recent, in chain order, without counting a read."""
+        blocks = self.node.pool.table.blocks
+        held = [blocks[number] for number in reversed(descriptors) if number in blocks]
+        self.node.pool.use([block for block in held if block.state is State.READY], now)
 
     def _note(self, engine: Engine, numbers: Sequence[int], controls: Sequence[int], now: float) -> None:
         """Append uses to the engine's ring, tail first, so that ancestors stay newest. Drain a full ring first."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dataplane.core.blocks.leases import LeaseTable
@@ -13,12 +14,14 @@ from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases, Space
 from dataplane.core.inprocess import InProcess
 from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.handlers.sessions import (
+    MAX_LOOKUPS_PER_SCHEDULER,
     RESULTS,
     LeasedLookup,
     LookupSessions,
     save_results,
     take_results,
 )
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.events import LeaseBroken
@@ -236,12 +239,12 @@ def no_leases() -> LookupLeases:
 
 
 def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_path: Path) -> None:
-    before = LookupSessions(lambda *_: None, no_leases())
+    before = LookupSessions(lambda *_: None, no_leases(), lambda _: None)
     for request in ("fetched", "not fetched", "ended", "asked again"):
         before.begin(LeasedLookup(b"a", request, LookupLease(1), b"", 3, 1e9))
     assert before.take_result(b"a", "fetched") == 3
     save_results(tmp_path, before.not_fetched())
-    after = LookupSessions(lambda *_: None, no_leases(), handed_over=take_results(tmp_path))
+    after = LookupSessions(lambda *_: None, no_leases(), lambda _: None, handed_over=take_results(tmp_path))
     assert list(tmp_path.iterdir()) == []
     after.end(b"a", "ended")
     after.begin(LeasedLookup(b"a", "asked again", LookupLease(1), b"", 5, 1e9))
@@ -269,7 +272,7 @@ def test_results_that_cannot_be_read_are_none(tmp_path: Path, data: bytes) -> No
 
 def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     released: list[int] = []
-    sessions = LookupSessions(lambda client, numbers: released.extend(numbers), no_leases())
+    sessions = LookupSessions(lambda client, numbers: released.extend(numbers), no_leases(), lambda _: None)
     for at in range(100_000):
         lease = LookupLease(1, {1: SpaceLock([at], [1])})
         sessions.begin(LeasedLookup(b"a", f"r{at}", lease, b"", 1, 1e9))
@@ -301,13 +304,106 @@ def test_schedulers_beyond_the_limit_of_the_core_share_one_client(make_gateway: 
     gateway.until(lambda: gateway.leased() == 1, "leases end with the connections that took them")
 
 
-def test_look_ups_and_hits_count_for_the_tenant(client: Client, gateway: Gateway) -> None:
+def retrieve(client: Client, start: int = 0, end: int = 2, **fields: Any) -> None:
+    """Read the chunks of `prompt(3)` from number `start` to number `end`."""
+    span = {"start": start * CHUNK_TOKENS, "end": end * CHUNK_TOKENS, "cache_salt": "a", **fields}
+    assert client.prepare_retrieve(prompt(3), **span)["success"]
+    assert client.commit_retrieve(prompt(3), **span) is True
+
+
+def free(client: Client, start: int = 0, end: int = 2) -> None:
+    span: dict[str, Any] = {"start": start * CHUNK_TOKENS, "end": end * CHUNK_TOKENS, "cache_salt": "a"}
+    client.ask("free_lookup_locks", lookup_key(prompt(3), **span), 1)
+
+
+def each(*calls: Callable[[Client, Gateway], object]) -> Callable[[Client, Gateway], None]:
+    def do(client: Client, gateway: Gateway) -> None:
+        for call in calls:
+            call(client, gateway)
+
+    return do
+
+
+def look_up_again(client: Client, gateway: Gateway) -> None:
+    assert client.lookup(prompt(3), cache_salt="a") == 2
+
+
+def crowd_out(client: Client, gateway: Gateway) -> None:
+    for at in range(MAX_LOOKUPS_PER_SCHEDULER):
+        lookup = LeasedLookup(next(iter(gateway.server.sessions._of_scheduler)), f"o{at}", LookupLease(1), b"", 0, 1e9)
+        gateway.server.sessions.begin(lookup)
+
+
+def take_back(client: Client, gateway: Gateway) -> None:
+    assert gateway.bench.node.pool.lookups.take_back(1, lambda _: True)
+
+
+def end(client: Client, gateway: Gateway) -> None:
+    client.ask("end_session", "r")
+
+
+@pytest.mark.parametrize(
+    ("use", "requested", "hits"),
+    [
+        pytest.param(lambda client, _: retrieve(client), 3, 2, id="retrieved"),
+        pytest.param(each(take_back, lambda client, _: retrieve(client), end), 3, 2, id="taken back and retrieved"),
+        pytest.param(each(lambda client, _: retrieve(client, 0, 1), end), 3, 1, id="retrieved in part"),
+        pytest.param(
+            each(lambda client, _: free(client, 0, 1), lambda client, _: retrieve(client, 1, 2)),
+            *(3, 2),
+            id="freed in part, and the rest retrieved",
+        ),
+        pytest.param(
+            each(lambda client, _: free(client, 1, 2), lambda client, _: retrieve(client, 0, 1)),
+            *(3, 1),
+            id="without the end that another server lacks",
+        ),
+        pytest.param(each(look_up_again, look_up_again, lambda client, _: retrieve(client)), 3, 2, id="repeated"),
+        pytest.param(lambda client, _: free(client), 1, 0, id="freed"),
+        pytest.param(end, 3, 0, id="ended"),
+        pytest.param(each(look_up_again, end), 3, 0, id="repeated and ended"),
+        pytest.param(lambda _, gateway: gateway.pass_time(LEASE_TTL_S + 1), 3, 0, id="expired"),
+        pytest.param(crowd_out, 3, 0, id="crowded out"),
+        pytest.param(each(take_back, end), 3, 0, id="taken back"),
+        pytest.param(lambda client, _: client.close(), 3, 0, id="disconnected"),
+    ],
+)
+def test_only_chunks_that_a_request_uses_count_as_hits(
+    client: Client, gateway: Gateway, use: Callable[[Client, Gateway], None], requested: int, hits: int
+) -> None:
     client.register()
     client.store(prompt(2), cache_salt="a")
-    client.lookup(prompt(3), cache_salt="a")
+    assert client.lookup(prompt(3), cache_salt="a") == 2
+    use(client, gateway)
+    moved, tenant = gateway.server.counters.moved, gateway.bench.tenant
+    gateway.until(lambda: moved.requested_chunks, "the look-up is counted")
     gateway.pass_time(0.1)
-    tenant = gateway.bench.tenant("a")
-    assert (tenant.requested_blocks, tenant.hit_blocks, tenant.stored_blocks) == (3, 2, 2)
+    assert (moved.requested_chunks, moved.hit_chunks) == (requested, hits)
+    assert (tenant("a").requested_blocks, tenant("a").hit_blocks) == (requested, hits)
+    assert tenant("a").hit_tokens == hits * CHUNK_TOKENS
+    gateway.pass_time(100.0)
+    lines, _ = gateway.bench.node.trace(0.0, 0)
+    assert sum(msgspec.json.decode(line)["hit_blocks"] for line in lines.splitlines()) == hits
+
+
+def test_what_several_ranks_read_counts_once(client: Client, gateway: Gateway) -> None:
+    for rank in range(2):
+        client.register(rank, world_size=2)
+        client.store(prompt(2), instance=rank, world_size=2, worker_id=rank, cache_salt="a")
+    assert client.lookup(prompt(3), world_size=2, cache_salt="a") == 2
+    for rank in range(2):
+        retrieve(client, instance=rank, world_size=2, worker_id=rank)
+    moved = gateway.server.counters.moved
+    assert (moved.requested_chunks, moved.hit_chunks, moved.chunks_out) == (3, 2, 4)
+
+
+def test_chunks_that_are_freed_become_recent(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2), cache_salt="a")
+    gateway.pass_time(10.0)
+    client.lookup(prompt(3), cache_salt="a")
+    free(client)
+    assert {block.used_at for block in gateway.bench.node.pool.table.blocks.values()} == {gateway.bench.now}
 
 
 def test_engines_of_the_gateway_are_shown(client: Client, gateway: Gateway) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.pending_requests import PendingHead, PendingRequests
 from dataplane.gateways.lmcache.handlers.report import gateway_stats
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result
-from dataplane.gateways.lmcache.handlers.sessions import LookupSessions, save_results, take_results
+from dataplane.gateways.lmcache.handlers.sessions import LeasedLookup, LookupSessions, save_results, take_results
 from dataplane.gateways.lmcache.wire.frames import MAX_REQUEST_FRAMES, RawRequest, number_or_name, split
 from dataplane.gateways.lmcache.wire.messages import Key
 from dataplane.gateways.lmcache.wire.operations import DecodedRequest, RequestDecoder
@@ -93,7 +94,12 @@ class LMCacheServer:
         self._unanswered = PendingRequests(folder)
         self.chains = RequestChains()
         self._folder = folder
-        self.sessions = LookupSessions(cache.release, cache.node.pool.lookups, handed_over=take_results(folder))
+        self.sessions = LookupSessions(
+            cache.release,
+            cache.node.pool.lookups,
+            partial(_count_lookup, cache, self.counters, clock),
+            handed_over=take_results(folder),
+        )
         self._watch = ProcessWatch(loop)
         self._copying = CopyThreads(loop)
         self.instances = Instances(
@@ -279,6 +285,11 @@ class LMCacheServer:
         self._watch.close()
         self.instances.close()
         self._unanswered.close()
+
+
+def _count_lookup(cache: InProcess, counters: Counters, clock: Callable[[], float], lookup: LeasedLookup) -> None:
+    counters.moved.looked_up(lookup.requested, lookup.used, max(0, lookup.used - lookup.in_memory))
+    cache.looked_up(lookup.tenant, lookup.space, lookup.requested, lookup.used, clock())
 
 
 def _left_out(arguments: Sequence[Any]) -> bool:

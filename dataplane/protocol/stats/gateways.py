@@ -70,9 +70,9 @@ class GatewayStats(msgspec.Struct):
     chunks_in: int = 0
     chunks_out: int = 0
     requested_chunks: int = 0
-    """Chunks that look-ups requested."""
+    """Chunks that look-ups requested, when they end."""
     hit_chunks: int = 0
-    """Chunks that look-ups found, in every rank's space."""
+    """Chunks that look-ups found, in every rank's space, and requests used."""
     problem: str = ""
     """Reason why new workers cannot map the gateway's memory; empty if they can."""
     name_restored: int = 0

@@ -239,6 +239,8 @@ async def test_a_quota_set_over_this_interface_binds_clients_at_once(
 async def test_metrics_have_lmcaches_names(serving: Serving) -> None:
     serving.worker.store(prompt(4))
     serving.worker.lookup(prompt(6), "reader")
+    assert serving.worker.prepare_retrieve(prompt(4), "reader")["success"]
+    assert serving.worker.commit_retrieve(prompt(4), "reader") is True
     fleet = serving.plane.app.parts.fleet
     await serving.plane.until(lambda: any(s.gateway and s.gateway.hit_chunks for s in fleet.stats()))
     text = (await serving.plane.http.get("/metrics")).text

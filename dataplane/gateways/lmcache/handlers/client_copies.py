@@ -75,7 +75,9 @@ class ClientCopyHandlers:
         was_leased = transfers.end_read(transfer) or (
             bool(chunks.keys) and transfers.end_inherited(transfer, chunks.tenant, chunks.keys, request.now)
         )
-        self._parts.sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
+        self._parts.sessions.read(
+            key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end, copied=was_leased
+        )
         if not was_leased:
             raise OperationFailed(Reason.UNKNOWN_TRANSFER, "no retrieve of these chunks is open")
         self._parts.counters.moved.read(len(chunks), chunks.instance.chunk_layout.chunk_bytes)

@@ -38,7 +38,7 @@ class OperationCounts:
 
 @dataclass(slots=True)
 class BytesMoved:
-    """Chunks that clients looked up, stored and read."""
+    """Chunks that clients looked up, stored and read. Look-ups count when they end."""
 
     chunks_in: int = 0
     stored_bytes: int = 0

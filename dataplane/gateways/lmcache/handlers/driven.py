@@ -86,7 +86,9 @@ class DrivenCopyHandlers:
 
         def done(failed: CopyFailed | None) -> bytes:
             transfers.release(leased)
-            self._parts.sessions.read(request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
+            self._parts.sessions.read(
+                request_id, chunks.chain, transfer.space, transfer.start, transfer.end, copied=failed is None
+            )
             if failed is not None:
                 raise OperationFailed(Reason.COPY_FAILED, str(failed))
             self._parts.counters.moved.read(len(chunks), copier.chunk_bytes)

@@ -68,7 +68,7 @@ class LookupHandlers:
             keys = chain.keys(0, whole(min(key.end, count)))
         keys = keys[: MAX_KEYS_PER_REQUEST * KEY_BYTES]
         if not keys:  # end an earlier look-up of this request, because it now asks for something else
-            self._sessions.end(request.peer.identity, key.request_id)
+            self._sessions.end(request.peer.identity, key.request_id, counted=False)
         if not layouts:
             raise OperationFailed(
                 Reason.UNKNOWN_INSTANCE,
@@ -84,16 +84,19 @@ class LookupHandlers:
         deadline = request.now + LEASE_TTL_S
         self._sessions.begin(
             LeasedLookup(
-                request.peer.identity, key.request_id, LookupLease(client, locks), keys, hits, deadline, tiers=wait
+                request.peer.identity,
+                key.request_id,
+                LookupLease(client, locks),
+                keys,
+                hits,
+                deadline,
+                tiers=wait,
+                tenant=key.cache_salt,
+                space=layouts[0][0],
+                in_memory=hits,
             )
         )
-        if wait is None:
-            self._count(key.cache_salt, layouts[0][0], keys, hits, request.now)
         return None
-
-    def _count(self, tenant: str, space: int, keys: bytes, hits: int, now: float, tier_hits: int = 0) -> None:
-        self._parts.counters.moved.looked_up(len(keys) // KEY_BYTES, hits, tier_hits)
-        self._cache.looked_up(tenant, space, len(keys) // KEY_BYTES, hits, now)
 
     def _hold(
         self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, readers: int, now: float
@@ -185,14 +188,12 @@ class LookupHandlers:
     def _end_wait(self, lookup: LeasedLookup, wait: LookupTierWait, now: float) -> None:
         """Hold what is in memory now, and make it the result."""
         lookup.tiers = None
-        in_memory, client = lookup.hits, lookup.lease.client
+        client = lookup.lease.client
         hits = 0
         locks: dict[int, SpaceLock] = {}
         with suppress(ProtocolError):  # the engine of the scheduler is gone
             hits, locks = self._hold(client, wait.layouts, lookup.keys, wait.tenant, wait.readers, now)
         self._sessions.renew(lookup, LookupLease(client, locks), hits)
-        tier_hits = max(0, lookup.hits - in_memory)
-        self._count(wait.tenant, wait.layouts[0][0], lookup.keys, lookup.hits, now, tier_hits)
 
     def free_lookup_locks(self, request: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
         check_key(key)
@@ -205,12 +206,15 @@ class LookupHandlers:
         client = lookup.lease.client
         lock = next(iter(lookup.lease.locks.values()), None)
         if lock is not None and client in self._cache.node.engines:
-            # The engine has these chunks in its own memory, but they count as used nevertheless.
+            # The engine may have these chunks in its own memory. That is certain only of the chunks before those that
+            # it reads.
             chunks = slice(first, last)
             pairs = zip(lock.descriptors[chunks], lock.readers[chunks], strict=True)
-            used = [descriptor for descriptor, readers in pairs if readers]
-            if used:
-                self._cache.use(client, used, request.now)
+            freed = [descriptor for descriptor, readers in pairs if readers]
+            if freed and not first and (lookup.used or any(lock.readers[last:])):
+                self._cache.use(client, freed, request.now)
+            else:
+                self._cache.touch(freed, request.now)
         self._sessions.free(lookup, key.start, key.end)
         return None
 

@@ -5,6 +5,11 @@ workers read them. The leases end when every reader of a block has committed, wh
 request, when the scheduler is gone, after LEASE_TTL_S, or when room is short: then those that have waited longest are
 taken back, a result that was not fetched becomes a miss, and a retrieve finds what is still cached. The number of
 look-ups is bounded; at the limit, the oldest look-up ends.
+
+A look-up counts when it ends. Its hits are the chunks up to the last one that a worker read: the engine has those that
+its scheduler freed before. A look-up in place of which the request makes another does not count. Found chunks that a
+scheduler frees without a retrieve count neither as requested nor as hits: either the engine has all of them in its own
+memory, or the request reads no cache, and LMCache does not say which.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
+from dataplane.protocol.keys import KEY_BYTES
 
 RESULTS = "results"
 """File with the results that no scheduler has fetched yet at a planned restart. A scheduler requests a look-up, and
@@ -33,6 +39,7 @@ MAX_LOOKUPS_PER_SCHEDULER = 4096
 _Hits = Annotated[int, msgspec.Meta(ge=0, le=MAX_KEYS_PER_REQUEST)]
 _decoder = msgspec.msgpack.Decoder(list[tuple[bytes, str, _Hits]])
 ReleaseLeases = Callable[[int, Sequence[int]], None]
+CountLookup = Callable[["LeasedLookup"], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -50,20 +57,39 @@ class LeasedLookup:
     """Whether the scheduler has not fetched the result yet."""
     tiers: LookupTierWait | None = None
     """The loads that the result waits for."""
+    tenant: str = ""
+    space: int = 0
+    """Space in which the look-up counts."""
+    in_memory: int = 0
+    """Number of `hits` for which the look-up did not wait for tiers."""
+    used: int = 0
+    """Number of leading chunks that the request used, by what workers have read."""
+    declined: bool = False
+    """Whether the scheduler freed what was found, and no worker has read any of it."""
+
+    @property
+    def requested(self) -> int:
+        """Number of requested chunks that count."""
+        return len(self.keys) // KEY_BYTES - (self.hits if self.declined and not self.used else 0)
 
 
 class LookupSessions:
     """All look-ups that hold blocks or whose result has not been fetched, oldest first."""
 
     def __init__(
-        self, release: ReleaseLeases, leases: LookupLeases, handed_over: dict[tuple[bytes, str], int] | None = None
+        self,
+        release: ReleaseLeases,
+        leases: LookupLeases,
+        count: CountLookup,
+        handed_over: dict[tuple[bytes, str], int] | None = None,
     ) -> None:
-        """Create an empty set of sessions. `leases` may take back what they hold.
+        """Create an empty set of sessions. `leases` may take back what they hold. `count` counts a look-up that ends.
 
         `handed_over` holds results of the previous data plane that were not fetched: hits by scheduler and request.
         """
         self._release = release
         self._leases = leases
+        self._count = count
         self._handed_over = handed_over or {}
         self._all: OrderedDict[tuple[bytes, str], LeasedLookup] = OrderedDict()
         self._of_scheduler: dict[bytes, OrderedDict[str, LeasedLookup]] = {}
@@ -81,7 +107,7 @@ class LookupSessions:
 
     def begin(self, lookup: LeasedLookup) -> None:
         """Add a look-up in place of an earlier one of the same request."""
-        self.end(lookup.scheduler, lookup.request_id)
+        self.end(lookup.scheduler, lookup.request_id, counted=False)
         own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         if len(own) >= MAX_LOOKUPS_PER_SCHEDULER:
             self.end(lookup.scheduler, next(iter(own)), "crowded_out")
@@ -123,10 +149,11 @@ class LookupSessions:
         """Forget results of the previous data plane that were not fetched."""
         self._handed_over.clear()
 
-    def end(self, scheduler: bytes, request_id: str, why: str = "") -> None:
+    def end(self, scheduler: bytes, request_id: str, why: str = "", *, counted: bool = True) -> None:
         """End the look-up of a request: release its leases, and cancel the loads that it waits for.
 
-        `why`: cause, if its scheduler did not end it.
+        `why`: cause, if its scheduler did not end it. `counted`: False if the request makes another look-up; this one
+        then counts only if it was used.
         """
         self._handed_over.pop((scheduler, request_id), None)
         lookup = self._all.pop((scheduler, request_id), None)
@@ -155,6 +182,8 @@ class LookupSessions:
                 if why:
                     self._broken[lease.client, why] += len(left)
         lease.locks.clear()
+        if counted or lookup.used:
+            self._count(lookup)
 
     def end_scheduler(self, scheduler: bytes) -> None:
         """End all look-ups of a scheduler that is gone."""
@@ -175,16 +204,19 @@ class LookupSessions:
         freed = [
             self._release_chunks(lookup, space, start, end, all_readers=True) for space in list(lookup.lease.locks)
         ]
+        lookup.declined |= any(freed) and not lookup.lease.locks
         self._end_if_done(lookup)
         return [each for each in freed if each]
 
-    def read(self, request_id: str, keys: bytes, space: int, start: int, end: int) -> None:
-        """Record that a worker read chunks of a request in its space.
+    def read(self, request_id: str, keys: bytes, space: int, start: int, end: int, *, copied: bool) -> None:
+        """Record the end of a worker's read of chunks of a request in its space. `copied`: whether it succeeded.
 
         Each look-up that holds the chunks then waits for one reader fewer.
         """
         for lookup in list(self._of_request.get(request_id, {}).values()):
             if lookup.keys.startswith(keys) or keys.startswith(lookup.keys):
+                if copied:
+                    lookup.used = max(lookup.used, min(lookup.hits, -(-end // CHUNK_TOKENS)))
                 self._release_chunks(lookup, space, start, end, all_readers=False)
                 self._end_if_done(lookup)
 
