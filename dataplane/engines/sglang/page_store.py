@@ -41,8 +41,8 @@ MAINTENANCE_S = 0.25
 LOOK_AGAIN_S = 0.005
 """Time between two look-ups while tiers load pages."""
 DROPPED_S = 60.0
-"""Time after a look-up when pages that were found and not loaded count as not used. SGLang drops short prefetches, those
-of requests that end, and those for which its host pool has no room, without notice."""
+"""Time after a look-up when pages that were found and not loaded count as not used. SGLang drops prefetches that are
+short, have no room in the host pool, or lost their request, without notice."""
 NAMESPACE_BYTES = 16
 _PERMANENT = (Code.UNSUPPORTED, Code.BAD_CACHE, Code.DEVICE_REFUSED, Code.NOT_ALLOWED)
 """Refusals of a host pool that are permanent."""
