@@ -62,7 +62,8 @@ class _Generation:
     """Records of a type at one generation, and the snapshots built from them."""
 
     number: int
-    records: Sequence[_Record]
+    records: Mapping[str, _Record]
+    """Records by key."""
     selectors: list[dict[str, str]]
     built: dict[Group, BuiltSnapshot] = field(default_factory=dict)
 
@@ -97,7 +98,7 @@ class DesiredState:
         group = tuple(matches(labels, selector) for selector in newest.selectors)
         known = newest.built.get(group)
         if known is None:
-            records = [record for record in newest.records if matches(labels, record.selector)]
+            records = [record for record in newest.records.values() if matches(labels, record.selector)]
             body = _ENCODE[kind](records)
             is_optional = kind == "tiers" and not records
             known = newest.built[group] = BuiltSnapshot(
@@ -107,12 +108,12 @@ class DesiredState:
 
     def names(self, kind: SnapshotType, labels: Labels) -> list[str]:
         """Return the names of the records that a node with these labels receives, in the order of its snapshot."""
-        records = self._newest[kind].records
+        records = self._newest[kind].records.values()
         return sorted(each.spec.name for each in records if matches(labels, each.selector))
 
     def policy_for(self, labels: Labels) -> str | None:
         """Return the name of the policy that applies to a node with these labels; None for the node's defaults."""
-        records = self._newest["policies"].records
+        records = self._newest["policies"].records.values()
         return in_force([(each.spec.name, each.priority) for each in records if matches(labels, each.selector)])
 
     async def refresh(self) -> None:
@@ -127,9 +128,9 @@ class DesiredState:
                 if known is not None and known.number == head.generation:
                     continue
                 self._change_traces.note(kind, *head)
-                records = await _read(session, kind)
+                records = await _read(session, kind, known)
                 selectors: list[dict[str, str]] = []
-                for record in records:
+                for record in records.values():
                     if record.selector and record.selector not in selectors:
                         selectors.append(record.selector)
                 self._newest[kind] = _Generation(head.generation, records, selectors)
@@ -168,20 +169,28 @@ _SPECS: dict[SnapshotType, type[Any]] = {
 _MAKE: dict[SnapshotType, Callable[..., Any]] = {**_SPECS, "quotas": _quota, "pins": _pin, "tiers": _tier}
 
 
-async def _read(session: AsyncSession, kind: SnapshotType) -> list[_Record]:
-    """Return all records of a type; made in a thread if there are many, so that the event loop is not blocked."""
-    make = _MAKE[kind]
+async def _read(session: AsyncSession, kind: SnapshotType, known: _Generation | None) -> dict[str, _Record]:
+    """Return all records of a type by key. Reads those that changed since `known`, and the keys if some were deleted.
+
+    Records are made in a thread if there are many, so that the event loop is not blocked.
+    """
+    make, key = _MAKE[kind], bulk.KEYED[kind][1]
     names = (*_SPECS[kind].__struct_fields__, "selector", *(["priority"] if kind == "policies" else []))
-    rows = await bulk.columns(session, kind, names)
+    rows = await bulk.columns(session, kind, names, -1 if known is None else known.number)
+    found = {} if known is None else dict(known.records)
 
     def record(row: Sequence[Any]) -> _Record:
         values = dict(zip(names, row, strict=True))
         return _Record(values.pop("selector"), priority=values.pop("priority", 0), spec=make(**values))
 
-    def build() -> list[_Record]:
-        return [record(row) for row in rows]
+    def build() -> None:
+        found.update((getattr(row, key), record(row)) for row in rows)
 
-    return await asyncio.to_thread(build) if len(rows) > FEW else build()
+    await asyncio.to_thread(build) if len(rows) > FEW else build()
+    if len(found) == await bulk.count(session, kind):
+        return found
+    left = [getattr(row, key) for row in await bulk.columns(session, kind, [key])]
+    return {name: found[name] for name in left}
 
 
 def in_force(candidates: Sequence[tuple[str, int]]) -> str | None:

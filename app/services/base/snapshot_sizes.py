@@ -1,8 +1,8 @@
 """Limits the size of the snapshots of each type: a record that does not fit into a snapshot is refused.
 
 A snapshot is one message, and receivers drop a message that is too large, so no record would be applied any more. The
-size computed here is never less than the size sent, is additive over records, and is read from the database only after
-another manager changed it.
+size computed here is never less than the size sent, and is additive over records. After another manager's changes, the
+database sums the records that they changed, and all records only if this bound exceeds a limit.
 """
 
 from collections.abc import Mapping
@@ -51,6 +51,11 @@ def record_bytes(kind: SnapshotType, name: str, fields: Mapping[str, Any]) -> in
     if kind == "quotas":
         return FIXED_BYTES[kind] + _salt_bytes(name) + len(json_text(fields["tiers"]))
     return FIXED_BYTES[kind] + _bytes(name)
+
+
+def fits(size: SnapshotSize) -> bool:
+    """Return whether a size is within all limits."""
+    return size.bytes <= MAX_BYTES and size.records <= MAX_RECORDS and size.keys <= MAX_PINNED_KEYS
 
 
 def check(kind: SnapshotType, after: SnapshotSize, growth: SnapshotGrowth) -> None:

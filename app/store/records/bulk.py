@@ -15,12 +15,13 @@ from dataplane.protocol.control.snapshots import SnapshotType
 
 BATCH = 250
 """Rows per statement, which take a few milliseconds of this process."""
-_KEYED: dict[SnapshotType, tuple[type[Base], str]] = {
+KEYED: dict[SnapshotType, tuple[type[Any], str]] = {
     "quotas": (QuotaRow, "tenant"),
     "pins": (PinRow, "name"),
     "policies": (PolicyRow, "name"),
     "tiers": (TierRow, "name"),
 }
+"""Table and key of each type."""
 T = TypeVar("T")
 
 
@@ -47,11 +48,18 @@ async def rows(
         last = part[-1][key]
 
 
-async def columns(session: AsyncSession, kind: SnapshotType, names: Sequence[str]) -> Sequence[sa.Row[tuple[Any, ...]]]:
-    """Return these columns of all records of a type, sorted by key."""
-    entity, key = _KEYED[kind]
+async def columns(
+    session: AsyncSession, kind: SnapshotType, names: Sequence[str], since: int = -1
+) -> Sequence[sa.Row[tuple[Any, ...]]]:
+    """Return these columns of the records of a type that changed after the generation `since`, sorted by key."""
+    entity, key = KEYED[kind]
     query = sa.select(*(getattr(entity, name) for name in names)).order_by(getattr(entity, key))
-    return (await session.execute(query)).all()
+    return (await session.execute(query.where(entity.generation > since))).all()
+
+
+async def count(session: AsyncSession, kind: SnapshotType) -> int:
+    """Return the number of records of a type."""
+    return await session.scalar(sa.select(sa.func.count()).select_from(KEYED[kind][0])) or 0
 
 
 async def insert(session: AsyncSession, entity: type[Base], values: Sequence[Mapping[str, Any]]) -> None:

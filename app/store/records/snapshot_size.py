@@ -41,8 +41,10 @@ async def pins_of(session: AsyncSession, salt: str) -> SnapshotSize:
     return await weight(session, "pins", PinRow.tenant == salt)
 
 
-async def weight(session: AsyncSession, kind: SnapshotType, *where: sa.ColumnElement[bool]) -> SnapshotSize:
-    """Return the size of the matching records, as seen by the transaction."""
+async def weight(
+    session: AsyncSession, kind: SnapshotType, *where: sa.ColumnElement[bool], since: int = -1
+) -> SnapshotSize:
+    """Return the size of the matching records that changed after the generation `since`, as seen by the transaction."""
     texts = {
         "quotas": (QuotaRow.tenant, QuotaRow.tiers),  # as JSON, tiers are longer than as MessagePack
         "pins": (PinRow.name, PinRow.model, PinRow.tenant),
@@ -53,7 +55,8 @@ async def weight(session: AsyncSession, kind: SnapshotType, *where: sa.ColumnEle
     columns: list[Any] = [sa.func.count(), *(sa.func.sum(_bytes(text, dialect)) for text in texts)]
     if kind == "pins":
         columns.append(sa.func.sum(PinRow.key_count))
-    count, *sums = (await session.execute(sa.select(*columns).where(*where))).one()
+    changed = texts[0].class_.generation > since
+    count, *sums = (await session.execute(sa.select(*columns).where(changed, *where))).one()
     numbers = [int(each or 0) for each in sums]
     keys = numbers.pop() if kind == "pins" else 0
     return SnapshotSize(count, sum(numbers) + count * FIXED_BYTES[kind], keys)

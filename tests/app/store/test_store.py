@@ -2,16 +2,20 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from alembic import op
 
-from app.errors import NotFound, StoreUnavailable
+from app.errors import Conflict, NotFound, StoreUnavailable
 from app.ingest.fleet import Fleet
 from app.observe.events import EventBus
 from app.push.desired import DesiredState
@@ -20,6 +24,7 @@ from app.schemas.access.audit import AuditFilters
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinPut
 from app.schemas.records.quotas import QuotaPut
+from app.services.base import snapshot_sizes
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
 from app.services.records.pin_quota import PinQuota
@@ -32,8 +37,9 @@ from app.services.records.tokenizing import EncodeService
 from app.store.access import audit
 from app.store.base import identity, migrate
 from app.store.base.database import Database
-from app.store.records import generations, pins, quotas
+from app.store.records import bulk, generations, pins, quotas, snapshot_size
 from app.store.records.quotas import QuotaRow
+from app.store.records.snapshot_size import SnapshotSize
 from dataplane.protocol.control.snapshots import digest_of
 from tests.app.command import run
 
@@ -242,6 +248,85 @@ async def test_a_snapshot_shows_one_commit(database: Database) -> None:
     built = desired.built("quotas", {})
     assert built.desired.generation == 2
     assert built.desired.digest == digest_of(built.body)
+
+
+@pytest.fixture
+async def other(database: Database, database_url: str) -> AsyncIterator[Database]:
+    """The database of `database`, opened by another manager."""
+    opened = Database(database_url)
+    yield opened
+    await opened.close()
+
+
+async def test_two_managers_do_not_do_more_per_change_with_more_records(
+    database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managers = [(services(each)[0], DesiredState(each)) for each in (database, other)]
+    work, limits = Counter[str](), itertools.count()
+    columns, weight = bulk.columns, snapshot_size.weight
+
+    async def counted_columns(*given: Any) -> Any:
+        found = await columns(*given)
+        work["rows"] += len(found)
+        return found
+
+    async def counted_weight(*given: Any, **named: Any) -> SnapshotSize:
+        found = await weight(*given, **named)
+        work["summed"] += found.records
+        return found
+
+    def count_statement(*_: object) -> None:
+        work["statements"] += 1
+
+    monkeypatch.setattr(bulk, "columns", counted_columns)
+    monkeypatch.setattr(snapshot_size, "weight", counted_weight)
+    for each in (database, other):
+        sa.event.listen(each.engine.sync_engine, "before_cursor_execute", count_statement)
+
+    async def work_of(count: int) -> Counter[str]:
+        """Count the work of changes by both managers in turn, which both then load."""
+        work.clear()
+        for number in range(count):
+            await managers[number % 2][0].put(f"t{number}", QuotaPut(limit_bytes=next(limits)), BY)
+            for _, desired in managers:
+                await desired.refresh()
+        return work.copy()
+
+    await work_of(4)
+    few = await work_of(4)
+    await work_of(60)
+    assert await work_of(4) == few
+
+
+async def test_managers_load_and_measure_each_others_changes(
+    database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_sizes, "MAX_RECORDS", 3)
+    managers = [(*services(each), DesiredState(each)) for each in (database, other)]
+
+    async def check() -> None:
+        fresh = DesiredState(database)
+        for desired in (fresh, *(each[2] for each in managers)):
+            await desired.refresh()
+            for kind in ("quotas", "pins"):
+                assert desired.built(kind, {}) == fresh.built(kind, {})
+
+    await check()
+    pin = PinPut(model="m", tokens=[1, 2], chunk_tokens=2)
+    for number in range(8):  # twice as many changes as records fit, by each manager
+        quota_service, pin_service, _ = managers[number % 2]
+        await quota_service.put(f"t{number % 3}", QuotaPut(limit_bytes=number), BY)
+        await pin_service.put(f"p{number % 3}", msgspec.structs.replace(pin, note=str(number)), BY)
+        await check()
+    with pytest.raises(Conflict, match="at most 3 quotas"):
+        await managers[0][0].put("more", QuotaPut(limit_bytes=1), BY)
+    await managers[1][0].delete("t1", BY)
+    await managers[1][1].delete("p1", BY)
+    await check()
+    await managers[0][0].put("more", QuotaPut(limit_bytes=1), BY)
+    await managers[1][0].delete("t2", BY)
+    await managers[1][0].put("t2", QuotaPut(limit_bytes=7), BY)  # as many records as before
+    await check()
 
 
 async def test_a_body_is_stored_while_a_pin_refers_to_it(database: Database) -> None:
