@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.errors import TooManyRequests
+from app.schemas.base.fields import MAX_TOKENS
 from app.schemas.cache.actions import LookupPost
 from app.services.base.large_work import BOUNDS, LargeWork
 from app.services.base.principals import PLANE
 from app.services.records.chains import chained
-from app.services.records.key_intent import MAX_TOKENS
 from dataplane.protocol.keys import chain
 from tests.app.plane import Plane, serving, settings_in
 
