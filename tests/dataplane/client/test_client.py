@@ -433,10 +433,12 @@ def test_hits_and_stores_are_counted(plane: Plane) -> None:
     with connect(plane) as client:
         store(client, chain, tenant="a")
         assert client.lookup([*chain, make.key("absent")], tenant="a") == 4
+        assert client.lookup(chain, tenant="a", counted=False) == 4
+        client.count_lookup(3, 2, tenant="a")
         with client.acquire(chain):
             pass
         stats = plane.wait_stats(lambda stats: stats.totals.read_bytes, "the ring is drained")
     assert (stats.totals.stored_blocks, stats.totals.stored_bytes, stats.totals.read_bytes) == (4, 4 * PAGE, 4 * PAGE)
     (tenant,) = stats.tenants
-    assert (tenant.tenant, tenant.requested_blocks, tenant.hit_blocks) == ("a", 5, 4)
+    assert (tenant.tenant, tenant.requested_blocks, tenant.hit_blocks) == ("a", 5 + 3, 4 + 2)
     wait_for(lambda: plane.alive, "alive")
