@@ -44,6 +44,9 @@ class Backend(Protocol):
     budget_bytes: int
     """Budget of the tiers that `open` opens: at least 16 MiB, and at most 256 MiB, or 0 if the type has none."""
 
+    finds_earlier: bool
+    """Whether a tier lists blocks that were stored before it was opened."""
+
     def open(self, cluster: bytes = CLUSTER) -> Tier:
         """Open a tier. Without `close` in between, only tiers that several nodes share are opened twice."""
         ...
@@ -272,7 +275,7 @@ class TierConformance:
             planted = backend.plant(taken.block.name)
             for again in range(2):
                 assert tier.health(soon()).ok
-                assert listed(tier) == [stored.block]
+                assert listed(tier) == ([stored.block] if backend.finds_earlier or not again else [])
                 usage = tier.usage()
                 assert (usage.foreign_objects, bool(usage.first_foreign)) == (planted, bool(planted)), usage
                 assert_holds(tier, [stored])
@@ -285,7 +288,7 @@ class TierConformance:
             assert_holds(tier, [stored, taken, later])
             assert tier.delete([taken.block.name, later.block.name], soon()) == [Outcome.OK] * 2
             assert_lacks(tier, [taken, later])
-            assert listed(tier) == [stored.block]
+            assert listed(tier) == ([stored.block] if backend.finds_earlier else [])
         finally:
             tier.close()
 

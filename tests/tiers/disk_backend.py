@@ -22,6 +22,8 @@ class DiskBackend:
     opened: ClassVar[list[DiskTier]] = []
     """Tiers that are closed when the test ends."""
 
+    finds_earlier = True
+
     def __init__(
         self, *directories: Path, budget_bytes: int = BUDGET_BYTES, segment_bytes: int = SEGMENT_BYTES, **more: Any
     ) -> None:

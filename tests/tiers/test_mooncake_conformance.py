@@ -27,6 +27,7 @@ class MooncakeBackend:
     """Tiers of one master."""
 
     budget_bytes = 64 << 20
+    finds_earlier = False
 
     def __init__(self, server: MooncakeServer) -> None:
         self._server = server

@@ -20,6 +20,7 @@ class RedisBackend:
     """Opens tiers on servers that are running."""
 
     budget_bytes = 16 * MIB
+    finds_earlier = True
 
     def __init__(self, client: Any, **parameters: Any) -> None:
         self._client = client

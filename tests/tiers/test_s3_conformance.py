@@ -26,6 +26,7 @@ class S3Backend:
     """Opens tiers on a server that is running, below a prefix of the bucket."""
 
     budget_bytes = 16 * MIB
+    finds_earlier = True
 
     def __init__(self, server: S3Server, prefix: str, **parameters: Any) -> None:
         self._server = server

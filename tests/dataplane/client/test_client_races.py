@@ -61,7 +61,8 @@ def memory() -> Iterator[HostMemory]:
 def start(memory: HostMemory) -> Iterator[Callable[[], Engine]]:
     """Its pool has room for all reservations: what this process may still write to is quarantined until it ends."""
     with short_folder() as folder:
-        plane = Plane(folder, {"pool_bytes": "4GiB", "dataplane__segment_bytes": "64MiB"}).start()
+        settings = {"pool_bytes": "4GiB", "dataplane__segment_bytes": "64MiB", "dataplane__max_clients": "16384"}
+        plane = Plane(folder, settings).start()
         try:
             yield partial(Engine, plane, memory)
             assert plane.alive, plane.log()
