@@ -79,7 +79,7 @@ GPU_CYCLES ?= 1000
 
 gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))  ## on a machine with a GPU: its tests, then its figures (docs/engines/gpus.md)
 	LARDER_TEST_GPU=required LARDER_TEST_GPU_CYCLES=$(GPU_CYCLES) \
-		$(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/driven tests/engines/vllm/test_device_copies.py -W default -o timeout=600 -o faulthandler_timeout=1800 $(ARGS)
+		$(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/engines/vllm/test_device_copies.py -W default -o timeout=600 -o faulthandler_timeout=1800 $(ARGS)
 	$(GPU_PYTHON) -m benchmarks gpu
 
 peers: $(INSTALLED)  ## build LMCache, vLLM and Mooncake on CPU, for the tests marked peer (4 GB in ~/.cache/larder/peers)

@@ -31,7 +31,6 @@ BENCHMARKS: dict[str, str] = {
 
 BY_NAME: dict[str, str] = {
     "gpu": "gpu.figures",
-    "host_pools": "engines.host_pools",
     "object_store": "ipc.store",
     "redis": "tiers.redis_transfers",
     "s3": "tiers.s3_transfers",

@@ -195,7 +195,6 @@ class DataPlane:
             frozenset(settings.table.allowed_uids),
             membarrier,
             self.clock,
-            self._devices,
             self._gpu_copies,
             self._tiers,
         )
@@ -453,6 +452,7 @@ class DataPlane:
         if kind != "part":
             self._holder.dropped(kind, number)
             if kind == "segment" and self._server is not None:
+                self._devices.retired(number)
                 self._server.segment_retired(number)
 
 

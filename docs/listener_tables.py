@@ -53,7 +53,7 @@ def page(note: str) -> str:
         (
             "engine socket",
             size(engine_protocol.MAX_DATAGRAM_BYTES),
-            f"{engine_protocol.MAX_HOST_FILES} descriptors",
+            "",
             f"{engine.MAX_CONNECTIONS:,}, half of them for one process",
             "",
         ),

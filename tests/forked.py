@@ -31,7 +31,6 @@ PRELOADED = {
     " tests.dataplane.factories",
     "dataplane.replay": "dataplane.replay.command dataplane.compose",
     "moto.server": "argparse moto.moto_server.threaded_moto_server moto.moto_server.werkzeug_app moto.s3.urls",
-    "tests.driven.roles": "tests.driven.engines dataplane.compose dataplane.observe.log",
     "tests.gpu.paged_engine": "tests.gpu.machines dataplane.client.gpu",
     "tests.gpu.roles": "tests.gpu.machines tests.lmcache.client dataplane.compose dataplane.observe.log"
     " dataplane.client.gpu",

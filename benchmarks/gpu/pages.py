@@ -14,7 +14,6 @@ from dataplane.devices.paged import Planes, TensorGroup, planes_of
 from dataplane.devices.runtime import Device, DeviceRuntime
 
 HEADS, HEAD_SIZE, ITEM_BYTES = 8, 128, 2
-DTYPE = "bfloat16"
 
 
 @dataclass(frozen=True)

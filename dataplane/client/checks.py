@@ -112,32 +112,6 @@ def reported(answer: wire.EngineReply) -> None:
         raise fault(f"reported: expected 0 to {wire.MAX_KEYS_PER_REQUEST} blocks, got {reply.dropped}")
 
 
-def store_begun(keys: int) -> Check:
-    """Return a check that `StoreBegun` has one outcome for each key, and a copy if there is anything to copy."""
-
-    def check(answer: wire.EngineReply) -> None:
-        reply = _unless_refused(wire.StoreBegun, answer)
-        if reply is not None and (
-            len(reply.outcomes) != keys or reply.copy < 0 or (not reply.copy and ReserveOutcome.WRITE in reply.outcomes)
-        ):
-            raise fault(f"store begun: expected {keys} outcomes, got {len(reply.outcomes)} (copy {reply.copy})")
-
-    return check
-
-
-def load_begun(keys: int) -> Check:
-    """Return a check that the hits in `LoadBegun` are possible, and that there is a copy if there are any."""
-
-    def check(answer: wire.EngineReply) -> None:
-        reply = _unless_refused(wire.LoadBegun, answer)
-        if reply is not None and (
-            not 0 <= reply.hits <= keys or reply.copy < 0 or bool(reply.hits) != bool(reply.copy)
-        ):
-            raise fault(f"load begun: expected 0 to {keys} hits, got {reply.hits} (copy {reply.copy})")
-
-    return check
-
-
 def grants(granted: list[wire.SegmentGrant], fds: int) -> None:
     """Check that each granted segment has a file descriptor and a valid number."""
     if len(granted) != fds:

@@ -11,13 +11,10 @@ from math import inf
 from time import perf_counter_ns
 
 import numpy as np
-import numpy.typing as npt
 
 from dataplane.base.tracing import NO_SPAN, Span
 from dataplane.client import checks
 from dataplane.client.attachment import Attachment
-from dataplane.client.driven import Copy, DrivenCopies
-from dataplane.client.engine_memory import CacheTensor, HostPool
 from dataplane.client.events import ClientEvent
 from dataplane.client.gpu_copies import GpuCopies
 from dataplane.client.integrity import IntegrityChecks, Verify
@@ -26,10 +23,10 @@ from dataplane.client.link import EngineLink
 from dataplane.client.memory import SharedMapping
 from dataplane.client.reservations import Reservation
 from dataplane.client.tiers import ClientTiers, TierHits, check_wait
-from dataplane.devices.runtime import Device, DeviceEvent, DeviceRuntime
+from dataplane.devices.runtime import Device, DeviceRuntime
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome, code_of
-from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, KEY_BYTES, tenant_fingerprint
+from dataplane.protocol.keys import tenant_fingerprint
 from dataplane.protocol.layout import ACQUIRE, HOT_WORDS, I64, LOOKUP, RESERVE, U64, pack_keys
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES
@@ -49,7 +46,6 @@ class Client:
         self._checksums = checksums
         self._integrity = IntegrityChecks(verify)
         self._closed = False
-        self._driven = DrivenCopies(link)
         self._tiers = ClientTiers(link, link.spaces)
         self._reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
         self._gpu_copies: dict[str, GpuCopies] = {}
@@ -324,90 +320,6 @@ class Client:
         except ProtocolError as error:
             self._link.protocol_failed(error.message)
 
-    # ---- copies that the data plane performs
-
-    def register_cache(
-        self,
-        tensors: Sequence[CacheTensor],
-        *,
-        tokens_per_block: int,
-        chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
-        space: int = 0,
-    ) -> Code | None:
-        """Register this process's paged tensors, so that the data plane can copy from and to them.
-
-        The tensors share block numbers and belong to the space at position `space`; see `dataplane.client.driven`. The
-        call replaces the cache that was registered for that space.
-
-        Waits up to 30 s, because the first registration may take that long. Returns None on success, otherwise the
-        reason. Without a data plane the call returns UNAVAILABLE, and the cache is registered as soon as a data plane
-        is running. Raises ValueError for wrong arguments.
-        """
-        self._check_position(space)
-        return self._driven.register(tensors, space, tokens_per_block, chunk_tokens)
-
-    def register_host_pool(self, pool: HostPool, *, space: int = 0) -> Code | None:
-        """Register pages of this process's host memory, as `register_cache` does with tensors on a device.
-
-        A block of the space is one page: its pieces, one after another. `store_from` and `load_into` then take page
-        numbers, and no events. Waits at most until the client's timeout. Returns None on success, otherwise the code of
-        the refusal: UNSUPPORTED for a data plane of another uid or of an older release. Raises ValueError or OSError
-        for wrong arguments.
-        """
-        self._check_position(space)
-        return self._driven.register_host_pool(pool, space)
-
-    def unregister_cache(self, *, space: int = 0) -> None:
-        """Stop copying for a space. Wait for running copies, at most the time-out."""
-        self._check_position(space)
-        self._driven.unregister(space)
-
-    def store_from(
-        self,
-        keys: Keys,
-        blocks: Sequence[int] | npt.NDArray[np.integer],
-        *,
-        event: DeviceEvent | bytes | None = None,
-        tenant: str = "",
-        space: int = 0,
-        parent: bytes = b"",
-    ) -> Copy:
-        """Copy missing blocks of a chain out of the registered cache and publish them, charged to `tenant`.
-
-        Pass the whole chain, as with `reserve`, and in `blocks` as many engine block numbers per key as a chunk has
-        blocks. The data plane waits for `event` (or its handle) before it reads anything. The call takes one round trip
-        and returns as soon as the data plane has decided which blocks it stores; none of them is readable before all of
-        them are copied. Raises ValueError for wrong arguments; every other failure is reported as an outcome.
-        """
-        words = pack_keys(keys)
-        self._check_position(space)
-        if len(parent) not in (0, KEY_BYTES):
-            raise ValueError(f"expected a parent of {KEY_BYTES} bytes, got {len(parent)}")
-        _check_tenant(tenant)
-        return self._driven.store(words, blocks, event, tenant, space, parent, checksums=self._checksums)
-
-    def load_into(
-        self,
-        keys: Keys,
-        blocks: Sequence[int] | npt.NDArray[np.integer],
-        *,
-        event: DeviceEvent | bytes | None = None,
-        space: int = 0,
-        skip_blocks: int = 0,
-    ) -> Copy:
-        """Copy the leading cached blocks of a chain into the registered cache.
-
-        `Copy.hits` is the number of chunks that are copied; the engine's blocks beyond them are left unchanged. The
-        first `skip_blocks` engine blocks are not written. `blocks` may end within the last chunk, in which case the
-        rest of that chunk is not copied.
-
-        The data plane waits for `event` (or its handle) before it writes anything. The call returns as soon as the hits
-        are known; the blocks stay in the cache until the copy has ended. Raises ValueError for wrong arguments.
-        """
-        words = pack_keys(keys)
-        self._check_position(space)
-        return self._driven.load(words, blocks, event, space, skip_blocks)
-
     # ---- GPU copies
 
     def gpu_copies(self, runtime: DeviceRuntime, device: Device) -> GpuCopies:
@@ -464,10 +376,7 @@ class Client:
             writing = any(each.number for each in self._reservations)
             reading = any(each.reading for each in gpu_copies)
             if self._link.attached and attachment is not None and attachment.idle and not writing and not reading:
-                answer = self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
-                if isinstance(answer, wire.Detached):
-                    self._driven.left()
-            self._driven.close()
+                self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
             self._link.close()
 
     def abandon(self) -> None:
@@ -475,7 +384,6 @@ class Client:
         self._closed = True
         self._gpu_copies = {}  # what they wait for is done by threads of the parent
         self._link.abandon()
-        self._driven.close()
 
     def __enter__(self) -> Client:
         return self

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -17,7 +17,6 @@ from dataplane.client.attachment import Attachment
 from dataplane.client.events import AttachRefused, ClientEvent
 from dataplane.client.link_state import LinkState, LinkStep, RetrySchedule, advance
 from dataplane.client.memory import SharedMapping
-from dataplane.client.peer import Process
 from dataplane.protocol import barrier
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import decode, decoder, encode
@@ -63,10 +62,6 @@ class EngineLink:
         self.planes = 0
         """Number of data planes that gave this process memory or took it over. A data plane that resumes this client,
         with the same memory and as the same process, is not counted again."""
-        self.on_copy: Callable[[wire.EngineReply], bool] = lambda answer: False
-        """Callback for answers that no call waits for. Returns whether the answer belongs to a driven copy."""
-        self.plane: Process | None = None
-        """Data plane process at the other end of the current or the last connection."""
         self._path = path
         self._group = group
         self._engine = engine
@@ -148,7 +143,6 @@ class EngineLink:
             return
         self._step(LinkStep.CONNECT)
         self._socket = connection
-        self.plane = Process.behind(connection)
 
     def _step(self, step: LinkStep) -> LinkState:
         """Advance the state, and return the one before."""
@@ -264,17 +258,10 @@ class EngineLink:
 
     # ---- requests
 
-    def ask(
-        self,
-        make: Callable[[int], wire.EngineRequest],
-        check: checks.Check,
-        timeout_s: float = 0.0,
-        fds: Sequence[int] = (),
-    ) -> wire.EngineReply | Code:
-        """Send a request, with file descriptors, and wait for its answer; return a Code if there is none.
+    def ask(self, make: Callable[[int], wire.EngineRequest], check: checks.Check) -> wire.EngineReply | Code:
+        """Send a request and wait at most the time-out for its answer; return a Code if there is none.
 
-        Waits at most the time-out, or `timeout_s` if that is longer. `check` raises ProtocolError if the answer does
-        not match the request.
+        `check` raises ProtocolError if the answer does not match the request.
         """
         if not self.attached or self._socket is None:
             return Code.UNAVAILABLE
@@ -283,25 +270,20 @@ class EngineLink:
             if self._unanswered or not self.attached:
                 return Code.UNAVAILABLE
         number = next(self._ids)
-        waited_s = max(self._timeout_s, timeout_s)
-        deadline = time.monotonic() + waited_s
+        deadline = time.monotonic() + self._timeout_s
         try:
             self._socket.settimeout(self._timeout_s)
             request = make(number)
             if isinstance(request, (wire.Commit, wire.Abort)):  # the process no longer writes to this reservation
                 self._writing.discard(request.reservation)
-            request = self._traced(request)
-            if fds:
-                socket.send_fds(self._socket, [encode(request)], fds)
-            else:
-                self._socket.send(encode(request))
+            self._socket.send(encode(self._traced(request)))
             answer = self._answer(number, deadline)
             check(answer)
             if isinstance(answer, wire.Reserved) and answer.reservation:
                 self._writing.add(answer.reservation)
         except TimeoutError:
             self._unanswered.add(number)
-            self.emit(ClientEvent("timeout", f"no answer within {waited_s} s"))
+            self.emit(ClientEvent("timeout", f"no answer within {self._timeout_s} s"))
             return Code.TIMEOUT
         except ProtocolError as error:
             self.protocol_failed(error.message)
@@ -427,12 +409,7 @@ class EngineLink:
 
     def _late(self, answer: wire.EngineReply) -> None:
         """Handle an answer whose request has timed out: give back what it reserved or leased."""
-        if isinstance(answer, wire.CopyEnded):
-            self.on_copy(answer)
-            return
         self._unanswered.discard(answer.id)
-        if self.on_copy(answer):
-            return
         if isinstance(answer, wire.Reserved) and answer.reservation:
             self.send_abort(answer.reservation)
         if self.attachment is None:
@@ -469,12 +446,6 @@ class EngineLink:
         except OSError as error:
             self.drop(str(error))
         return self._socket is not None
-
-    def fileno(self) -> int | None:
-        """Return the file descriptor to poll for answers, or None without a connection."""
-        connection = self._socket
-        number = -1 if connection is None or not self.attached else connection.fileno()
-        return None if number < 0 else number  # another thread may have closed it
 
     def send_abort(self, reservation: int) -> None:
         """Abort a reservation without waiting for the answer or for room in the socket."""

@@ -17,7 +17,6 @@ from dataplane.base.spans import SpanMaker
 from dataplane.base.tracing import Attribute, Span
 from dataplane.client.client import Client, Keys
 from dataplane.client.copies import Buffer
-from dataplane.client.driven import Copy
 from dataplane.client.leases import Lease
 from dataplane.client.reservations import CommitResult, Reservation
 
@@ -61,14 +60,6 @@ class TracedClient(Client):
 
     def _new_reservation(self, keys: int, nbytes: int) -> Reservation:
         return TracedReservation(keys, nbytes, self._link, checksums=self._checksums)
-
-    def store_from(self, *arguments: Any, **options: Any) -> Copy:
-        with _span("larder.store_from"):
-            return super().store_from(*arguments, **options)
-
-    def load_into(self, *arguments: Any, **options: Any) -> Copy:
-        with _span("larder.load_into"):
-            return super().load_into(*arguments, **options)
 
 
 class TracedLease(Lease):

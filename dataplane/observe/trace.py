@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dataplane.base import tracing
 from dataplane.base.tracing import Attribute
-from dataplane.protocol.engine import Commit, LeaseRequest, LoadInto, Prefetch, Reserve, StoreFrom, Traced
+from dataplane.protocol.engine import Commit, LeaseRequest, Prefetch, Reserve, Traced
 from dataplane.protocol.events import BlocksEvicted, Event
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
@@ -63,11 +63,10 @@ class RequestSpans:
         """Run the work for an engine's request in a span of the engine's trace."""
         request, before = traced.request, totals.evicted_blocks
         attributes: dict[str, Attribute] = {}
-        if isinstance(request, (Reserve, StoreFrom, LoadInto, LeaseRequest, Prefetch)):
+        if isinstance(request, (Reserve, LeaseRequest, Prefetch)):
             attributes["larder.blocks"] = len(request.keys) // KEY_BYTES
-        if isinstance(request, (Reserve, StoreFrom)):
-            attributes["larder.tenant"] = shown(request.tenant)
         if isinstance(request, Reserve):
+            attributes["larder.tenant"] = shown(request.tenant)
             attributes["larder.block_bytes"] = request.nbytes
         if isinstance(request, Commit):
             attributes["larder.reservation"] = request.reservation

@@ -38,15 +38,6 @@ class Code(IntEnum):
     BAD_SLOTS = 24, "The slots do not belong to this reservation."
     BAD_CHECKSUMS = 25, "Checksums must be 16 bytes for each committed slot, or absent."
     BAD_GROUP = 26, "The engine group must be 1 to 128 printable characters."
-    BAD_CACHE = (
-        27,
-        "The tensors of a registered cache must lie in its memory and fit the space's layout and block size.",
-    )
-    BAD_BLOCKS = (
-        28,
-        "Block numbers must exist in the registered cache, with as many for each key as a chunk has blocks.",
-    )
-    BAD_EVENT = 29, "An event is a handle of 64 bytes, or empty."
 
     # The request is well formed but contradicts the state.
     UNKNOWN_SPACE = 40, "The space is not attached on this connection."
@@ -62,7 +53,6 @@ class Code(IntEnum):
     )
     UNKNOWN_SEGMENT = 45, "The segment does not exist or belongs to a space that this engine did not attach."
     INVALIDATED = (46, "An operator invalidated these blocks while they were being written; nothing was published.")
-    UNKNOWN_CACHE = 47, "No cache of this number is registered on this connection."
     DEVICE_REFUSED = 48, "The device's memory could not be opened; the message says what to set."
     COPY_FAILED = 49, "The copy from or to the device failed; nothing was published."
     TOO_MANY_COPIES = 50, "The engine has its maximum number of copies under way."

@@ -17,11 +17,6 @@ MAX_FDS_PER_DATAGRAM = 64
 CHECKSUM_BYTES = 16
 HANDLE_BYTES = 64
 """Size of a handle of device memory or of an event."""
-MAX_CACHE_TENSORS = 1024
-MAX_CACHE_ALLOCATIONS = 1024
-MAX_DIMENSIONS = 8
-MAX_HOST_FILES = 4
-"""Files of one host pool, and file descriptors that an engine may attach to one request."""
 
 
 class SpaceRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -139,107 +134,6 @@ class Ping(msgspec.Struct, tag="ping", array_like=True, forbid_unknown_fields=Tr
     version: int
 
 
-class TensorDescription(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """One tensor of a paged KV cache in device memory."""
-
-    allocation: int
-    """Index in `RegisterCache.allocations`."""
-    offset: int
-    """Bytes from the allocation's start to the tensor's first element."""
-    nbytes: int
-    """Bytes from there to at least the end of the last element."""
-    dtype: str
-    """Torch's name, e.g. `"bfloat16"`."""
-    shape: list[int]
-    """One axis counts blocks: the first one, or the second of five if the first axis separates keys and values."""
-    stride: list[int]
-    """Stride in elements."""
-
-
-class RegisterCache(msgspec.Struct, tag="register_cache", array_like=True, forbid_unknown_fields=True):
-    """Let the data plane copy from and to the engine's paged KV cache. Answered with `CacheRegistered` when all memory
-    is open. The registration ends with `UnregisterCache`, with the connection, or with the process."""
-
-    id: int
-    space: int
-    """Number from `Attached.spaces`. The space's `layout` names the form of the tensors, and its `block_bytes` are
-    those of a chunk."""
-    device: str
-    """UUID of the device."""
-    allocations: list[bytes]
-    """Driver handles of 64 bytes, bare or as torch writes them."""
-    tensors: list[TensorDescription]
-    """Tensors with the same block numbers."""
-    tokens_per_block: int
-
-
-class UnregisterCache(msgspec.Struct, tag="unregister_cache", array_like=True, forbid_unknown_fields=True):
-    """End a registration of either kind. Answered when its copies have ended and its memory is closed."""
-
-    id: int
-    cache: int
-
-
-class HostPiece(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """One piece of every page of a host pool. Page `i` has it at `start + i * step` bytes of its file."""
-
-    file: int
-    """Index in `RegisterHostPool.files`."""
-    start: int
-    step: int
-    nbytes: int
-
-
-class RegisterHostPool(msgspec.Struct, tag="register_host_pool", array_like=True, forbid_unknown_fields=True):
-    """Let the data plane copy from and to pages of the engine's host memory, which lies in memfds. Their file
-    descriptors are attached. Sent only to a data plane whose `Attached.host_pools` is set, and answered like
-    `RegisterCache`; a page has the part of a block there, and a chunk is one page."""
-
-    id: int
-    space: int
-    """Number from `Attached.spaces`. Its `block_bytes` are those of a page."""
-    files: list[int]
-    """Size in bytes of each attached file."""
-    pieces: list[HostPiece]
-    """Pieces of a page, in the order of a block's bytes."""
-    pages: int
-    """Number of pages."""
-
-
-class StoreFrom(msgspec.Struct, tag="store_from", array_like=True, forbid_unknown_fields=True):
-    """Reserve, copy out of a registered cache and commit. Answered with `StoreBegun` at once, and with `CopyEnded` if
-    there is anything to copy. Until then the engine must not change those blocks."""
-
-    id: int
-    cache: int
-    tenant: str
-    keys: bytes
-    """n keys of 32 bytes, ancestors first."""
-    blocks: bytes
-    """u32 numbers of the engine's blocks; each key has `CacheRegistered.blocks_per_chunk` of them."""
-    event: bytes = b""
-    """Handle of an event to wait for before the first read, or empty."""
-    parent: bytes = b""
-    """As in `Reserve`."""
-    checksums: bool = True
-    """Compute the blocks' checksums."""
-
-
-class LoadInto(msgspec.Struct, tag="load_into", array_like=True, forbid_unknown_fields=True):
-    """Copy the leading cached blocks of a chain into a registered cache. Answered with `LoadBegun` at once, and with
-    `CopyEnded` if there is anything to copy. Until then the engine must not read or write those blocks."""
-
-    id: int
-    cache: int
-    keys: bytes
-    blocks: bytes
-    """As in `StoreFrom`; the blocks of the last chunk may be incomplete."""
-    event: bytes = b""
-    """Handle of an event to wait for before the first write, or empty."""
-    skip_blocks: int = 0
-    """Number of leading blocks of the engine that are not written."""
-
-
 class MapGpuCopies(msgspec.Struct, tag="map_gpu_copies", array_like=True, forbid_unknown_fields=True):
     """Ask for the GPU copies on a device: copies of pinned blocks that the engine may read there instead of in the
     pool. Answered with `GpuCopiesMapped`; refused with UNSUPPORTED if the node keeps no GPU copies, and with
@@ -277,10 +171,7 @@ class Prefetch(msgspec.Struct, tag="prefetch", array_like=True, forbid_unknown_f
     this engine for the same keys."""
 
 
-CopyRequest = RegisterCache | RegisterHostPool | UnregisterCache | StoreFrom | LoadInto
-TraceableRequest = (
-    Reserve | HintedReserve | Commit | Abort | LeaseRequest | Report | Map | StoreFrom | LoadInto | Prefetch
-)
+TraceableRequest = Reserve | HintedReserve | Commit | Abort | LeaseRequest | Report | Map | Prefetch
 """Requests that `Traced` may carry."""
 
 
@@ -295,7 +186,7 @@ class Traced(msgspec.Struct, tag="traced", array_like=True, forbid_unknown_field
     request: TraceableRequest
 
 
-EngineRequest = Attach | Detach | Ping | MapGpuCopies | MapTiers | Traced | TraceableRequest | CopyRequest
+EngineRequest = Attach | Detach | Ping | MapGpuCopies | MapTiers | Traced | TraceableRequest
 
 # ---- data plane to engine
 
@@ -323,8 +214,6 @@ class Attached(msgspec.Struct, tag="attached", array_like=True):
     """Longest duration of hints: it accepts `HintedReserve`, and shortens longer ones. 0: it does not accept them."""
     tiers: bool = False
     """The node has tiers behind memory: it accepts `MapTiers` and `Prefetch`."""
-    host_pools: bool = False
-    """The data plane accepts `RegisterHostPool` from this process."""
 
 
 class SegmentGrant(msgspec.Struct, array_like=True, frozen=True):
@@ -396,50 +285,6 @@ class Detached(msgspec.Struct, tag="detached", array_like=True):
     id: int
 
 
-class CacheRegistered(msgspec.Struct, tag="cache_registered", array_like=True):
-    id: int
-    cache: int
-    """Number of the cache on this connection."""
-    blocks: int
-    """The engine's block numbers are less than this."""
-    blocks_per_chunk: int
-
-
-class CacheUnregistered(msgspec.Struct, tag="cache_unregistered", array_like=True):
-    id: int
-
-
-class StoreBegun(msgspec.Struct, tag="store_begun", array_like=True):
-    """One outcome for each key, as in `Reserved`; the data plane copies the blocks with outcome WRITE."""
-
-    id: int
-    copy: int
-    """Number of the copy on this connection; 0 if there is nothing to copy, in which case no `CopyEnded` follows."""
-    outcomes: bytes
-    """u8 for each key."""
-
-
-class LoadBegun(msgspec.Struct, tag="load_begun", array_like=True):
-    id: int
-    copy: int
-    """As in `StoreBegun`."""
-    hits: int
-    """Number of leading keys whose blocks are copied; the engine's blocks of the other keys are left unchanged."""
-
-
-class CopyEnded(msgspec.Struct, tag="copy_ended", array_like=True):
-    """The copy no longer touches the engine's blocks. Sent unsolicited; `id` is that of the request."""
-
-    id: int
-    copy: int
-    blocks: int
-    """Number of blocks published or loaded."""
-    code: int = 0
-    """A `Code` if the copy failed: nothing was published, and the contents of blocks that were to be loaded are
-    undefined."""
-    message: str = ""
-
-
 class ExtentGrant(msgspec.Struct, array_like=True, frozen=True):
     """One extent of device memory."""
 
@@ -479,7 +324,6 @@ class Refused(msgspec.Struct, tag="refused", array_like=True):
     field: str = ""
 
 
-CopyReply = CacheRegistered | CacheUnregistered | StoreBegun | LoadBegun | CopyEnded
 EngineReply = (
     Attached
     | Reserved
@@ -494,5 +338,4 @@ EngineReply = (
     | GpuCopiesMapped
     | TiersMapped
     | Prefetching
-    | CopyReply
 )

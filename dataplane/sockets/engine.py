@@ -15,11 +15,8 @@ from pathlib import Path
 import structlog
 
 from dataplane.base.settings import MAX_SOCKET_PATH_BYTES
-from dataplane.copies.devices import Devices
-from dataplane.copies.driven.copies import DrivenCopyService
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.engines.engines import Engine
-from dataplane.core.inprocess import DrivenCore
 from dataplane.core.node import Node
 from dataplane.io.loop import Loop
 from dataplane.io.peers import open_process
@@ -61,7 +58,6 @@ class EngineServer:
         allowed_uids: frozenset[int],
         membarrier: bool,
         clock: Callable[[], float],
-        devices: Devices,
         gpu_copies: GpuCopyService,
         tiers: TierService,
     ) -> None:
@@ -80,7 +76,6 @@ class EngineServer:
         """pidfd of each attached client, until its process is gone."""
         self._lock_fd = _lock(path)
         self._listener = _listen(path, open_to_all=bool(allowed_uids))
-        self.copies = DrivenCopyService(loop, DrivenCore(node), devices, gpu_copies, memory.segments, clock)
         self.gpu_copies = gpu_copies
         self.request_spans = RequestSpans()
         self._loop.register(self._listener.fileno(), self._accept)
@@ -145,7 +140,7 @@ class EngineServer:
         connection.close()
         client = session.client
         if client:
-            self.copies.end(client, lambda: self.node.detach(client, reason, self.clock()))
+            self.node.detach(client, reason, self.clock())
         if self._pidfds.get(session.client) != session.peer.pidfd:
             os.close(session.peer.pidfd)
 
@@ -193,7 +188,7 @@ class EngineServer:
                 break
         else:
             os.close(pidfd)
-        self.copies.end(client, lambda: self.node.process_gone(client, self.clock()), gone=True)
+        self.node.process_gone(client, self.clock())
 
     def expel(self, message: Expel) -> Expelled:
         """Expel the process of an engine, kill it, or let it attach again. Raises ProtocolError; then nothing has
@@ -240,13 +235,11 @@ class EngineServer:
 
     def segment_retired(self, number: int) -> None:
         """Tell engines that they may unmap a segment."""
-        self.copies.retired(number)
         for session in list(self._sessions.values()):
             session.segment_retired(number)
 
     def close(self) -> None:
-        """Stop listening, wait for running copies, and remove the socket's name."""
-        self.copies.close()
+        """Stop listening, and remove the socket's name."""
         self._loop.unregister(self._listener.fileno())
         self._listener.close()
         with suppress(FileNotFoundError):

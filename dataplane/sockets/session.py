@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
-from array import array
 from collections.abc import Callable
 from typing import Protocol
 
 import structlog
 
 from dataplane.base import tracing
-from dataplane.copies.driven.copies import DrivenCopyService
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.node import Node
 from dataplane.devices.errors import ELSEWHERE
@@ -37,8 +34,6 @@ MAX_RETIRED_PER_ANSWER = 4096
 # Plain integers, because an operation on enumeration flags costs as much as the system call.
 _NO_WAIT = int(socket.MSG_DONTWAIT)
 MAX_WAIT_S = 300.0
-_RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
-_CONTROL_BYTES = socket.CMSG_SPACE(4 * wire.MAX_HOST_FILES)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _decoder = decoder(wire.EngineRequest)
 log = structlog.stdlib.get_logger()
@@ -50,7 +45,6 @@ class SessionServer(Protocol):
     node: Node
     memory: NodeMemory
     clock: Callable[[], float]
-    copies: DrivenCopyService
     gpu_copies: GpuCopyService
     membarrier: bool
     request_spans: RequestSpans
@@ -80,17 +74,7 @@ class Session:
         """Segments whose fd the engine has."""
         self._retired: list[int] = []
         """Retired segments that the engine has not been notified of yet."""
-        self._takes_files = False
-        self._received: list[int] = []
-        """File descriptors that came with the current request."""
         self.open = True
-
-    @property
-    def closed_by_peer(self) -> bool:
-        """Whether the peer has closed the connection, according to the kernel."""
-        poll = select.poll()
-        poll.register(self._connection, select.POLLRDHUP)
-        return bool(poll.poll(0))
 
     def on_readable(self) -> None:
         """Answer waiting datagrams, a bounded number per turn."""
@@ -98,36 +82,16 @@ class Session:
             if not self.open:
                 return
             try:
-                data = self._receive()
+                data = self._connection.recv(wire.MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
             except BlockingIOError:
                 return
             except OSError as error:
                 self.close(error.strerror or "connection failed")
                 return
-            try:
-                if not data:
-                    self.close("connection closed")
-                    return
-                self._answer(data)
-            finally:  # an empty datagram may carry descriptors, too
-                self._close_received()
-
-    def _receive(self) -> bytes:
-        """Return the next datagram. Raises OSError.
-
-        File descriptors are accepted only from attached engines of this process's uid; the kernel closes all others.
-        """
-        if not self._takes_files:
-            return self._connection.recv(wire.MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
-        data, control, _, _ = self._connection.recvmsg(wire.MAX_DATAGRAM_BYTES + 1, _CONTROL_BYTES, _RECEIVE_FLAGS)
-        for level, kind, content in control:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                self._received += array("i", content[: len(content) // 4 * 4]).tolist()
-        return data
-
-    def _close_received(self) -> None:
-        while self._received:
-            os.close(self._received.pop())
+            if not data:
+                self.close("connection closed")
+                return
+            self._answer(data)
 
     def _answer(self, data: bytes) -> None:
         request_id = 0
@@ -156,10 +120,8 @@ class Session:
         elif isinstance(request, wire.Reserve):
             self._reserve(request, now)
         elif isinstance(request, wire.Commit):
-            self._check_own(request.reservation)
             self.send(wire.BlocksCommitted(request.id, self._node.commit(self.client, request, now)))
         elif isinstance(request, wire.Abort):
-            self._check_own(request.reservation)
             self._node.abort(self.client, request, now)
             self.send(wire.Aborted(request.id))
         elif isinstance(request, wire.LeaseRequest):
@@ -178,10 +140,8 @@ class Session:
             self._map_tiers(request)
         elif isinstance(request, wire.Prefetch):
             self._prefetch(request, now)
-        elif isinstance(request, wire.Traced):
-            self._traced(request)
         else:
-            self._drive(request, now)
+            self._traced(request)
 
     def _traced(self, request: wire.Traced) -> None:
         """Serve a request in a span of the engine's trace."""
@@ -196,22 +156,6 @@ class Session:
         with self._server.request_spans.engine_request(request, self._node.pool.totals):
             self._serve(request.request)
 
-    def _drive(self, request: wire.CopyRequest, now: float) -> None:
-        """Handle requests for copies that this process makes for the engine; the copies send their own answers."""
-        copies = self._server.copies.of(self)
-        if isinstance(request, wire.RegisterCache):
-            self._check_kin()
-            copies.register(request)
-        elif isinstance(request, wire.RegisterHostPool):
-            self._check_kin()
-            copies.register_host_pool(request, self._received)
-        elif isinstance(request, wire.UnregisterCache):
-            copies.unregister(request)
-        elif isinstance(request, wire.StoreFrom):
-            copies.store(request, now)
-        else:
-            copies.load(request, now)
-
     def _check_kin(self) -> None:
         """Raise ProtocolError unless the peer has this process's uid, and so could open device handles itself."""
         if self.peer.uid != os.geteuid():
@@ -222,14 +166,6 @@ class Session:
             )
         if self.peer.pid <= 0:
             raise ProtocolError(Code.DEVICE_REFUSED, f"another PID namespace: {ELSEWHERE}")
-
-    def _check_own(self, reservation: int) -> None:
-        if self._server.copies.drives(self.client, reservation):
-            raise ProtocolError(
-                Code.UNKNOWN_RESERVATION,
-                f"reservation {reservation} is filled and ended by the data plane",
-                "reservation",
-            )
 
     def _map_tiers(self, request: wire.MapTiers) -> None:
         file = self._server.tiers.directory_file
@@ -249,16 +185,8 @@ class Session:
         self.send(wire.Prefetching(request.id))
 
     def _detach(self, request: wire.Detach) -> None:
-        """Detach the engine once its last copy has ended."""
-
-        def leave() -> None:
-            if self.client and self.open:
-                self._detach_cleanly(self._server.clock())
-                self.send(wire.Detached(request.id))
-            else:  # it detached before, or its connection is gone
-                self.send(wire.Refused(request.id, int(Code.NOT_ATTACHED), "attach first"))
-
-        self._server.copies.end(self.client, leave)
+        self._detach_cleanly(self._server.clock())
+        self.send(wire.Detached(request.id))
 
     def _attach(self, request: wire.Attach, now: float) -> None:
         if self.client:
@@ -271,7 +199,6 @@ class Session:
             self._node.emit(EngineRefused(now, self.peer.pid, self.peer.uid, error.code.name.lower(), error.message))
             raise
         self.client = engine.client
-        self._takes_files = self.peer.uid == os.geteuid()
         options = self._node.options
         area = self._memory.areas[self.client]
         self._server.watch(self)
@@ -289,7 +216,6 @@ class Session:
                 traces=tracing.on(),
                 hint_max_s=options.hint_max_s,
                 tiers=True,
-                host_pools=self._takes_files,
             ),
             [] if engine.resumed else [self._memory.index_file.read_only_fd, area.fd],
         )

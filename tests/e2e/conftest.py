@@ -1,13 +1,12 @@
-"""`emulated`, data planes that have its devices, and engines beside them; patience with browsers."""
+"""`emulated`, and patience with browsers."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.driven.conftest import make_engine, make_plane
 from tests.gpu.machine_fixtures import emulated
 
-__all__ = ["make_engine", "make_plane", "emulated"]
+__all__ = ["emulated"]
 LIMIT_MS = 60_000
 """What takes milliseconds takes seconds on a busy machine."""
 

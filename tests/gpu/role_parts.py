@@ -1,4 +1,4 @@
-"""What the processes of `tests.gpu.roles` and `tests.driven.roles` have in common. They answer JSON lines with such."""
+"""Processes of the tests that answer each JSON line with one: their loop, data planes and short-lived engines."""
 
 from __future__ import annotations
 

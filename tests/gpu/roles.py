@@ -146,6 +146,35 @@ def plane(machine: Machine, arguments: dict[str, Any]) -> None:
     run_plane(arguments["environ"], lambda: machine.runtime, beside)
 
 
+class PlaneCommands:
+    """Commands to a data plane that runs."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._reached = threading.Event()
+
+    def stop_after(self, nbytes: int) -> None:
+        """Stop its streams after so many bytes."""
+        self._reached = self._machine.emulator.pace.stop_after(nbytes)
+
+    def resume_for(self, nbytes: int) -> None:
+        """Let its streams continue for so many bytes."""
+        self._reached = self._machine.emulator.pace.resume_for(nbytes)
+
+    def stopped(self) -> dict[str, Any]:
+        """Wait until its streams have stopped."""
+        return {"stopped": self._reached.wait(60)}
+
+
+def commanded_plane(machine: Machine, arguments: dict[str, Any]) -> None:
+    """A data plane that has the machine's devices and runs commands, with a holder if there is to be one."""
+
+    def beside() -> None:
+        threading.Thread(target=lambda: serve(PlaneCommands(machine)), daemon=True).start()
+
+    run_plane(arguments["environ"], lambda: machine.runtime, beside, has_holder=bool(arguments.get("holder")))
+
+
 def client(machine: Machine, arguments: dict[str, Any]) -> None:
     """An engine that copies by itself, stopped in the middle of its store."""
     from dataplane.client import Space, attach
@@ -189,7 +218,7 @@ def main(role: str, arguments: dict[str, Any]) -> None:
         short_lived_workers(arguments)
         return
     machine = Machine(arguments["kind"], arguments["uuid"])
-    {"engine": engine, "plane": plane, "client": client}[role](machine, arguments)
+    {"engine": engine, "plane": plane, "commanded_plane": commanded_plane, "client": client}[role](machine, arguments)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ def test_a_quick_run_on_the_emulated_device_writes_every_figure(tmp_path: Path) 
             assert {f"gpu_{way}_{form.name}{end}" for end in ("", "_ratio", "_cpu_per_page")} <= names
     for form in SPLIT:
         assert {f"gpu_copy_{form.name}{end}" for end in ("", "_times", "_pool", "_cpu_per_page")} <= names
-        assert {f"gpu_{copy}_{form.name}" for copy in ("store_from", "load_into")} <= names
         assert {f"gpu_layers_{form.name}_{copy}_hidden" for copy in ("store", "load")} <= names
     assert {"gpu_register_256MiB", "gpu_unregister_read_only_256MiB", "gpu_ipc_open", "gpu_ipc_left"} <= names
     assert not any(result["target"] for result in report["results"])

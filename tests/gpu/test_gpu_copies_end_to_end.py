@@ -15,13 +15,13 @@ from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pins import GpuCopyPoolStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
-from tests.driven.conftest import DrivenPlane
+from tests.gpu.device_plane import DevicePlane
 from tests.gpu.layouts import ITEM_BYTES, ORDERS, layout
 from tests.gpu.machines import Machine
 from tests.gpu.paged_engine import BLOCKS, KEYS, KIND, PAGE_BYTES, PagedEngine, Process
 from tests.gpu.paged_memory import NEW, OLD
 
-MakePlane = Callable[..., DrivenPlane]
+MakePlane = Callable[..., DevicePlane]
 MakeEngine = Callable[..., PagedEngine]
 Start = Callable[..., Process]
 
@@ -29,9 +29,9 @@ Start = Callable[..., Process]
 @pytest.fixture
 def make_plane(socket_dir: Path) -> Iterator[MakePlane]:
     """Data planes with room for GPU copies, in one folder; their accounts are consistent at the end."""
-    made: list[DrivenPlane] = []
+    made: list[DevicePlane] = []
 
-    def new(machine: Machine, **settings: str) -> DrivenPlane:
+    def new(machine: Machine, **settings: str) -> DevicePlane:
         expected = {
             "pool_bytes": "64MiB",
             "dataplane__segment_bytes": "16MiB",
@@ -39,7 +39,7 @@ def make_plane(socket_dir: Path) -> Iterator[MakePlane]:
             "dataplane__pin_budget_ratio": "0.8",
             **settings,
         }
-        made.append(DrivenPlane(socket_dir, expected).begin(machine))
+        made.append(DevicePlane(socket_dir, expected).begin(machine))
         return made[-1]
 
     yield new
@@ -54,7 +54,7 @@ def make_engine() -> Iterator[MakeEngine]:
     made: list[PagedEngine] = []
 
     def new(
-        plane: DrivenPlane, name: str = KIND, dtype: str = "float16", page_bytes: int = PAGE_BYTES, **options: Any
+        plane: DevicePlane, name: str = KIND, dtype: str = "float16", page_bytes: int = PAGE_BYTES, **options: Any
     ) -> PagedEngine:
         kind = layout(name, dtype, page_bytes, blocks=BLOCKS)
         made.append(PagedEngine(plane.machine, plane.socket, kind, **options))
@@ -71,7 +71,7 @@ def make_engine() -> Iterator[MakeEngine]:
 def start() -> Iterator[Start]:
     made: list[Process] = []
 
-    def new(plane: DrivenPlane, **arguments: Any) -> Process:
+    def new(plane: DevicePlane, **arguments: Any) -> Process:
         made.append(Process(plane.machine, plane.socket, **arguments))
         return made[-1]
 
@@ -81,14 +81,14 @@ def start() -> Iterator[Start]:
             each.kill()
 
 
-def pin(plane: DrivenPlane, *keys: bytes, generation: int = 1) -> None:
+def pin(plane: DevicePlane, *keys: bytes, generation: int = 1) -> None:
     """Have GPU copies of these blocks, and of no others."""
     snapshot, bodies = make.pins([make.pin("hot", keys, model="gpu", tier="gpu")] if keys else [], generation)
     with plane.manager() as manager:
         manager.push(snapshot, bodies)
 
 
-def gpu_copies(plane: DrivenPlane, count: int) -> NodeStats:
+def gpu_copies(plane: DevicePlane, count: int) -> NodeStats:
     """Wait until there are so many."""
     return plane.wait_stats(
         lambda stats: sum(pool.gpu_copies for pool in stats.gpu_copy_pools) == count,

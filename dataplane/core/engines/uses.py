@@ -86,23 +86,6 @@ class AccessReports:
         pool.use([blocks[number] for number in found.touched], now)
         self._credit(engine, found.runs, budget, now)
 
-    def read(self, engine: Engine, numbers: list[int], now: float) -> None:
-        """Credit the READY blocks of a chain, in chain order, that the data plane itself copies for an engine."""
-        pool = self._pool
-        pool.usage.pass_to(now)
-        blocks = [pool.table.blocks[number] for number in reversed(numbers)]
-        first = blocks[-1]
-        nbytes = sum(block.nbytes for block in blocks)
-        pool.totals.read_bytes = wrapped(pool.totals.read_bytes + nbytes)
-        tokens = pool.usage.served(first.tenant, first.space, len(blocks), nbytes)
-        if pool.arrivals:
-            pool.arrivals.acquired(first, blocks)
-        first.tenant.hit(tokens, nbytes)
-        engine.read(tokens, nbytes)
-        pool.use(blocks, now)
-        self._served(engine, blocks, now)
-        engine.last_run = frozenset(numbers)
-
     def _credit(self, engine: Engine, runs: list[list[int]], budget: DrainBudget, now: float) -> None:
         """Credit acquired chains to hot prefixes and the trace: all, or a sample that includes the last one."""
         if not runs:

@@ -14,9 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from dataplane.client.engine_memory import HostPool
 from dataplane.engines.sglang.settings import BackendSettings
-from dataplane.protocol.engine import MAX_HOST_FILES, HostPiece
 from dataplane.protocol.layout import I64
 from dataplane.protocol.spaces import MAX_NAME_CHARACTERS, Space
 
@@ -120,42 +118,6 @@ class HostPages:
         if not np.array_equal(np.reshape(sizes, (pages, -1)), np.broadcast_to(self.sizes, (pages, len(self.sizes)))):
             raise ValueError("the sizes of pages have changed")
         return np.array(addresses, np.int64).reshape(pages, -1)
-
-    def memfds(self) -> HostPool:
-        """Return the pages as places in memfds, for copies by the data plane. Raise PoolRefused if they are not in
-        memfds, or not at constant distances.
-
-        SGLang's allocator `shm` has the descriptors and mappings of the pool's tensors in `fds` and `mms`.
-        """
-        allocator = getattr(self._pool, "allocator", None)
-        fds = list(getattr(allocator, "fds", None) or ())
-        mappings = list(getattr(allocator, "mms", None) or ())
-        if not 1 <= len(fds) <= MAX_HOST_FILES or len(fds) != len(mappings):
-            raise PoolRefused(
-                f"the host pool is in {len(fds)} memfds; expected 1 to {MAX_HOST_FILES}, which SGLang makes if "
-                '"allocator" is "shm" in the inline JSON of the extra config'
-            )
-        starts = [int(np.frombuffer(each, np.uint8).ctypes.data) for each in mappings]
-        pages = self._pool.size // self.page_tokens
-        first, second, last = (
-            self.addresses(np.arange(at * self.page_tokens, (at + 1) * self.page_tokens), 1)[0]
-            for at in (0, min(1, pages - 1), pages - 1)
-        )
-        steps = second - first if pages > 1 else self.sizes
-        if (last != first + steps * (pages - 1)).any():
-            raise PoolRefused("the host pool has pages at varying distances")
-        pieces = []
-        for low, high, step, nbytes in zip(
-            first.tolist(), last.tolist(), steps.tolist(), self.sizes.tolist(), strict=True
-        ):
-            file = next(
-                (at for at, start in enumerate(starts) if start <= low and high + nbytes <= start + len(mappings[at])),
-                None,
-            )
-            if file is None:
-                raise PoolRefused("the host pool has pages outside its memfds")
-            pieces.append(HostPiece(file, low - starts[file], step, nbytes))
-        return HostPool(fds, pieces, pages)
 
     def space(self, config: StorageConfig, settings: BackendSettings, revision: Sequence[str] = ()) -> Space:
         """Return the space of the pages of one rank. Ranks that hold equal bytes have the same space.

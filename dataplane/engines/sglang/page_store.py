@@ -17,13 +17,11 @@ from typing import Any
 
 from dataplane.client.attaching import attach
 from dataplane.client.client import Client
-from dataplane.client.engine_memory import HostPool
 from dataplane.client.reservations import CommitResult
 from dataplane.engines.guards import ErrorLog
-from dataplane.engines.sglang.host_pages import HostPages, PoolRefused
+from dataplane.engines.sglang.host_pages import HostPages
 from dataplane.engines.sglang.page_keys import PageKeys
 from dataplane.engines.sglang.settings import BackendSettings
-from dataplane.protocol.codes import Code
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import I64
@@ -31,8 +29,6 @@ from dataplane.protocol.spaces import Space
 
 BATCH_BYTES = 64 << 20
 """Bytes of one reservation: a long prompt becomes readable piece by piece."""
-MIN_COPY_BYTES_PER_S = 100e6
-"""A slower copy by the data plane is given up."""
 SHARE_BYTES = 1 << 20
 """Fewest bytes for which another thread copies."""
 JOIN_S = 5.0
@@ -44,8 +40,6 @@ DROPPED_S = 60.0
 """Time after a look-up when pages that were found and not loaded count as not used. SGLang drops prefetches that are
 short, have no room in the host pool, or lost their request, without notice."""
 NAMESPACE_BYTES = 16
-_PERMANENT = (Code.UNSUPPORTED, Code.BAD_CACHE, Code.DEVICE_REFUSED, Code.NOT_ALLOWED)
-"""Refusals of a host pool that are permanent."""
 
 _log = logging.getLogger("larder.sglang")
 
@@ -84,31 +78,10 @@ class PageStore:
             keep_trying=True,
             verify=settings.verify,
         )
-        self._host_pool = self._register() if writes and settings.store_copies == "data_plane" else None
-        """The pages, if the data plane copies them when they are stored."""
         self._copiers = ThreadPoolExecutor(settings.copy_threads, thread_name_prefix="larder-copies")
         self._closed = threading.Event()
         self._maintenance = threading.Thread(target=self._maintain, name="larder-maintenance", daemon=True)
         self._maintenance.start()
-
-    def _register(self) -> HostPool | None:
-        """Pass the memfds of the host pool to the data plane. Return None if the engine must copy."""
-        try:
-            pool = self._pages.memfds()
-        except PoolRefused as error:
-            _log.warning("larder.store_copies: the engine copies, because %s", error)
-            return None
-        refused = self._client.register_host_pool(pool)
-        if refused in _PERMANENT:
-            self._do_without(refused)
-            return None
-        return pool  # if no data plane runs, it is registered with the next one
-
-    def _do_without(self, code: Code) -> None:
-        """Copy in the engine from now on."""
-        _log.warning("larder.store_copies: the engine copies, because the data plane answered %s", code.name.lower())
-        self._client.unregister_cache()
-        self._host_pool = None
 
     def _maintain(self) -> None:
         while not self._closed.wait(MAINTENANCE_S):
@@ -190,35 +163,14 @@ class PageStore:
     def save(self, names: Sequence[str], indices: Any) -> list[bool]:
         """Copy pages out of the host pool and publish them. Return for each page whether it is cached now, or is being
         stored by another engine."""
-        numbers = self._pages.numbers(indices, len(names))
+        sources = self._pages.addresses(indices, len(names))
         keys = self._keys.of(names)
         saved: list[bool] = []
         for first in range(0, len(names), self._batch):
             last = min(first + self._batch, len(names))
             part = keys[first * KEY_BYTES : last * KEY_BYTES]
-            result = self._save_by_data_plane(part, numbers[first:last])
-            if result is None:
-                tokens = slice(first * self._pages.page_tokens, last * self._pages.page_tokens)
-                result = self._save(part, self._pages.addresses(indices[tokens], last - first))
-            saved += self._saved(result, last - first)
+            saved += self._saved(self._save(part, sources[first:last]), last - first)
         return saved
-
-    def _save_by_data_plane(self, keys: bytes, numbers: I64) -> CommitResult | None:
-        """Let the data plane copy pages with these numbers. Return None if the engine must copy them.
-
-        Before this returns, either the copy has ended, or it is certain that the pages will not be published: the
-        engine may change them.
-        """
-        if self._host_pool is None:
-            return None
-        copy = self._client.store_from(keys, numbers, tenant=self._settings.tenant)
-        if not copy.wait(self._settings.timeout_s + len(numbers) * self._pages.page_bytes / MIN_COPY_BYTES_PER_S):
-            copy.abandon()
-        code = None if copy.ended is None else copy.ended.code
-        if code in _PERMANENT:  # a data plane that was started later refuses the pool
-            self._do_without(code)
-            return None
-        return CommitResult(0, code, copy.outcomes.tobytes())
 
     def _saved(self, result: CommitResult, count: int) -> list[bool]:
         """Log the pages that were refused. Return for each page whether it was accepted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,7 +14,7 @@ from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import check_salt
 
 CONTAINER = "hicache_storage_backend_extra_config"
-CHOICES = {"verify": "off, sample or always", "store_copies": "engine or data_plane"}
+CHOICES = {"verify": "off, sample or always"}
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,9 +41,6 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tier_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 1.0
     """Longest time that a look-up waits for pages from tiers behind memory, such as disks or stores that nodes share.
     Other look-ups of the engine wait behind it. With 0, look-ups do not use tiers."""
-    store_copies: Literal["engine", "data_plane"] = "engine"
-    """Which process copies pages that are stored. "data_plane": the data plane reads them in the memfds of SGLang's
-    host pool, which needs `"allocator": "shm"`; the engine then spends little CPU time on them."""
     copy_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     """Number of threads that copy the pages of one call."""
 

@@ -48,7 +48,7 @@ NOT_SECRET = {
     RedisParameters: {"servers", "username", "ca_file", "certificate_file", "key_file"},
     MooncakeParameters: {"master", "metadata", "hostname", "protocol", "devices"},
     ConnectorSettings: {"socket", "model", "min_load_tokens", "verify"},
-    BackendSettings: {"socket", "tenant", "model", "revision", "verify", "store_copies"},
+    BackendSettings: {"socket", "tenant", "model", "revision", "verify"},
 }
 """Settings with text that is no secret. A new setting is declared `Secret`, `SecretUrl` or `Reference`, or added
 here."""

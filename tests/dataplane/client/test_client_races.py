@@ -13,33 +13,30 @@ from itertools import count
 import numpy as np
 import pytest
 
-from dataplane.client import Code, Lease, Reservation, attach
+from dataplane.client import Lease, Reservation, Space, attach
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents
-from tests.driven.host_memory import PAGE_BYTES, SPACE, HostMemory
 from tests.interleaving import STEP_S, Pair, in_a_child, undocumented
-from tests.ipc.descriptors import opened
 from tests.run_marks import short_folder
 
 CHAIN = make.keys(2)
 FOLDER = "dataplane/client"
+PAGE_BYTES = 80_000
+SPACE = Space(model="races", block_bytes=PAGE_BYTES, block_tokens=16)
 numbers = count()
 
 
 class Engine:
-    """A client with a lease, a reservation and a copy, each of which is open."""
+    """A client with an open lease and an open reservation."""
 
-    def __init__(self, plane: Plane, memory: HostMemory) -> None:
-        self.memory = memory
+    def __init__(self, plane: Plane) -> None:
         self.client = attach(plane.socket, [SPACE], timeout_s=30, on_event=lambda event: None, verify="always")
-        assert self.client.register_host_pool(memory.pool) is None
         with self.client.reserve(CHAIN, PAGE_BYTES) as written:
             written.copy_from(b"".join(contents(CHAIN, PAGE_BYTES)))
             written.commit()
         self.lease = self.client.acquire(CHAIN)
         self.reservation = self.client.reserve(self.new_keys(), PAGE_BYTES)
-        self.copy = self.client.load_into(CHAIN, [0, 1])
-        assert (len(self.lease), len(self.reservation.writable), self.copy.hits) == (2, 2, 2)
+        assert (len(self.lease), len(self.reservation.writable)) == (2, 2)
 
     def new_keys(self) -> list[bytes]:
         return make.keys(2, ("races", next(numbers)))
@@ -51,20 +48,13 @@ class Engine:
 
 
 @pytest.fixture(scope="module")
-def memory() -> Iterator[HostMemory]:
-    memory = HostMemory()
-    yield memory
-    memory.close()
-
-
-@pytest.fixture(scope="module")
-def start(memory: HostMemory) -> Iterator[Callable[[], Engine]]:
+def start() -> Iterator[Callable[[], Engine]]:
     """Its pool has room for all reservations: what this process may still write to is quarantined until it ends."""
     with short_folder() as folder:
         settings = {"pool_bytes": "4GiB", "dataplane__segment_bytes": "64MiB", "dataplane__max_clients": "16384"}
         plane = Plane(folder, settings).start()
         try:
-            yield partial(Engine, plane, memory)
+            yield partial(Engine, plane)
             assert plane.alive, plane.log()
         finally:
             plane.kill()
@@ -85,13 +75,6 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "hold": lambda engine: engine.client.hold(CHAIN).release(),
     "acquire": lambda engine: engine.client.acquire(CHAIN).release(),
     "reserve": lambda engine: engine.client.reserve(engine.new_keys(), PAGE_BYTES).abort(),
-    "register_host_pool": lambda engine: engine.client.register_host_pool(engine.memory.pool),
-    "unregister_cache": lambda engine: engine.client.unregister_cache(),
-    "store_from": lambda engine: engine.client.store_from(engine.new_keys(), [0, 1]).wait(0.01),
-    "load_into": lambda engine: engine.client.load_into(CHAIN, [0, 1]).wait(0.01),
-    "poll": lambda engine: engine.copy.poll(),
-    "wait": lambda engine: engine.copy.wait(0.01),
-    "abandon": lambda engine: engine.copy.abandon(),
     "map_tiers": lambda engine: engine.client.map_tiers(0.01),
     "maintain": lambda engine: engine.client.maintain(),
     "close": lambda engine: engine.client.close(),
@@ -99,11 +82,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "commit": lambda engine: engine.reservation.commit(),
     "abort": lambda engine: engine.reservation.abort(),
 }
-OTHERS: dict[str, Callable[[Engine], object]] = {
-    "close": lambda engine: engine.client.close(),
-    "lose": Engine.lose,
-    "unregister": lambda engine: engine.client.unregister_cache(),
-}
+OTHERS: dict[str, Callable[[Engine], object]] = {"close": lambda engine: engine.client.close(), "lose": Engine.lose}
 LEASE: dict[str, Callable[[Lease], object]] = {
     "array": lambda lease: lease.array(1),
     "view": lambda lease: lease.view(1),
@@ -142,11 +121,10 @@ def test_no_call_raises_beside_another_one(start: Callable[[], Engine], name: st
             calls = partial(CALLS[name], engine), partial(OTHERS[other], engine)
             yield Pair(*reversed(calls)) if reverse else Pair(*calls)
 
-    documented = (ValueError,) if other == "unregister" else ()  # no cache is registered
     short = name in ("connected", "mapped", "epoch", "hint_max_s")
     for reverse in (False, True):
         found = undocumented(
-            partial(pair, reverse=reverse), FOLDER, documented, every=3 if short else 15, opcodes=short and not reverse
+            partial(pair, reverse=reverse), FOLDER, (), every=3 if short else 15, opcodes=short and not reverse
         )
         assert not list(found)
 
@@ -195,7 +173,6 @@ def test_a_forked_child_has_a_closed_client_whatever_a_thread_of_the_parent_does
             with suppress(ValueError):
                 lease(engine.lease)
         assert not engine.client.connected
-        assert engine.client.register_host_pool(engine.memory.pool) is Code.UNAVAILABLE
 
     @contextmanager
     def pair() -> Iterator[Pair]:
@@ -206,13 +183,3 @@ def test_a_forked_child_has_a_closed_client_whatever_a_thread_of_the_parent_does
         assert not list(undocumented(pair, FOLDER, (), every=25, meanwhile_s=STEP_S))
     finally:
         close(engine)
-
-
-def test_a_pool_that_is_registered_beside_close_leaves_no_descriptor(start: Callable[[], Engine]) -> None:
-    engine = start()
-    close(engine)
-    before = opened()
-    assert engine.client.register_host_pool(engine.memory.pool) is Code.UNAVAILABLE
-    copies = engine.client.store_from(CHAIN, [0, 1]), engine.client.load_into(CHAIN, [0, 1])
-    assert [copy.ended and copy.ended.code for copy in copies] == [Code.UNAVAILABLE] * 2
-    assert opened() == before

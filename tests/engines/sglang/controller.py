@@ -101,7 +101,6 @@ class Controller:
             "module_path": "dataplane.engines.sglang.backend",
             "class_name": "LarderBackend",
             "interface_v1": 1,
-            "allocator": "shm",
             "larder.socket": socket,
             "larder.timeout_s": 5.0,
             **{key.replace("larder_", "larder.", 1): value for key, value in settings.items()},

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,46 +24,19 @@ LATENT_BYTES = (32 + 8) * 2
 U8 = npt.NDArray[np.uint8]
 
 
-class ShmAllocator:
-    """SGLang's allocator `shm`, which puts each tensor into a memfd."""
-
-    def __init__(self) -> None:
-        self.fds: list[int] = []
-        self.mms: list[mmap.mmap] = []
-
-    def allocate(self, shape: tuple[int, int]) -> U8:
-        nbytes = -(-shape[0] * shape[1] // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.fds.append(os.memfd_create("sglang_host_pool", os.MFD_CLOEXEC))
-        os.ftruncate(self.fds[-1], nbytes)
-        self.mms.append(mmap.mmap(self.fds[-1], nbytes))
-        memory = np.frombuffer(self.mms[-1], np.uint8, shape[0] * shape[1]).reshape(shape)
-        memory[:] = 0
-        return memory
-
-    def __del__(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
-
-
 class MHATokenToKVPoolHost:
     """Keys and values of `LAYERS` layers in host memory."""
 
     planes = 2
     token_bytes = HEAD_BYTES
 
-    def __init__(
-        self, layout: str = "page_first", page_tokens: int = PAGE_TOKENS, pages: int = PAGES, *, shm: bool = False
-    ) -> None:
+    def __init__(self, layout: str = "page_first", page_tokens: int = PAGE_TOKENS, pages: int = PAGES) -> None:
         self.layout = layout
         self.page_size = page_tokens
         self.size = pages * page_tokens
         self.dtype = "torch.bfloat16"
         self.layer_num = LAYERS
-        shape = self.planes, LAYERS * self.size * self.token_bytes
-        self.allocator = ShmAllocator() if shm else SimpleNamespace()
-        self.memory: U8 = (
-            self.allocator.allocate(shape) if isinstance(self.allocator, ShmAllocator) else np.zeros(shape, np.uint8)
-        )
+        self.memory: U8 = np.zeros((self.planes, LAYERS * self.size * self.token_bytes), np.uint8)
 
     @property
     def piece_bytes(self) -> int:

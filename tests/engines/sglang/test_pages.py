@@ -21,7 +21,7 @@ SETTINGS = BackendSettings(socket="/s")
 
 
 def test_settings_of_sglang_are_ignored_and_defaults_apply() -> None:
-    extra = {"backend_name": "larder", "interface_v1": 1, "allocator": "shm", "larder.tenant": "acme"}
+    extra = {"backend_name": "larder", "interface_v1": 1, "larder.tenant": "acme"}
     assert read_settings(extra, {"LARDER_ENGINE_SOCKET": "/s"}) == BackendSettings(socket="/s", tenant="acme")
 
 

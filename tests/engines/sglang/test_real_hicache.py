@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,12 +41,6 @@ def make_controller(processes: list[Process], plane: Plane) -> Iterator[Callable
         each.close()
 
 
-def host_pool_files(plane: Plane) -> int:
-    """Number of memfds of SGLang's host pools that the data plane has open."""
-    folder = Path(f"/proc/{plane.pid}/fd")
-    return sum("/memfd:sglang_host_pool" in os.readlink(each) for each in list(folder.iterdir()))
-
-
 @pytest.mark.parametrize(
     ("kind", "layout"),
     [
@@ -76,37 +68,6 @@ def test_another_process_prefetches_pages_that_one_backed_up(
     assert other.do("stats") == {"prefetch_pgs": [10, 5], "backup_pgs": []}
 
 
-@pytest.mark.parametrize(
-    ("kind", "layout", "files"),
-    [
-        ("mha", "layer_first", 1),
-        ("mha", "page_first_direct", 1),
-        ("asymmetric", "page_first", 2),
-        ("mla", "layer_first", 1),
-        ("mla", "page_first", 1),
-    ],
-)
-def test_the_data_plane_copies_backups_from_the_memfds_of_the_host_pool(
-    make_controller: Callable[..., Controller], plane: Plane, kind: str, layout: str, files: int
-) -> None:
-    one = make_controller(0, kind=kind, layout=layout, larder_store_copies="data_plane")
-    other = make_controller(1, kind=kind, layout=layout, larder_verify="always")
-    backed_up = one.do("backup", tokens=TOKENS, seed=1)
-    assert backed_up["tokens"] == CHUNKED
-    assert host_pool_files(plane) == files
-    found = other.do("prefetch", tokens=TOKENS)
-    assert found == {"hits": CHUNKED, "completed": CHUNKED, "pages": backed_up["pages"]}
-    again = one.do("prefetch", tokens=TOKENS)
-    assert again == found
-
-
-def test_without_the_allocator_shm_the_engine_copies(make_controller: Callable[..., Controller], plane: Plane) -> None:
-    engine = make_controller(allocator="", larder_store_copies="data_plane")
-    backed_up = engine.do("backup", tokens=TOKENS, seed=1)
-    assert host_pool_files(plane) == 0
-    assert engine.do("prefetch", tokens=TOKENS)["pages"] == backed_up["pages"]
-
-
 def test_salts_are_isolated_by_the_names_of_pages(make_controller: Callable[..., Controller]) -> None:
     engine = make_controller()
     acme = engine.do("backup", tokens=TOKENS, salt="acme", seed=1)
@@ -117,11 +78,10 @@ def test_salts_are_isolated_by_the_names_of_pages(make_controller: Callable[...,
     assert engine.do("prefetch", tokens=TOKENS, salt="rival")["pages"] == rival["pages"]
 
 
-@pytest.mark.parametrize("copies", ["engine", "data_plane"])
 def test_a_data_plane_that_is_killed_frozen_or_gone_costs_only_misses(
-    make_controller: Callable[..., Controller], plane: Plane, copies: str
+    make_controller: Callable[..., Controller], plane: Plane
 ) -> None:
-    engine = make_controller(larder_timeout_s=0.1, larder_store_copies=copies)
+    engine = make_controller(larder_timeout_s=0.1)
     wait_for(lambda: engine.do("backup", tokens=TOKENS, seed=1)["tokens"] == CHUNKED, "it is stored")
     expected = engine.do("prefetch", tokens=TOKENS)
     with plane.frozen():
@@ -152,7 +112,7 @@ def test_rank_1_with_latent_attention_reads_blocks_of_rank_0(make_controller: Ca
 def test_a_second_host_pool_ends_the_use_with_a_reason(
     make_controller: Callable[..., Controller], processes: list[Process]
 ) -> None:
-    engine = make_controller(larder_store_copies="data_plane")
+    engine = make_controller()
     engine.do("backup", tokens=TOKENS, seed=1)
     assert engine.do("prefetch", tokens=TOKENS)["hits"] == CHUNKED
     misses = [[False, False]]
@@ -198,8 +158,5 @@ def test_the_fake_pool_has_the_shape_of_the_real_one(
     assert found["sizes"] == sizes[:pieces]
     assert found["steps"] == [addresses[pieces + at] - addresses[at] for at in range(pieces)]
     assert found["attributes"] == ["page_size", "size", "layout", "dtype"]
-    assert found["memfd"], "the allocator shm puts the pool into a memfd"
-    assert found["memfds"] == found["mapped"], "the backend finds its descriptors and mappings"
-    assert len(found["memfds"]) == len(fake(layout, shm=True).allocator.fds)
     assert pieces == (LAYERS if layout == "layer_first" else 1) * fake.planes
     assert {*vars(StorageConfig({}))} <= {*found["config"]}

@@ -177,9 +177,6 @@ class Engine:
             "steps": [b - a for a, b in zip(addresses[:pieces], addresses[pieces:], strict=True)],
             "attributes": [name for name in ("page_size", "size", "layout", "dtype") if hasattr(self.host, name)],
             "config": sorted(vars(self.controller.storage_config)),
-            "mapped": [len(each) for each in self.host.allocator.mms],
-            "memfds": [os.fstat(fd).st_size for fd in self.host.allocator.fds],
-            "memfd": os.readlink(f"/proc/self/fd/{self.host.fd}").startswith("/memfd:"),
         }
 
     def second_pool(self) -> dict[str, Any]:
