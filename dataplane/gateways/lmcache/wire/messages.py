@@ -9,26 +9,39 @@ from typing import Any, final
 
 import msgspec
 
+TOKEN_BYTES = 4
+"""Bytes of each token in `token_bytes`."""
+
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Key(msgspec.Struct):
     """The request and the range of its tokens that an operation is about.
 
-    The tokens stay undecoded, because every operation of a request repeats them.
+    The tokens come in one of two forms. They stay undecoded, because every operation of a request repeats them.
     """
 
     model_name: str
     world_size: int
     worker_id: int | None
     """Rank of the worker; None for all ranks."""
-    token_ids: msgspec.Raw
     start: int
     end: int
     request_id: str
+    token_ids: msgspec.Raw = msgspec.Raw()
+    """Array of token ids, of releases before 0.5.7; empty if there is none."""
+    token_bytes: bytes | None = None
+    """Token ids as u32 big-endian, of releases since 0.5.7."""
     cache_salt: str = ""
     num_kv_readers: int = 0
     """Number of workers that read each block; 0 if the client is too old to send it."""
+
+    def __post_init__(self) -> None:
+        is_array = memoryview(self.token_ids).nbytes > 0
+        if is_array == (self.token_bytes is not None):
+            raise ValueError(f"expected token_ids or token_bytes, got {'both' if is_array else 'neither'}")
+        if not is_array and len(self.token_bytes or b"") % TOKEN_BYTES:
+            raise ValueError(f"token_bytes: expected a multiple of 4 bytes, got {len(self.token_bytes or b'')}")
 
 
 class EngineContext(msgspec.Struct):

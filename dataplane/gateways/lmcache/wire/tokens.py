@@ -1,10 +1,13 @@
-"""Token arrays: convert MessagePack arrays of unsigned integers to the bytes from which keys are computed."""
+"""Tokens of keys: convert both forms in which clients send them to the bytes from which chunk keys are computed."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from dataplane.gateways.lmcache.wire.messages import TOKEN_BYTES, Key
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, TokenError, token_bytes
 
 CHUNK_TOKENS = DEFAULT_CHUNK_TOKENS
@@ -12,6 +15,41 @@ MAX_HEADER_BYTES = 5
 
 _decode = msgspec.msgpack.Decoder(list[int]).decode
 _LONGEST_SHORT = 15
+
+
+class TokenArray(NamedTuple):
+    """Token ids as received."""
+
+    fixed: bool
+    """True for u32 big-endian, False for the elements of a MessagePack array without its header."""
+    count: int
+    body: bytes
+
+    def after(self, count: int, nbytes: int) -> TokenArray:
+        """Return the tokens after the first `count`, which take `nbytes` of the body."""
+        return TokenArray(self.fixed, self.count - count, self.body[nbytes:])
+
+    def decode(self) -> bytes:
+        """Return the tokens as u32 little-endian. Raise TokenError if one is invalid."""
+        if self.fixed:
+            return np.frombuffer(self.body, ">u4").astype("<u4").tobytes()
+        return decode(self.body, self.count)
+
+    def encoded_bytes(self, data: bytes) -> int:
+        """Return the bytes that tokens (u32 little-endian) take in this form, if each has its shortest encoding."""
+        if self.fixed:
+            return len(data)
+        ids = np.frombuffer(data, "<u4")
+        return len(ids) + sum(int(np.count_nonzero(ids >= limit)) * more for limit, more in _WIDER)
+
+
+def array_of(key: Key) -> TokenArray:
+    """Return the tokens of a key. Raise TokenError if `token_ids` is not an array."""
+    if key.token_bytes is not None:
+        return TokenArray(True, len(key.token_bytes) // TOKEN_BYTES, key.token_bytes)
+    data = bytes(key.token_ids)
+    count, first = header(data)
+    return TokenArray(False, count, data[first:])
 
 
 def header(data: bytes, at: int = 0) -> tuple[int, int]:
@@ -60,6 +98,8 @@ def _even(body: bytes, count: int) -> bytes | None:
     return numbers[:, 0].astype("<u4").tobytes()
 
 
+_WIDER = ((0x80, 1), (0x100, 1), (0x10000, 2))
+"""Pairs of a limit and the additional bytes of an array's element that is at least as large."""
 _MARKS = {2: 0xCC, 3: 0xCD, 5: 0xCE}
 """Type byte of a MessagePack u8, u16 and u32, by encoded size including the type byte."""
 
