@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -21,7 +22,7 @@ class Lost(Exception):
     """The connection closed under a request, and no answer came: ZeroMQ sends nothing twice."""
 
 
-NUMBERS = {
+NUMBERS: dict[str, int | str] = {
     "register_kv_cache": 1,
     "unregister_kv_cache": 2,
     "register_q_cache": 3,
@@ -46,8 +47,9 @@ NUMBERS = {
     "report_block_allocation": 23,
     "noop": 24,
     "get_experimental": 32,
+    "negotiate_chunk_size": "negotiate_chunk_size",
 }
-"""As clients since 0.5.3 have them."""
+"""As clients since 0.5.3 have them; what came later has only a name."""
 
 
 def packed(value: Any) -> bytes:
@@ -69,6 +71,13 @@ def key(tokens: Sequence[int], request: str = "r", **fields: Any) -> dict[str, A
         "num_kv_readers": 1,
         **fields,
     }
+
+
+def in_bytes(older: dict[str, Any]) -> dict[str, Any]:
+    """The same key as clients since 0.5.7 send it."""
+    tokens = older["token_ids"]
+    rest = {name: value for name, value in older.items() if name != "token_ids"}
+    return {**rest, "token_bytes": struct.pack(f">{len(tokens)}I", *tokens)}
 
 
 def lookup_key(tokens: Sequence[int], request: str = "r", **fields: Any) -> dict[str, Any]:

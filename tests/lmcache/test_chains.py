@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from dataplane.gateways.lmcache.wire.messages import Key
 from dataplane.gateways.lmcache.wire.operations import BY_NAME
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.keys import TokenError, chain
-from tests.lmcache.client import key, packed
+from tests.lmcache.client import in_bytes, key, packed
 
 _decode = BY_NAME["prepare_store"].arguments[0]
 SEED = random.Random(5)
@@ -30,6 +30,11 @@ SHAPES = {
     "fewer than a chunk": list(range(15)),
     "none": [],
 }
+
+
+Form = Callable[[dict[str, Any]], dict[str, Any]]
+FORMS: tuple[Form, ...] = (dict, in_bytes)
+"""A key as clients before and since 0.5.7 send it."""
 
 
 def request_of(chains: RequestChains, ids: Sequence[int], request: str = "r", **fields: Any) -> bytes:
@@ -56,19 +61,40 @@ def test_arrays_are_decoded_for_any_size_of_elements(ids: list[int]) -> None:
     assert array("I", tokens.decode(data[first:], count)).tolist() == ids
 
 
-def test_a_request_is_hashed_once() -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_request_is_hashed_once(form: Form) -> None:
     chains, ids = RequestChains(), SHAPES["as a vocabulary of 128,000 has them"]
-    first = request_of(chains, ids)
+    first = request_of_frame(chains, packed(form(key(ids))))
     for worker in range(8):
-        assert request_of(chains, ids, worker_id=worker, start=256, end=512) == first
+        assert request_of_frame(chains, packed(form(key(ids, worker_id=worker, start=256, end=512)))) == first
     assert chains.hashed_chunks == 7
 
 
-def test_a_longer_array_continues_where_the_shorter_one_ended() -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_longer_array_continues_where_the_shorter_one_ended(form: Form) -> None:
     chains, ids = RequestChains(), [SEED.randrange(128_000) for _ in range(3000)]
     for end in (100, 256, 300, 511, 1024, 1030, 3000):
-        assert request_of(chains, ids[:end]) == b"".join(chain(ids[:end]))
+        assert request_of_frame(chains, packed(form(key(ids[:end])))) == b"".join(chain(ids[:end]))
     assert chains.hashed_chunks == 11
+
+
+@pytest.mark.parametrize("ids", SHAPES.values(), ids=SHAPES.keys())
+def test_both_forms_of_tokens_have_the_same_keys(ids: list[int]) -> None:
+    chains = RequestChains()
+    expected = b"".join(chain(ids, "a"))
+    for form in (*FORMS, *FORMS):
+        assert request_of_frame(chains, packed(form(key(ids, cache_salt="a")))) == expected
+
+
+def test_equal_bytes_in_two_forms_are_different_tokens() -> None:
+    chains = RequestChains()
+    elements = [0xCDCDCDCD] * 256  # as an array of u16: 0xCD, then 0xCDCD, and so on
+    body = in_bytes(key(elements))["token_bytes"]
+    array = msgspec.Raw(b"\xdc" + (341).to_bytes(2, "big") + body[:1023])
+    first = request_of_frame(chains, packed({**key([]), "token_ids": array, "end": 256}))
+    second = request_of_frame(chains, packed(in_bytes(key(elements))))
+    assert first == b"".join(chain([0xCDCD] * 341))
+    assert second == b"".join(chain(elements))
 
 
 def test_a_shorter_array_of_the_same_request_is_not_hashed() -> None:

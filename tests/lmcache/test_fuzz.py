@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +14,7 @@ import zmq
 
 from dataplane.gateways.lmcache.wire.operations import BY_NAME, OPERATIONS
 from tests.dataplane.plane import Plane
-from tests.lmcache.client import NUMBERS, Client, context, key, lookup_key, packed, prompt
+from tests.lmcache.client import NUMBERS, Client, context, in_bytes, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.planes import gateway_plane, gateway_stats, url_of
 from tests.run_marks import short_folder
@@ -27,20 +27,21 @@ GOOD: dict[str, list[Any]] = {
     "unregister_q_cache": [1],
     "store_q": [key(TOKENS), 1, BLOCKS, b""],
     "store": [key(TOKENS), 1, BLOCKS, b""],
-    "retrieve": [key(TOKENS), 1, BLOCKS, b"", 0],
-    "lookup": [lookup_key(TOKENS), 1],
+    "retrieve": [in_bytes(key(TOKENS)), 1, BLOCKS, b"", 0],
+    "lookup": [in_bytes(lookup_key(TOKENS)), 1],
     "query_prefetch_status": ["r"],
     "wait_prefetch_status": ["r", 0.5],
-    "free_lookup_locks": [lookup_key(TOKENS), 1],
+    "free_lookup_locks": [lookup_key(TOKENS), 1, [[0, 256]]],
     "end_session": ["r"],
     "register_kv_cache_engine_driven_context": [context(1)],
     "unregister_kv_cache_engine_driven_context": [99],
-    "prepare_store": [key(TOKENS), 1],
+    "prepare_store": [in_bytes(key(TOKENS)), 1, []],
     "commit_store": [key(TOKENS), 1, b""],
     "prepare_retrieve": [key(TOKENS), 1],
     "commit_retrieve": [key(TOKENS), 1],
     "clear": [False],
     "get_chunk_size": [],
+    "negotiate_chunk_size": [16],
     "ping": [1],
     "report_block_allocation": [1, "llama", [{"req_id": "r", "new_block_ids": [1], "new_token_ids": [5]}]],
     "noop": [],
@@ -74,6 +75,7 @@ ODD: list[Any] = [
     {"a": 1},
     {1: 2},
     {"token_ids": [1, 2, 3]},
+    {"token_bytes": b"123"},
     msgspec.msgpack.Ext(1, b"\x80\x04x"),
     msgspec.msgpack.Ext(-1, b"\0" * 8),
 ]
@@ -235,11 +237,13 @@ def test_numbers_of_all_dialects_with_anything_behind_them_are_answered(client: 
         talk.settle()
 
 
-def test_a_million_tokens_are_served_and_more_are_refused(client: Client) -> None:
-    most = key([5] * (1 << 20), "long")
+@pytest.mark.parametrize("form", [dict, in_bytes], ids=["token_ids", "token_bytes"])
+def test_a_million_tokens_are_served_and_more_are_refused(client: Client, form: Callable[..., dict[str, Any]]) -> None:
+    name = 6 + (form is dict)
+    most = form(key([name] * (1 << 20), "long"))
     frames = client.call(16, packed({**most, "end": 512}), packed(1))
     assert len(msgspec.msgpack.decode(frames[0])["context"]["slots"]) == 2
-    frames = client.call(16, packed(key([5] * ((1 << 20) + 1), "longer")), packed(1))
+    frames = client.call(16, packed(form(key([name] * ((1 << 20) + 1), "longer"))), packed(1))
     assert msgspec.msgpack.decode(frames[0]) == {"context": {}}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.keys import TokenError
 
 
 class Reason(StrEnum):
@@ -42,10 +43,12 @@ class OperationFailed(Exception):
         self.reason = reason
 
 
-def as_failed(error: OperationFailed | ProtocolError) -> OperationFailed:
-    """Convert a refusal of the core into a failure with a reason."""
+def as_failed(error: OperationFailed | ProtocolError | TokenError) -> OperationFailed:
+    """Convert a refusal of the core, or wrong tokens, into a failure with a reason."""
     if isinstance(error, OperationFailed):
         return error
+    if isinstance(error, TokenError):
+        return OperationFailed(Reason.BAD_ARGUMENTS, str(error))
     bad = error.code in (Code.BAD_SALT, Code.BAD_KEYS, Code.BAD_FIELD)
     ended = error.code in (Code.RESERVATION_EXPIRED, Code.UNKNOWN_RESERVATION, Code.INVALIDATED)
     reason = Reason.BAD_ARGUMENTS if bad else Reason.UNKNOWN_TRANSFER if ended else Reason.REFUSED

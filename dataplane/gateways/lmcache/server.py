@@ -6,7 +6,6 @@ The protocol has no authentication: any client that can reach the socket may use
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
+from dataplane.gateways.lmcache.handlers.clients import GatewayClients
 from dataplane.gateways.lmcache.handlers.counters import UNKNOWN, Counters
 from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
@@ -88,7 +88,7 @@ class LMCacheServer:
         self._cache = cache
         self._settling = False
         self.counters = Counters()
-        self._decoders: defaultdict[ZmtpPeer, RequestDecoder] = defaultdict(RequestDecoder)
+        self._clients = GatewayClients()
         self.connections = ZmtpServer(loop, url, self._on_message, self._closed, MAX_REQUEST_FRAMES, holder, inherited)
         self.url = self.connections.url
         self._unanswered = PendingRequests(folder)
@@ -155,20 +155,26 @@ class LMCacheServer:
         if raw is None:
             return
         now = self._clock()
-        (operation, arguments, error), same = self._decoded(raw, peer)
+        client = self._clients.of(peer)
+        (operation, arguments, error), same = self._decoded(raw, client.decoder)
         if operation is None:
             self.counters.of(UNKNOWN).requests += 1
             name = number_or_name(raw.operation)
             shown = raw.operation if name is None else name
-            self.counters.failed(UNKNOWN, Reason.UNKNOWN_OPERATION, f"unknown operation {shown!r}", now)
+            failed = OperationFailed(Reason.UNKNOWN_OPERATION, f"unknown operation {shown!r}")
+            self.counters.failed(UNKNOWN, failed.reason, str(failed), now)
+            client.note_failed(UNKNOWN, failed)
+            client.note_unknown(peer, str(failed))
             peer.answer(raw.answer(None))
             return
         tally = self.counters.of(operation.name)
         tally.requests += 1
+        request = GatewayRequest(peer, client, operation, now, same, raw, began, self._answer_later)
         if error is not None:
-            result: Result = self._parts.failed(operation, OperationFailed(Reason.BAD_ARGUMENTS, error))
+            result: Result = self._parts.failed(request, OperationFailed(Reason.BAD_ARGUMENTS, error))
+            client.note_unknown(peer, f"{operation.name}: {error}")
         else:
-            request = GatewayRequest(peer, operation, now, same, raw, began, self._answer_later)
+            client.note_key(peer, raw, arguments)
             result = self._result(request, arguments)
             if self._cache.unsettled >= SETTLE_BLOCKS and not self._settling:
                 self._settling = True
@@ -191,23 +197,21 @@ class LMCacheServer:
         """Return the result of an operation, or its failure answer. Never raise."""
         try:
             return self._operations.handle(request, arguments)
-        except (OperationFailed, ProtocolError) as error:
-            return self._parts.failed(request.operation, error)
-        except TokenError as error:
-            return self._parts.failed(request.operation, OperationFailed(Reason.BAD_ARGUMENTS, str(error)))
+        except (OperationFailed, ProtocolError, TokenError) as error:
+            return self._parts.failed(request, error)
         except Exception as error:  # without an answer, the client would wait for minutes
             failed = OperationFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
             name = request.operation.name
             if not self.counters.of(name).failures[Reason.INTERNAL]:  # the first time, with its trace
                 log.exception("lmcache.internal", operation=name)
-            return self._parts.failed(request.operation, failed)
+            return self._parts.failed(request, failed)
 
-    def _decoded(self, raw: RawRequest, peer: ZmtpPeer) -> tuple[DecodedRequest, TokenChain | None]:
+    def _decoded(self, raw: RawRequest, decoder: RequestDecoder) -> tuple[DecodedRequest, TokenChain | None]:
         """Decode a request. Return it with the chain of its key's tokens if they were left out, else with None."""
         if not raw.arguments:
-            return self._decoders[peer].decode(raw), None
+            return decoder.decode(raw), None
         first, same = self.chains.shortened(raw.arguments[0])
-        decoded = self._decoders[peer].decode(raw._replace(arguments=[first, *raw.arguments[1:]]))
+        decoded = decoder.decode(raw._replace(arguments=[first, *raw.arguments[1:]]))
         if same is not None and not _left_out(decoded.arguments):
             same = None
         return decoded, same
@@ -243,13 +247,13 @@ class LMCacheServer:
 
     def stats(self, now: float) -> GatewayStats:
         """Return the gateway's current state and its totals."""
-        return gateway_stats(self._parts, self.url, len(self.connections), now)
+        return gateway_stats(self._parts, self._clients, self.url, len(self.connections), now)
 
     # ---- connections and time
 
     def _closed(self, connection: ZmtpPeer) -> None:
         now = self._clock()
-        self._decoders.pop(connection, None)
+        self._clients.closed(connection)
         self._operations.lookups.disconnected(connection.identity, now)
         self.instances.disconnected(connection.identity, now)
 
@@ -288,8 +292,8 @@ class LMCacheServer:
 
 
 def _count_lookup(cache: InProcess, counters: Counters, clock: Callable[[], float], lookup: LeasedLookup) -> None:
-    counters.moved.looked_up(lookup.requested, lookup.used, max(0, lookup.used - lookup.in_memory))
-    cache.looked_up(lookup.tenant, lookup.space, lookup.requested, lookup.used, clock())
+    counters.moved.looked_up(lookup.requested, lookup.used_hits, max(0, lookup.used - lookup.in_memory))
+    cache.looked_up(lookup.tenant, lookup.space, lookup.requested, lookup.used_hits, clock())
 
 
 def _left_out(arguments: Sequence[Any]) -> bool:

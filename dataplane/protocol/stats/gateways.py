@@ -40,6 +40,24 @@ class GatewayInstance(msgspec.Struct):
     """False while its connection is gone, or after a long silence."""
 
 
+class GatewayClient(msgspec.Struct):
+    """A connection of a client."""
+
+    pid: int
+    """0 if unknown."""
+    release: str
+    """Releases of the client's software that send such requests, such as `0.5.5 or 0.5.6`; empty before the first
+    request that tells."""
+    unknown: str
+    """First thing that the client sent and no known release sends; empty if there is none."""
+    refused: int
+    """Requests that were refused as a whole, because their arguments or their operation are unknown or wrong."""
+    reason: str
+    """Why the latest of them was refused."""
+    connected: bool
+    """False once the connection has closed; the last 16 of those with refused requests are kept."""
+
+
 class GatewayStats(msgspec.Struct):
     """State of a gateway, which serves engines that use another protocol."""
 
@@ -81,3 +99,5 @@ class GatewayStats(msgspec.Struct):
     """The last store that needed more memory failed, because the machine or `/dev/shm` had none."""
     tier_hit_chunks: int = 0
     """Those of `hit_chunks` that look-ups waited for while tiers loaded them."""
+    clients: list[GatewayClient] = []
+    """Connections, those with refused requests first; at most 256."""

@@ -31,7 +31,7 @@ MAX_HEAD_BYTES = 2048
 """Leading bytes of a frame in which the token array must begin to be found without decoding the frame."""
 
 _FIELD = b"\xa9token_ids"
-"""Only arrays are left out of frames: it takes longer to skip their elements than to compare them."""
+"""Only arrays are left out of frames: their elements would be skipped one by one."""
 _NONE = b"\x90"
 _UNKNOWN = -1
 
@@ -45,7 +45,7 @@ class TokenChain:
     packed: bytes
     """Concatenated keys."""
     hashed_bytes: int
-    """Bytes of `tokens.body` whose tokens the keys cover; -1 if unknown, in which case no longer array can continue it."""
+    """Bytes of `tokens.body` that the keys cover; -1 if unknown, in which case no longer array can continue it."""
 
     def keys(self, start: int, end: int) -> bytes:
         """Return the packed keys of the full chunks from token `start` to token `end`."""
@@ -53,17 +53,18 @@ class TokenChain:
 
     def leads_to(self, array: TokenArray) -> bool:
         """Return whether an array begins with the tokens that the keys cover."""
-        begins = self.hashed_bytes > 0 and array.body.startswith(self.tokens.body[: self.hashed_bytes])
-        return begins and array.fixed == self.tokens.fixed
+        if array.fixed != self.tokens.fixed or self.hashed_bytes <= 0:
+            return False
+        return array.body.startswith(self.tokens.body[: self.hashed_bytes])
 
     def contains(self, array: TokenArray) -> bool:
         """Return whether the tokens begin with those of an array."""
-        fixed, count, body = self.tokens
-        return array.fixed == fixed and array.count <= count and body.startswith(array.body)
+        fixed, length, body = self.tokens
+        return array.fixed == fixed and array.length <= length and body.startswith(array.body)
 
 
 def _mark(array: TokenArray) -> tuple[bool, int, bytes]:
-    return array.fixed, array.count, array.body[:MARK_BYTES]
+    return array.fixed, array.length, array.body[:MARK_BYTES]
 
 
 def _beginning(array: TokenArray) -> tuple[bool, bytes]:
@@ -100,22 +101,22 @@ class RequestChains:
             array = same.tokens
         else:
             same, array = None, tokens.array_of(key)
-            if array.count > MAX_TOKENS:
-                raise TokenError(f"expected at most {MAX_TOKENS} tokens, got {array.count}")
+            if array.length > MAX_TOKENS:
+                raise TokenError(f"expected at most {MAX_TOKENS} tokens, got {array.length}")
         known = self._chains.get(key.request_id)
         if known is not None and known.salt != key.cache_salt:
             known = None
         if known is not None and (known is same or known.contains(array)):
             self._chains.move_to_end(key.request_id)
-            return known, array.count
+            return known, array.length
         if same is not None and same.salt == key.cache_salt:
-            return self._keep(key.request_id, same), array.count
+            return self._keep(key.request_id, same), array.length
         for begun in (known, self._begun.get(_beginning(array))):
             if begun is not None and begun.salt == key.cache_salt and begun.leads_to(array):
-                return self._keep(key.request_id, self._hashed(begun, array)), array.count
+                return self._keep(key.request_id, self._hashed(begun, array)), array.length
         check_salt(key.cache_salt, "cache_salt")
         empty = TokenChain(key.cache_salt, TokenArray(array.fixed, 0, b""), b"", 0)
-        return self._keep(key.request_id, self._hashed(empty, array)), array.count
+        return self._keep(key.request_id, self._hashed(empty, array)), array.length
 
     def _forget(self, request_id: str) -> None:
         chain = self._chains.pop(request_id, None)

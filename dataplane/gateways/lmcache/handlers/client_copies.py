@@ -30,8 +30,12 @@ class ClientCopyHandlers:
         self._parts = parts
         self._readiness = readiness
 
-    def prepare_store(self, request: GatewayRequest, key: Key, number: int) -> Result:
+    def prepare_store(
+        self, request: GatewayRequest, key: Key, number: int, skipped_chunks: list[list[int]] | None = None
+    ) -> Result:
         chunks = self._parts.chunks_of(request, key, number)
+        if skipped_chunks:  # chunks by group, and no worker of several groups is registered
+            raise OperationFailed(Reason.BAD_ARGUMENTS, f"skipped_chunks: expected none, got {len(skipped_chunks)}")
         if not chunks.keys:
             return NOTHING_TO_STORE
         if request.peer.perhaps_answered:

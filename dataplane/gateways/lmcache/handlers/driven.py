@@ -121,7 +121,7 @@ class DrivenCopyHandlers:
             try:
                 result: bytes | None = done(failed)
             except (OperationFailed, ProtocolError) as error:
-                result = self._parts.failed(request.operation, error)
+                result = self._parts.failed(request, error)
             finally:
                 self._parts.instances.copy_ended(instance)
             request.reply(result)

@@ -77,10 +77,13 @@ class LookupHandlers:
         if not keys or not request.peer.open:
             return None
         client = self._scheduler(request)
+        covered = min(key.start // CHUNK_TOKENS, len(keys) // KEY_BYTES)
+        self._touch(client, layouts, keys[: covered * KEY_BYTES], key.cache_salt, request.now)
         readers = max(1, key.num_kv_readers or tensor_parallel)
-        wait = self._tiers.ask(client, layouts, keys, key.cache_salt, readers, request.now)
+        wanted = keys[covered * KEY_BYTES :]
+        wait = self._tiers.ask(client, layouts, wanted, key.cache_salt, readers, request.now) if wanted else None
         # A request has one set of leases. Take the new one before releasing that of an earlier look-up.
-        hits, locks = self._hold(client, layouts, keys, key.cache_salt, readers, request.now)
+        hits, locks = self._hold(client, layouts, keys, covered, key.cache_salt, readers, request.now)
         deadline = request.now + LEASE_TTL_S
         self._sessions.begin(
             LeasedLookup(
@@ -94,18 +97,31 @@ class LookupHandlers:
                 tenant=key.cache_salt,
                 space=layouts[0][0],
                 in_memory=hits,
+                covered=covered,
             )
         )
         return None
 
-    def _hold(
-        self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, readers: int, now: float
-    ) -> tuple[int, dict[int, SpaceLock]]:
-        """Hold the leading chunks that every rank has in every layout, for so many readers each.
+    def _touch(self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, now: float) -> None:
+        """Make recent the chunks that an engine has itself, so that they are not evicted before those that follow."""
+        for space in (space for ranks in layouts for space in ranks if keys):
+            with suppress(ProtocolError):  # the core forgets empty spaces
+                held = self._cache.hold(client, space, keys, tenant, now, is_lookup=False, used=False).descriptors
+                self._cache.touch(held, now)
+                self._cache.release(client, held)
 
-        Return the number of chunks, and the leases by space.
+    def _hold(
+        self, client: int, layouts: list[list[int]], keys: bytes, covered: int, tenant: str, readers: int, now: float
+    ) -> tuple[int, dict[int, SpaceLock]]:
+        """Hold the leading chunks after the first `covered` that every rank has in every layout, for so many readers
+        each.
+
+        Return the number of chunks with those covered, and the leases by space.
         """
+        keys = keys[covered * KEY_BYTES :]
         hits = len(keys) // KEY_BYTES
+        if not hits:
+            return covered, {}
         leased: dict[int, list[int]] = {}
         try:
             for space in (space for ranks in layouts for space in ranks):
@@ -123,8 +139,11 @@ class LookupHandlers:
                 if len(descriptors) > hits:
                     self._cache.release(client, descriptors[hits:])
                     leased[space] = descriptors[:hits]
-        locks = {space: SpaceLock(each, [readers] * len(each)) for space, each in leased.items() if each}
-        return hits, locks
+        before = [0] * covered
+        locks = {
+            space: SpaceLock(before + each, before + [readers] * len(each)) for space, each in leased.items() if each
+        }
+        return covered + hits, locks
 
     def _scheduler(self, request: GatewayRequest) -> int:
         """Return the client number of the engine that holds the look-ups of this connection.
@@ -192,10 +211,18 @@ class LookupHandlers:
         hits = 0
         locks: dict[int, SpaceLock] = {}
         with suppress(ProtocolError):  # the engine of the scheduler is gone
-            hits, locks = self._hold(client, wait.layouts, lookup.keys, wait.tenant, wait.readers, now)
+            hits, locks = self._hold(client, wait.layouts, lookup.keys, lookup.covered, wait.tenant, wait.readers, now)
         self._sessions.renew(lookup, LookupLease(client, locks), hits)
 
-    def free_lookup_locks(self, request: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
+    def free_lookup_locks(
+        self,
+        request: GatewayRequest,
+        key: Key,
+        tensor_parallel: int = 1,
+        extra_ranges: list[tuple[int, int]] | None = None,
+    ) -> Result:
+        """Release the chunks of a key. `extra_ranges` are those of earlier look-ups of the request, which ended with
+        the latest one."""
         check_key(key)
         lookup = self._sessions.find(request.peer.identity, key.request_id)
         if lookup is None or key.start >= key.end:

@@ -51,6 +51,17 @@ class GatewayHandlers:
     def get_chunk_size(self, request: GatewayRequest) -> Result:
         return encode(CHUNK_TOKENS)
 
+    def negotiate_chunk_size(self, request: GatewayRequest, alignment: int) -> Result:
+        if alignment <= 0:
+            raise OperationFailed(
+                Reason.BAD_ARGUMENTS, f"required_chunk_alignment: expected at least 1, got {alignment}"
+            )
+        if CHUNK_TOKENS % alignment:
+            raise OperationFailed(
+                Reason.UNSUPPORTED, f"chunks of {CHUNK_TOKENS} tokens, which blocks of {alignment} tokens do not fill"
+            )
+        return encode(CHUNK_TOKENS)
+
     def noop(self, request: GatewayRequest) -> Result:
         return encode("OK")
 
@@ -106,7 +117,7 @@ class GatewayHandlers:
 
         def ended(failed: OperationFailed | None) -> None:
             if failed is not None:
-                self._parts.failed(request.operation, failed)
+                self._parts.failed(request, failed)
             request.reply(None)
 
         self._parts.instances.register_device(

@@ -15,14 +15,13 @@ from dataplane.gateways.lmcache.handlers.requests import Chunks, GatewayRequest,
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
 from dataplane.gateways.lmcache.handlers.tier_waits import Later
 from dataplane.gateways.lmcache.wire.messages import Key
-from dataplane.gateways.lmcache.wire.operations import Operation
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.instances import Instances
 from dataplane.gateways.lmcache.workers.named_pool import NamedPool
 from dataplane.gateways.lmcache.workers.transfers import Transfer
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
-from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.keys import KEY_BYTES, TokenError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,9 @@ class GatewayParts:
         transfer = Transfer(instance.spaces[key.worker_id], key.start, end, keys[-KEY_BYTES:])
         return Chunks(instance, transfer, key.cache_salt, keys, chain.keys(0, end))
 
-    def failed(self, operation: Operation, error: OperationFailed | ProtocolError) -> bytes | None:
+    def failed(self, request: GatewayRequest, error: OperationFailed | ProtocolError | TokenError) -> bytes | None:
         """Count a failure, and return the answer to it."""
-        failed = as_failed(error)
-        self.counters.failed(operation.name, failed.reason, str(failed), self.clock())
-        return operation.failure
+        failed, name = as_failed(error), request.operation.name
+        self.counters.failed(name, failed.reason, str(failed), self.clock())
+        request.client.note_failed(name, failed)
+        return request.operation.failure

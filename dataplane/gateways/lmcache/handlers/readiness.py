@@ -51,7 +51,7 @@ class PageReadiness:
                     return
                 result = store()
             except (OperationFailed, ProtocolError) as error:
-                result = self._parts.failed(request.operation, error)
+                result = self._parts.failed(request, error)
             if result is not LATER:
                 request.reply(result)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+from dataplane.gateways.lmcache.handlers.clients import GatewayClients
 from dataplane.gateways.lmcache.handlers.counters import BUCKETS_S
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
@@ -15,7 +16,7 @@ MAX_INSTANCES_SHOWN = 256
 MAX_CHARACTERS = 64
 
 
-def gateway_stats(parts: GatewayParts, url: str, connections: int, now: float) -> GatewayStats:
+def gateway_stats(parts: GatewayParts, clients: GatewayClients, url: str, connections: int, now: float) -> GatewayStats:
     """Return the gateway's current state and its totals since the process started."""
     pool, sessions, counters = parts.pool, parts.sessions, parts.counters
     moved = counters.moved
@@ -45,6 +46,7 @@ def gateway_stats(parts: GatewayParts, url: str, connections: int, now: float) -
         requested_chunks=moved.requested_chunks,
         hit_chunks=moved.hit_chunks,
         tier_hit_chunks=moved.tier_hit_chunks,
+        clients=clients.shown(),
     )
 
 

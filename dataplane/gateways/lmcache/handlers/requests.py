@@ -9,6 +9,7 @@ from functools import partial
 
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.chains import TokenChain
+from dataplane.gateways.lmcache.handlers.clients import GatewayClientRecord
 from dataplane.gateways.lmcache.wire.frames import RawRequest
 from dataplane.gateways.lmcache.wire.messages import Key
 from dataplane.gateways.lmcache.wire.operations import Operation
@@ -40,6 +41,7 @@ class GatewayRequest:
     """One decoded request."""
 
     peer: ZmtpPeer
+    client: GatewayClientRecord
     operation: Operation
     now: float
     same: TokenChain | None

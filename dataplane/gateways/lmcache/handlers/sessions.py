@@ -62,6 +62,8 @@ class LeasedLookup:
     """Space in which the look-up counts."""
     in_memory: int = 0
     """Number of `hits` for which the look-up did not wait for tiers."""
+    covered: int = 0
+    """Number of leading chunks that the engine has in its own memory. They are part of `hits`, and do not count."""
     used: int = 0
     """Number of leading chunks that the request used, by what workers have read."""
     declined: bool = False
@@ -70,7 +72,13 @@ class LeasedLookup:
     @property
     def requested(self) -> int:
         """Number of requested chunks that count."""
-        return len(self.keys) // KEY_BYTES - (self.hits if self.declined and not self.used else 0)
+        declined = self.hits if self.declined and not self.used else self.covered
+        return len(self.keys) // KEY_BYTES - declined
+
+    @property
+    def used_hits(self) -> int:
+        """Number of chunks that count as hits."""
+        return max(0, self.used - self.covered)
 
 
 class LookupSessions:
@@ -136,7 +144,7 @@ class LookupSessions:
         if not lookup.waiting:
             return 0
         lookup.waiting = False
-        hits = 0 if lookup.lease.taken_back else lookup.hits
+        hits = lookup.covered if lookup.lease.taken_back else lookup.hits
         if not lookup.lease.locks:
             self.end(scheduler, request_id)
         return hits

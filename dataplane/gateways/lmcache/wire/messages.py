@@ -56,6 +56,8 @@ class EngineContext(msgspec.Struct):
     dtype_str: str
     use_mla: bool
     num_physical_slots: int | None = None
+    group_layouts: list[msgspec.Raw] = []
+    """Layouts of groups of layers that have blocks of their own, of models with several kinds of attention."""
 
 
 class Group(msgspec.Struct):

@@ -30,6 +30,7 @@ from dataplane.gateways.lmcache.wire.messages import (
     Wrapper,
     encode,
 )
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 
 Decode = Callable[[bytes], Any]
 
@@ -89,12 +90,16 @@ _KEY, _INT, _TEXT, _BYTES = _decoder(Key), _decoder(int), _decoder(str), _decode
 _BLOCKS, _FLAG, _ANY = _decoder(list[list[int]]), _decoder(bool | int), _decoder(msgspec.Raw)
 _WRAPPERS, _HINTS, _GROUPS = _decoder(list[Wrapper]), _decoder(Hints | None), _decoder(list[Group])
 _CONTEXT, _SECONDS, _INSTANCE = _decoder(EngineContext), _decoder(float), _decoder(int | None)
-_OBJECTS = _decoder(list[msgspec.Raw])
+_OBJECTS, _RANGES = _decoder(list[msgspec.Raw]), _decoder(list[tuple[int, int]])
 _COPY = (_KEY, _INT, _BLOCKS, _BYTES)
 _Q_CACHE = (_INT, _ANY, _TEXT, _INT, _TEXT, _ANY, _ANY)
 _NOTHING = encode([])
 _MISS = encode({"prefix_coverage_tokens": 0, "non_prefix_segments": []})
+_NO_EVENTS = encode({"enabled": False, "incarnation": 0, "next_cursor": 0, "lost": False, "events": []})
+_NO_MODULE = encode({"success": False, "payload": b"", "error": "this server has no modules"})
 _unserved = partial(_operation, served=False)
+_NO_NUMBER = (0, 0, 0)
+"""Numbers of an operation that clients call by name."""
 
 OPERATIONS = (
     _operation("register_kv_cache", (1, 1, 1), _INT, _WRAPPERS, _TEXT, _INT, _TEXT, _HINTS, _GROUPS),
@@ -107,16 +112,18 @@ OPERATIONS = (
     _operation("lookup", (5, 8, 8), _KEY, _INT, needed=1),
     _operation("query_prefetch_status", (6, 9, 9), _TEXT, failure=ZERO),
     _operation("wait_prefetch_status", (7, 10, 10), _TEXT, _SECONDS, failure=ZERO),
-    _operation("free_lookup_locks", (9, 12, 12), _KEY, _INT, needed=1),
+    _operation("free_lookup_locks", (9, 12, 12), _KEY, _INT, _RANGES, needed=1),
     _operation("end_session", (10, 13, 13), _TEXT),
     _operation("register_kv_cache_engine_driven_context", (11, 14, 14), _CONTEXT, failure=NO_POOL),
     _operation("unregister_kv_cache_engine_driven_context", (12, 15, 15), _INT),
-    _operation("prepare_store", (13, 16, 16), _KEY, _INT, failure=NOTHING_PREPARED),
+    _operation("prepare_store", (13, 16, 16), _KEY, _INT, _BLOCKS, needed=2, failure=NOTHING_PREPARED),
     _operation("commit_store", (14, 17, 17), _KEY, _INT, _BYTES, failure=FALSE),
     _operation("prepare_retrieve", (15, 18, 18), _KEY, _INT, failure=NOTHING_TO_READ),
     _operation("commit_retrieve", (16, 19, 19), _KEY, _INT, failure=FALSE),
     _operation("clear", (17, 20, 20), _FLAG, needed=0),
     _operation("get_chunk_size", (18, 21, 21)),
+    # The client compares the answer with the blocks of its model, and ends with a message if they do not fit.
+    _operation("negotiate_chunk_size", _NO_NUMBER, _INT, failure=encode(CHUNK_TOKENS)),
     _operation("ping", (19, 22, 22), _INSTANCE, needed=0, failure=FALSE),
     _operation("report_block_allocation", (20, 23, 23), _INT, _TEXT, _ANY),
     _operation("noop", (21, 24, 24)),
@@ -142,6 +149,11 @@ OPERATIONS = (
     _unserved("p2p_lookup_and_lock", (34, 37, 29), _OBJECTS, _ANY, failure=ZERO),
     _unserved("p2p_query_lookup_results", (35, 38, 30), _INT),
     _unserved("p2p_unlock_objects", (36, 39, 31), _OBJECTS),
+    _unserved("cb_reorder_plan", _NO_NUMBER, _KEY, _INT, _INT, failure=_NOTHING),
+    # A subscription that only ends is begun again every second, and the client reports no events of its own meanwhile.
+    _unserved("subscribe_kv_events", _NO_NUMBER, _INT, _TEXT, _INT, _INT, failure=_NO_EVENTS),
+    _unserved("server_module_call", _NO_NUMBER, _ANY, failure=_NO_MODULE),
+    _unserved("server_module_affinity_call", _NO_NUMBER, _ANY, failure=_NO_MODULE),
 )
 BY_NAME: Mapping[str, Operation] = MappingProxyType({operation.name: operation for operation in OPERATIONS})
 _FIRST = BY_NAME["get_chunk_size"]
@@ -194,6 +206,11 @@ class RequestDecoder:
         """Dialects that the client may speak, likeliest first."""
         self._introduced = False
         """Whether the first request has narrowed the dialects."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """The likeliest dialect."""
+        return self._dialects[0]
 
     def decode(self, request: RawRequest) -> DecodedRequest:
         """Decode a request."""

@@ -22,18 +22,19 @@ class TokenArray(NamedTuple):
 
     fixed: bool
     """True for u32 big-endian, False for the elements of a MessagePack array without its header."""
-    count: int
+    length: int
+    """Number of tokens."""
     body: bytes
 
     def after(self, count: int, nbytes: int) -> TokenArray:
         """Return the tokens after the first `count`, which take `nbytes` of the body."""
-        return TokenArray(self.fixed, self.count - count, self.body[nbytes:])
+        return TokenArray(self.fixed, self.length - count, self.body[nbytes:])
 
     def decode(self) -> bytes:
         """Return the tokens as u32 little-endian. Raise TokenError if one is invalid."""
         if self.fixed:
             return np.frombuffer(self.body, ">u4").astype("<u4").tobytes()
-        return decode(self.body, self.count)
+        return decode(self.body, self.length)
 
     def encoded_bytes(self, data: bytes) -> int:
         """Return the bytes that tokens (u32 little-endian) take in this form, if each has its shortest encoding."""

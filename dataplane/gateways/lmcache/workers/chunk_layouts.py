@@ -65,6 +65,11 @@ def chunk_layout_of(registered: RegisteredWorker, devices: Devices) -> ChunkLayo
 
 
 def _engine_layout(context: EngineContext) -> ChunkLayout:
+    if context.group_layouts:
+        raise OperationFailed(
+            Reason.UNSUPPORTED,
+            f"group_layouts: expected a model whose layers share one layout, got {len(context.group_layouts)} groups",
+        )
     slots = CHUNK_TOKENS if context.num_physical_slots is None else context.num_physical_slots
     dtype = canonical(context.dtype_str)
     if dtype is None:
