@@ -1,4 +1,4 @@
-"""`make peers`: LMCache, vLLM and Mooncake on CPU, and older releases of LMCache, each in an environment of its own
+"""`make peers`: LMCache, vLLM and Mooncake on CPU, and other releases of LMCache, each in an environment of its own
 outside this repository's.
 
 They lie under `~/.cache/larder/peers` (LARDER_BENCH_PEERS names another folder). Building again changes nothing; after
@@ -78,9 +78,9 @@ RELEASES = {
         + "from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector",
         sees="vllm",
     )
-    for release in ("0.5.0", "0.5.3", "0.5.4", "0.5.5")
+    for release in ("0.5.0", "0.5.3", "0.5.4", "0.5.5", "0.5.7rc2")
 }
-"""Older releases of LMCache, each before the packages of vLLM and of the newest LMCache on the path."""
+"""Other releases of LMCache, each before the packages of vLLM and of LMCache 0.5.6 on the path."""
 MOONCAKE = Peer("mooncake", 100, "import mooncake.store")
 """Mooncake Store, whose packages the tests of its tier put behind this repository's own."""
 PEERS = {peer.name: peer for peer in (LMCACHE, VLLM, CONNECTOR, VLLM_TESTS, SGLANG, MOONCAKE, *RELEASES.values())}
@@ -186,7 +186,7 @@ def _run(*command: str) -> None:
 def main(names: tuple[str, ...]) -> None:
     """Build the peers that tests marked `peer` and `make bench-peers` need.
 
-    They are lmcache, vllm, mooncake, and older releases of LMCache, such as lmcache-0.5.3. On Debian, mooncake needs
+    They are lmcache, vllm, mooncake, and other releases of LMCache, such as lmcache-0.5.3. On Debian, mooncake needs
     libibverbs1, libcurl4 and libnuma1.
     """
     failed = []

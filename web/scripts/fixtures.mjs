@@ -213,7 +213,7 @@ const engines = [
 const lmcache = {
   gateway: 'lmcache', url: 'tcp://0.0.0.0:5555', chunk_tokens: 256, connections: 2, lookups: 1, lookups_ended: { expired: 2 },
   requests: { LOOKUP: 40_213, STORE: 9_120, RETRIEVE: 31_771 }, failures: { busy: 3 }, unanswered: 0,
-  problem: '', name_restored: 0, memory_short: false,
+  problem: '', name_restored: 0, memory_short: false, clients: [{ pid: 20144, release: '0.5.5 or 0.5.6', unknown: '', refused: 0, reason: '', connected: true }],
   workers: [{
     instance: 20_144, client: 2, pid: 20_144, model: 'Qwen/Qwen3-32B', world_size: 1, layout: 'paged', dtype: 'bfloat16', chunk_bytes: 2 * MiB,
     copies: false, silent_s: 0.4, attached: true,

@@ -8,7 +8,7 @@ from msgspec import Meta
 from app.schemas.base.fields import LabelKey, LabelValue, Size
 from app.schemas.base.status import NodeStateName
 from dataplane.protocol.stats.engines import EngineStats
-from dataplane.protocol.stats.gateways import GatewayInstance
+from dataplane.protocol.stats.gateways import GatewayClient, GatewayInstance
 from dataplane.protocol.stats.pins import GpuCopyPoolStats
 from dataplane.protocol.stats.pool import PolicyStats, PoolStats, SpaceStats, SweepStats, Totals
 from dataplane.protocol.stats.processes import CacheStart
@@ -79,6 +79,8 @@ class NodeGateway(msgspec.Struct, frozen=True):
     """Number of times that the name of its shared memory was removed and restored."""
     memory_short: bool
     """Whether the machine or `/dev/shm` had no memory for the last store that needed more."""
+    clients: list[GatewayClient]
+    """Connections, those with refused requests first; at most 256."""
 
 
 class NodeNumbers(msgspec.Struct, frozen=True):

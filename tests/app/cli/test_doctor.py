@@ -387,6 +387,23 @@ def test_the_settings_of_the_running_server_are_distinguished_from_those_of_this
         ("ok", "org/m an engine has loaded"),
     ]
     assert "larder invalidate --model '/a b', and only then" in weights[0]["fix"]
+    client = {"pid": 41, "release": "0.5.7", "unknown": "", "refused": 2, "reason": "prepare_store: wrong"}
+    strange = {**client, "pid": 0, "release": "", "unknown": "fields of a key: token_words", "refused": 0, "reason": ""}
+    clients = [client, client, {**client, "refused": 0, "reason": ""}, strange]
+    answers["/api/v1/nodes"] = {"items": [{**node, "stats": {"pool": pool, "gateway": {"clients": clients}}}]}
+    refused = [
+        (each["state"], each["message"])
+        for each in json.loads(CliRunner().invoke(doctor, ["--json"]).output)["checks"]
+        if each["name"] == "LMCache client"
+    ]
+    assert refused == [
+        ("warning", "process 41, LMCache 0.5.7: 4 of its requests were refused, the last one: prepare_store: wrong"),
+        (
+            "warning",
+            "one of an unknown process, LMCache of an unknown release, sends what no known release sends "
+            "(fields of a key: token_words): 0 of its requests were refused",
+        ),
+    ]
     answers["/api/v1/nodes"] = {"items": [other]}
     _, found = examined()
     assert "in this shell: " in found["settings"]["message"]

@@ -94,7 +94,9 @@ def _look(config: str | None) -> list[CheckResult]:
     on_gpus = gpus.gpu_copies(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
     cached = _cache(settings) if runs else _held_memory(settings)
     names = [] if node is None else _unknown_weights(node["stats"].get("spaces", ()))
-    return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached, *names]
+    gateway = None if node is None else node["stats"].get("gateway")
+    clients = [] if gateway is None else _refused_clients(gateway.get("clients", ()))
+    return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached, *names, *clients]
 
 
 def _other_server() -> list[CheckResult]:
@@ -209,6 +211,29 @@ def _unknown_weights(spaces: Iterable[dict[str, Any]]) -> list[CheckResult]:
             " only then start engines with the new ones; or give these another path or name",
         )
         for model in models[: caches.MAX_PINS]
+    ]
+
+
+def _refused_clients(clients: Iterable[dict[str, Any]]) -> list[CheckResult]:
+    """Report LMCache clients whose requests are refused as a whole: they store and find nothing, and do not say so."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for client in clients:
+        if client["refused"] or client["unknown"]:
+            same = found.setdefault((client["release"], client["unknown"], client["reason"]), [0, client["pid"]])
+            same[0] += client["refused"]
+    return [
+        CheckResult(
+            "LMCache client",
+            "warning",
+            f"{f'process {pid}' if pid else 'one of an unknown process'}, LMCache {release or 'of an unknown release'}"
+            + (f", sends what no known release sends ({unknown})" if unknown else "")
+            + f": {refused} of its requests were refused"
+            + (f", the last one: {reason}" if reason else ""),
+            "compare its release with the table in docs/engines/lmcache.md, and install one of these"
+            if unknown
+            else "change what the reason says: the client stores or finds nothing by these requests",
+        )
+        for (release, unknown, reason), (refused, pid) in list(found.items())[: caches.MAX_PINS]
     ]
 
 

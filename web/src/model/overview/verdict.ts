@@ -9,6 +9,7 @@ import type { Finding, Level } from './findings';
 import { applied, lostAtStart } from '../nodes/nodes';
 import { onlyInTiers, pinState, unlisted } from '../records/pins';
 import { codeWords } from './refusals';
+import { refusedClients } from '../nodes/gateway_clients';
 import { gpuCopyState, troubled } from '../nodes/gpu_copies';
 import { outOfService } from '../nodes/tiers';
 
@@ -243,9 +244,14 @@ function tierFindings(node: Node): Finding[] {
 }
 
 function gatewayFindings(node: Node): Finding[] {
-  const problem = node.stats?.gateway?.problem;
-  if (!problem) return [];
-  return [{ level: 'bad', title: `New workers cannot use the gateway of ${node.name}`, detail: problem, page: 'nodes', name: node.name }];
+  const gateway = node.stats?.gateway;
+  if (!gateway) return [];
+  const at = { page: 'nodes', name: node.name } as const;
+  const refused = refusedClients(gateway)[0];
+  return [
+    ...(gateway.problem ? [{ level: 'bad', title: `New workers cannot use the gateway of ${node.name}`, detail: gateway.problem, ...at } as const] : []),
+    ...(refused ? [{ level: 'warn', title: `Node ${node.name} refuses requests of an LMCache client`, detail: refused, ...at } as const] : []),
+  ];
 }
 
 const CONDITIONS = {
