@@ -17,6 +17,7 @@ import msgspec
 
 FOLDER_VARIABLE = "LARDER_BENCH_PEERS"
 HERE = Path(__file__).parent
+SOURCES = "sources"
 BUILT = ".built"
 """Holds the digest of the list that an environment was built from; written last."""
 
@@ -37,6 +38,8 @@ class Peer(msgspec.Struct, frozen=True):
     """Python that its interpreter runs; anything but exit code 0 is a failure."""
     sees: str = ""
     """Another peer: its packages follow this peer's own on the path, then those of the peers that it sees."""
+    sources: tuple[str, ...] = ()
+    """Releases whose source is downloaded into the folder `sources`; nothing of it is built."""
 
 
 _CPU_TORCH = "import torch; assert torch.version.cuda is None, torch.__version__; "
@@ -81,9 +84,16 @@ RELEASES = {
     for release in ("0.5.0", "0.5.3", "0.5.4", "0.5.5", "0.5.7rc2")
 }
 """Other releases of LMCache, each before the packages of vLLM and of LMCache 0.5.6 on the path."""
+LMCACHE_TESTS = Peer(
+    "lmcache-tests", 40, "import lmcache, pytest", sees="lmcache", sources=("lmcache==0.5.6", "lmcache==0.5.7rc2")
+)
+"""LMCache's own tests of its server, and pytest. `tests/peers` runs them with each of these releases."""
 MOONCAKE = Peer("mooncake", 100, "import mooncake.store")
 """Mooncake Store, whose packages the tests of its tier put behind this repository's own."""
-PEERS = {peer.name: peer for peer in (LMCACHE, VLLM, CONNECTOR, VLLM_TESTS, SGLANG, MOONCAKE, *RELEASES.values())}
+PEERS = {
+    peer.name: peer
+    for peer in (LMCACHE, VLLM, CONNECTOR, VLLM_TESTS, SGLANG, MOONCAKE, *RELEASES.values(), LMCACHE_TESTS)
+}
 
 QUIET = {
     "LMCACHE_TRACK_USAGE": "false",
@@ -128,6 +138,11 @@ def build(peer: Peer) -> bool:
     if not interpreter.exists():
         _run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(home))
     _run(uv, "pip", "sync", "--compile-bytecode", "--python", str(interpreter), str(_list_of(peer)))
+    for source in peer.sources:
+        _run(
+            *(str(interpreter), "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"),
+            *("--no-binary", source.partition("==")[0], "--dest", str(home / SOURCES), source),
+        )
     if peer.sees:
         _show(interpreter, [seen.name for seen in _seen(peer)])
     proof = subprocess.run([interpreter, "-c", peer.proof], env=_environ(), capture_output=True, text=True, check=False)
@@ -143,7 +158,7 @@ def _list_of(peer: Peer) -> Path:
 
 
 def _digest(peer: Peer) -> str:
-    return hashlib.sha256(_list_of(peer).read_bytes() + peer.sees.encode()).hexdigest()
+    return hashlib.sha256(_list_of(peer).read_bytes() + "".join((peer.sees, *peer.sources)).encode()).hexdigest()
 
 
 def _seen(peer: Peer) -> list[Peer]:
@@ -169,6 +184,7 @@ def _environ() -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")},
         **QUIET,
+        "NO_NATIVE_EXT": "1",  # pip asks LMCache's source for its name and version, which needs no compiler
     }
 
 

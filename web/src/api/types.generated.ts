@@ -2112,6 +2112,15 @@ export interface components {
             /** @constant */
             status: "ok";
         };
+        /** GatewayClient */
+        GatewayClient: {
+            connected: boolean;
+            pid: number;
+            reason: string;
+            refused: number;
+            release: string;
+            unknown: string;
+        };
         /** GatewayInstance */
         GatewayInstance: {
             /** @default true */
@@ -2543,6 +2552,7 @@ export interface components {
         /** NodeGateway */
         NodeGateway: {
             chunk_tokens: number;
+            clients: components["schemas"]["GatewayClient"][];
             connections: number;
             failures: {
                 [key: string]: number;
