@@ -1,4 +1,4 @@
-"""Older releases of LMCache under an unmodified vLLM: what they hit of their own chunks, and of the newest release."""
+"""Other releases of LMCache under an unmodified vLLM: what they hit of their own chunks, and of the final release."""
 
 import json
 from pathlib import Path
@@ -15,23 +15,24 @@ from tests.peers.conftest import BUILT
 from tests.peers.scripting import ran
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2400)]
-NEWEST = "0.5.6"
+FINAL = "0.5.6"
 DIALECT_OF: dict[str, Dialect] = {
     "0.5.0": DIALECT_050,
     "0.5.3": DIALECT_053,
     "0.5.4": DIALECT_053,
     "0.5.5": DIALECT_055,
-    NEWEST: DIALECT_055,
+    FINAL: DIALECT_055,
+    "0.5.7rc2": DIALECT_055,
 }
 UNSHARED = {"0.5.0"}
-"""Releases that give chunks of this vLLM another shape than the newest, and so share none with it."""
+"""Releases that give chunks of this vLLM another shape than the final one, and so share none with it."""
 RETIRED = {"query_prefetch_lookup_hits"}
 """Operations that 0.5.6 no longer has."""
 
 
 def _python(release: str) -> Path:
     """The interpreter with vLLM and this release of LMCache; the test is skipped if it is not built."""
-    name = "vllm" if release == NEWEST else RELEASES[release].name
+    name = "vllm" if release == FINAL else RELEASES[release].name
     python = BUILT[name]
     if python is None:
         pytest.skip(f"{name} is not built: run `make peers`")
@@ -65,19 +66,19 @@ def test_the_numbers_are_those_of_the_release_and_it_decodes_every_failure_answe
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_same_release_and_the_newest_load_blocks_of_an_older_one(larder: Server, model: Path, release: str):
+def test_the_same_release_and_the_final_one_load_blocks_of_another(larder: Server, model: Path, release: str):
     first = _generated(release, larder, model)
     assert first["cached"] == 0
     assert _generated(release, larder, model) == {**first, "cached": FULL_CHUNKS}
-    assert _generated(NEWEST, larder, model) == {**first, "cached": 0 if release in UNSHARED else FULL_CHUNKS}
+    assert _generated(FINAL, larder, model) == {**first, "cached": 0 if release in UNSHARED else FULL_CHUNKS}
     assert _failures(larder) == {}
 
 
-def test_older_releases_load_blocks_of_the_newest(larder: Server, model: Path):
+def test_other_releases_load_blocks_of_the_final_one(larder: Server, model: Path):
     built = [release for release, peer in RELEASES.items() if BUILT[peer.name] and release not in UNSHARED]
     if not built:
-        pytest.skip("no older release of LMCache is built: run `make peers`")
-    first = _generated(NEWEST, larder, model)
+        pytest.skip("no other release of LMCache is built: run `make peers`")
+    first = _generated(FINAL, larder, model)
     assert first["cached"] == 0
     hits = {release: _generated(release, larder, model) for release in built}
     assert hits == {release: {**first, "cached": FULL_CHUNKS} for release in built}

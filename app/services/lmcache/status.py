@@ -78,7 +78,7 @@ class LmcacheStatus:
             "registered_non_cuda_instance_ids": [each.instance for each in instances if not each.copies],
             "non_cuda_context_meta": {str(each.instance): _meta(each) for each in instances if not each.copies},
             "registered_cache_context_ids": [each.instance for each in instances if each.copies],
-            "cache_context_meta": {str(each.instance): _described(each) for each in instances},
+            "cache_context_meta": _contexts(instances, stats),
         }
 
     def config(self) -> Json:
@@ -159,11 +159,24 @@ def _meta(each: GatewayInstance) -> Json:
     return {"model_name": each.model, "world_size": each.world_size, "dtype": each.dtype}
 
 
-def _described(each: GatewayInstance) -> Json:
-    layout = {
-        "layout": each.layout,
-        "dtype": each.dtype,
-        "chunk_bytes": each.chunk_bytes,
-        "cache_size_per_token": each.chunk_bytes // DEFAULT_CHUNK_TOKENS,
+def _contexts(instances: Sequence[GatewayInstance], stats: Sequence[NodeStats]) -> Json:
+    """Return the registered workers by their number, and the cached models without one by their space."""
+    contexts = {
+        str(each.instance): _described(each.model, each.world_size, each.layout, each.dtype, each.chunk_bytes)
+        for each in instances
     }
-    return {"model_name": each.model, "world_size": each.world_size, "kv_cache_layout": layout}
+    served = {(each.model, each.world_size) for each in instances}
+    for space in (space for each in stats for space in each.spaces):
+        if space.gateway == LMCACHE and space.rank == 0 and (space.model, space.world_size) not in served:
+            contexts[space.space] = _described(space.model, space.world_size, "", space.dtype, space.block_bytes)
+    return contexts
+
+
+def _described(model: str, world_size: int, layout: str, dtype: str, chunk_bytes: int) -> Json:
+    described = {
+        "layout": layout,
+        "dtype": dtype,
+        "chunk_bytes": chunk_bytes,
+        "cache_size_per_token": chunk_bytes // DEFAULT_CHUNK_TOKENS,
+    }
+    return {"model_name": model, "world_size": world_size, "kv_cache_layout": described}

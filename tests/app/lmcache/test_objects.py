@@ -17,7 +17,7 @@ from tests.app.callers import bearer, create_token, send
 from tests.app.plane import Plane
 from tests.app.real_node import governing
 from tests.dataplane.plane import Plane as DataPlane
-from tests.lmcache.client import CHUNK_BYTES, Client, prompt
+from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.planes import FOLDER, gateway_plane, url_of
 from tests.run_marks import short_folder
@@ -188,6 +188,18 @@ async def test_an_invalid_prefetch_is_refused(
     request = {"model_name": "llama", "world_size": 1, "token_ids": [1] * 300}
     answer = await shared_serving.ask("POST", "/cache/prefetches", status, json={**request, **change})
     assert answer["detail"].startswith(detail)
+
+
+async def test_status_describes_a_cached_model_after_its_worker_has_gone(serving: Serving) -> None:
+    """`lmcache bench engine --lmcache-url` sizes its load by the bytes per token of the model that it is told."""
+    serving.worker.store(prompt(1))
+    registered = (await serving.ask("GET", "/status"))["cache_context_meta"]["7"]
+    assert serving.worker.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
+    fleet = serving.plane.app.parts.fleet
+    await serving.plane.until(lambda: all(s.gateway and not s.gateway.instances for s in fleet.stats()))
+    (cached,) = (await serving.ask("GET", "/status"))["cache_context_meta"].values()
+    assert cached == {**registered, "kv_cache_layout": {**registered["kv_cache_layout"], "layout": ""}}
+    assert cached["kv_cache_layout"]["cache_size_per_token"] == CHUNK_BYTES // 256
 
 
 async def test_status_has_the_fields_that_lmcaches_describe_reads(serving: Serving) -> None:
