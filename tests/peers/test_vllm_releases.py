@@ -10,7 +10,14 @@ import pytest
 from benchmarks.peers.environment import RELEASES
 from benchmarks.peers.servers import Server
 from benchmarks.peers.vllm_model import FULL_CHUNKS, write_model
-from dataplane.gateways.lmcache.wire.operations import DIALECT_050, DIALECT_053, DIALECT_055, OPERATIONS, Dialect
+from dataplane.gateways.lmcache.wire.operations import (
+    BY_NAME,
+    DIALECT_050,
+    DIALECT_053,
+    DIALECT_055,
+    OPERATIONS,
+    Dialect,
+)
 from tests.peers.conftest import BUILT
 from tests.peers.scripting import ran
 
@@ -62,6 +69,7 @@ def test_the_numbers_are_those_of_the_release_and_it_decodes_every_failure_answe
     ours = {operation.name: number for number, operation in DIALECT_OF[release].operations.items()}
     assert found["numbers"].items() <= ours.items()
     assert ours.keys() - found["numbers"].keys() <= RETIRED
+    assert set(found["names"]) <= BY_NAME.keys()
     assert found["undecodable"] == {}
 
 

@@ -1,4 +1,4 @@
-"""Operation numbers of a release, and the answers that its clients cannot decode.
+"""Operation numbers and names of a release, and the answers that its clients cannot decode.
 
 Argument: answers in hexadecimal digits by operation, as JSON.
 """
@@ -31,4 +31,4 @@ for operation, digits in json.loads(sys.argv[1]).items():
             msgspec_decode(bytes.fromhex(digits), cls=responses[operation])
         except (msgspec.DecodeError, TypeError, ValueError) as error:
             undecodable[operation] = repr(error)
-print(json.dumps({"numbers": numbers, "undecodable": undecodable}))
+print(json.dumps({"numbers": numbers, "names": sorted(responses), "undecodable": undecodable}))

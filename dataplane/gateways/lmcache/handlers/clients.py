@@ -72,7 +72,7 @@ class GatewayClientRecord:
             self.unknown = what[:MAX_TEXT_CHARACTERS]
             log.warning(
                 "lmcache.unknown_release",
-                pid=_pid_of(peer),
+                pid=peer.owner[0],
                 sent=self.unknown,
                 effect="requests of this client may be refused: see larder doctor",
             )
