@@ -90,7 +90,7 @@ class TestOperations:
         assert not clients(gateway)[0].refused
 
     @pytest.mark.parametrize("alignment", [0, -1, 48, 512, 784, 2**62])
-    def test_a_chunk_size_that_does_not_fit_is_told_and_counted(
+    def test_a_chunk_size_that_does_not_fit_is_reported_and_counted(
         self, client: Client, gateway: Gateway, alignment: int
     ) -> None:
         """The client ends with a message when its blocks do not fill the chunks that it is told."""
@@ -122,12 +122,12 @@ class TestOperations:
         assert client.lookup(prompt(2)) == 0
 
     @pytest.mark.parametrize("operation", ["server_module_call", "server_module_affinity_call"])
-    def test_modules_are_told_that_there_are_none(self, client: Client, operation: str) -> None:
+    def test_a_call_of_a_module_reports_that_there_are_none(self, client: Client, operation: str) -> None:
         answer = client.ask_by_name(operation, {"method": "a.b", "payload": b""})
         assert (answer["success"], answer["payload"]) == (False, b"")
         assert "no modules" in answer["error"]
 
-    def test_a_subscriber_of_events_is_told_that_there_are_none(self, client: Client) -> None:
+    def test_a_subscription_to_events_reports_that_there_are_none(self, client: Client) -> None:
         """Without `enabled`, a worker would subscribe again every second and report no events of its own."""
         batch = client.ask_by_name("subscribe_kv_events", 7, "llama", 0, 1024)
         assert batch == {"enabled": False, "incarnation": 0, "next_cursor": 0, "lost": False, "events": []}
