@@ -136,7 +136,7 @@ class Lmcache:
         tokens = self.request.get("tokens", list(range(512)))
         salt = self.request.get("cache_salt", "")
         raw = msgspec.Raw(msgspec.msgpack.encode(tokens))
-        key = Key(registered.model_name, registered.world_size, 0, raw, 0, 512, "r", salt)
+        key = Key(registered.model_name, registered.world_size, 0, 0, 512, "r", token_ids=raw, cache_salt=salt)
         return spaces[self.rank].identity(), RequestChains().of(key)[0].packed[-32:]
 
 

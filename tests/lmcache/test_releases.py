@@ -13,7 +13,7 @@ from dataplane.protocol.stats.gateways import GatewayClient
 from tests.lmcache.client import NOTHING, Client, context, in_bytes, key, lookup_key, packed, prompt
 from tests.lmcache.gateway import Gateway
 
-NOTHING_PREPARED = {"context": {}}
+NOTHING_PREPARED: dict[str, Any] = {"context": {}}
 
 
 def clients(gateway: Gateway) -> list[GatewayClient]:

@@ -53,9 +53,15 @@ def killed_on_answer() -> None:
     before, flush_before = ClientCopyHandlers.prepare_store, ZmtpServer.flush
     answering: list[ZmtpPeer] = []
 
-    def prepare_store(self: ClientCopyHandlers, request: GatewayRequest, key: Key, number: int) -> Result:
+    def prepare_store(
+        self: ClientCopyHandlers,
+        request: GatewayRequest,
+        key: Key,
+        number: int,
+        skipped_chunks: list[list[int]] | None = None,
+    ) -> Result:
         answering.append(request.peer)
-        return before(self, request, key, number)
+        return before(self, request, key, number, skipped_chunks)
 
     def flush(self: ZmtpServer, connection: ZmtpPeer) -> None:
         sends_answer = bool(connection.answers)
