@@ -41,6 +41,7 @@ from dataplane.protocol.layout import (
     IndexMemory,
     LayoutError,
     is_ready,
+    is_reserved,
     leading,
 )
 
@@ -119,6 +120,15 @@ class Attachment:
     def hits(self, words: U64, space: int) -> int:
         """Return the number of leading READY blocks of a chain in a space at this moment."""
         return leading(self.index.find_ready(words, space)[2])
+
+    def hits_and_writing(self, words: U64, space: int) -> tuple[int, int]:
+        """Return `hits`, and the number of leading blocks behind these that are being written, or READY again behind
+        one that is."""
+        descriptors, control, rows = self.index.find_rows(words, space)
+        found = descriptors >= 0
+        ready = self.index.ready(descriptors, control, rows, found)
+        hits = leading(ready)
+        return hits, leading(ready | (found & is_reserved(control))) - hits
 
     def unmapped(self, rows: U64) -> list[int]:
         """Return the segments of held blocks that are not mapped yet."""

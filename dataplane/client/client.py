@@ -97,8 +97,8 @@ class Client:
             return hits
 
     def lookup_tiers(self, keys: Keys, *, tenant: str = "", counted: bool = True) -> TierHits:
-        """Look up a chain in memory, as `lookup` does, and what is missing there in the tiers behind it. Sends no
-        message for that.
+        """Look up a chain in memory, as `lookup` does, and what is missing there in the tiers behind it and among the
+        blocks that engines are writing. Sends no message for that.
 
         A block that a tier seems to hold may turn out to be missing when it is loaded.
         """
@@ -108,14 +108,16 @@ class Client:
             attachment = self._attached()
             if attachment is None:
                 return TierHits(0, 0, 0.0)
-            ready = [attachment.hits(words, number) for number in attachment.spaces]
+            found = [attachment.hits_and_writing(words, number) for number in attachment.spaces]
+            ready = [each for each, _ in found]
             hits = min(ready)
+            writing = min(sum(each) for each in found) - hits
             if counted:
                 attachment.note_lookup(_fingerprint(tenant), len(words), hits)
             missing = hits < len(words)
             coming, estimate_s, unknown = self._tiers.look(words, ready) if missing else (0, 0.0, 0)
             attachment.count(LOOKUP, started)
-        return TierHits(hits, coming, estimate_s, unknown)
+        return TierHits(hits, coming, estimate_s, unknown, writing)
 
     def count_lookup(self, requested: int, hits: int, *, tenant: str = "") -> None:
         """Count a look-up of `requested` blocks in the tenant's hit ratio, which was made with `counted` False because

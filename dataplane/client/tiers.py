@@ -32,6 +32,9 @@ class TierHits(NamedTuple):
     unknown: int = 0
     """Blocks behind those that tiers shared with other nodes may hold. `Client.prefetch` asks; a later look-up knows
     more."""
+    writing: int = 0
+    """Blocks behind `ready` that engines are writing now, or that follow such a block. They are in memory when their
+    engines commit them, and missing if an engine ends before that."""
 
 
 class ClientTiers:

@@ -132,6 +132,7 @@ RING_COUNT_BITS = 28
 RING_COUNT_MASK = (1 << RING_COUNT_BITS) - 1
 
 _READY = np.uint64(State.READY)
+_RESERVED = np.uint64(State.RESERVED)
 _STATE = np.uint64(STATE_MASK)
 _LOW32 = np.uint64(0xFFFFFFFF)
 _TAG_BIT = np.uint64(0x80000000)
@@ -343,6 +344,12 @@ def is_ready(control: U64) -> npt.NDArray[np.bool_]:
     """Return which control words are READY."""
     ready: npt.NDArray[np.bool_] = (control & _STATE) == _READY
     return ready
+
+
+def is_reserved(control: U64) -> npt.NDArray[np.bool_]:
+    """Return which control words are RESERVED: the block is being written."""
+    reserved: npt.NDArray[np.bool_] = (control & _STATE) == _RESERVED
+    return reserved
 
 
 def leading(good: npt.NDArray[np.bool_]) -> int:

@@ -45,8 +45,8 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     load_timeout_s: Seconds = 5.0
     """Longest duration of a load. A load that takes longer fails, and its missing tokens are recomputed."""
     tier_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 5.0
-    """Longest time that a request waits for blocks from tiers behind memory, such as disks. After it, missing tokens
-    are recomputed. With 0, the connector does not use tiers."""
+    """Longest time that a request waits for blocks from tiers behind memory, such as disks, and for blocks that another
+    engine is writing. After it, missing tokens are recomputed. With 0, the connector does neither."""
     pending_save_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 4 << 30
     """Largest number of bytes that wait to be copied into the pool. Saves that would exceed it are dropped and
     counted."""

@@ -1,4 +1,5 @@
-"""Requests that wait for blocks from tiers behind Larder's memory.
+"""Requests that wait for blocks that are about to be in Larder's memory: from tiers behind it, and those that an engine
+is writing, such as the prefill engine that has just answered the same prompt.
 
 Whether a shared tier holds blocks of other nodes is not known until the tier was asked. A request first waits for the
 answer, and then for the blocks, if loading them is expected to be faster than computing them.
@@ -31,9 +32,10 @@ class TierWait:
     ready: int
     """Leading chunks that were in memory when the wait began."""
     keys: list[bytes]
-    """Keys to prefetch: those of the chunks that tiers hold, after the last one in memory."""
+    """Keys to prefetch: those of the chunks that tiers hold, after the last one in memory. None if engines are writing
+    all chunks of the wait."""
     target: int
-    """Leading chunks that are in memory when the prefetch has ended."""
+    """Leading chunks that are in memory when the prefetch and the writing have ended."""
     began: float
     deadline: float
     look_at: float
@@ -84,24 +86,25 @@ class TierWaits:
                 return self._end(name, found.ready, tokens, now)
         elif tokens(found.ready) >= tokens(wait.target):
             return self._end(name, found.ready, tokens, now)
-        elif not found.coming or now >= wait.deadline:
+        elif not (found.coming or found.writing) or now >= wait.deadline:
             self._count("tier_waits_given_up", 1)
             return self._end(name, found.ready, tokens, now)
-        if not wait.sent:  # the link may have had no room, so this is tried until the deadline
+        if wait.keys and not wait.sent:  # the link may have had no room, so this is tried until the deadline
             wait.sent = client.prefetch(wait.keys, wait_s=self._timeout_s)
         wait.look_at = min(now + LOOK_AGAIN_S, wait.deadline)
         return None
 
     def _begin(self, keys: Sequence[bytes], found: TierHits, tokens: Tokens, now: float) -> TierWait | None:
-        """Return a wait for the chunks that tiers hold, or may hold, after those in memory; None if computing them is
-        expected to be faster, or if the wait would take too long."""
+        """Return a wait for the chunks after those in memory that tiers hold, or may hold, and that engines write; None
+        if computing them is expected to be faster, or if the wait would take too long."""
         first = max(0, found.ready - 1)  # a block is stored with the key of the one before
         end = min(found.ready + found.coming + found.unknown, first + MAX_KEYS_PER_REQUEST)
         asking = found.ready + found.coming < end
-        if not (asking and tokens(end) > tokens(found.ready)) and not self._is_worth_it(found, end, tokens, now):
+        prefetched = list(keys[first:end]) if end > found.ready else []
+        target = max(end, found.ready + found.writing)
+        if not (asking and tokens(end) > tokens(found.ready)) and not self._is_worth_it(found, target, tokens, now):
             return None
-        keys = list(keys[first:end])
-        return TierWait(found.ready, keys, end, now, now + self._timeout_s, now, asking=asking)
+        return TierWait(found.ready, prefetched, target, now, now + self._timeout_s, now, asking=asking)
 
     def _is_worth_it(self, found: TierHits, target: int, tokens: Tokens, now: float) -> bool:
         """Return whether to wait until `target` chunks are in memory."""
@@ -113,7 +116,7 @@ class TierWaits:
     def _go_on(self, wait: TierWait, found: TierHits, tokens: Tokens, now: float) -> bool:
         """Take the answer of shared tiers. Return whether the wait continues, for the chunks that they hold."""
         wait.asking = False
-        wait.target = min(wait.target, found.ready + found.coming)
+        wait.target = min(wait.target, found.ready + max(found.coming, found.writing))
         if now < wait.deadline and self._is_worth_it(found, wait.target, tokens, now):
             return True
         if tokens(found.ready) < tokens(wait.target):

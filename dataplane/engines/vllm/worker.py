@@ -1,7 +1,9 @@
-"""A worker's side: copies between the engine's blocks and the pool, on two threads of its own.
+"""A worker's side: copies between the engine's blocks and the pool, on threads of its own: one for loads, one that
+reserves room for saves, and one that copies them.
 
-This module does not import vLLM. The engine's thread only submits work and collects results. It waits in two cases: for
-saves of blocks that are about to be overwritten, and at shutdown.
+This module does not import vLLM. The engine's thread only submits work and collects results. It waits in three cases:
+for reservations, so that the engine's response leaves after other engines can see what is being written; for saves of
+blocks that are about to be overwritten; and at shutdown.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -19,7 +21,7 @@ import numpy as np
 
 from dataplane.client.attaching import attach
 from dataplane.client.client import Client
-from dataplane.client.reservations import CommitResult
+from dataplane.client.reservations import CommitResult, Reservation
 from dataplane.devices.runtime import DeviceError, DeviceEvent
 from dataplane.engines.traces import continued
 from dataplane.engines.vllm.copies import GroupCopies
@@ -29,6 +31,9 @@ from dataplane.protocol.keys import KEY_BYTES
 
 BATCH_BYTES = 64 << 20
 """Bytes of one reservation: a long prompt becomes readable piece by piece."""
+RESERVE_WAIT_S = 0.25
+"""Longest time that a step waits until its saves are reserved, as a rule one response of the data plane. After a wait
+that was too short, steps do not wait until a reservation has ended."""
 JOIN_S = 5.0
 MAINTENANCE_S = 0.25
 """Interval at which an idle engine looks for a new data plane: on the thread of loads, because one is enough."""
@@ -64,6 +69,19 @@ class _SaveJob:
     marks: list[DeviceEvent | None]
     phase: _Phase = _Phase.QUEUED
     cancelled: bool = False
+    prepared: bool = False
+    """Whether `reservations` is complete."""
+    reservations: list[_Batch] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Room for a part of a save's chunks in one space."""
+
+    space: int
+    first: int
+    """Position of its first chunk in the save."""
+    reservation: Reservation
 
 
 @dataclass(slots=True)
@@ -115,7 +133,10 @@ class WorkerSide:
         self._pending_save_bytes = 0
         self._released: set[str] = set()
         self._report = StepReport()
-        self._queues: list[queue.SimpleQueue[Callable[[], None] | None]] = [queue.SimpleQueue(), queue.SimpleQueue()]
+        self._reserves_late = False
+        """Whether the last wait for reservations was too short, and none has ended since."""
+        self._queues: list[queue.SimpleQueue[Callable[[], None] | None]] = [queue.SimpleQueue() for _ in range(3)]
+        """Jobs of the threads: loads, reservations, saves."""
         self._client: Client = attach(
             settings.socket,
             [each.layout.space for each in copies],
@@ -135,7 +156,7 @@ class WorkerSide:
         self._threads = [
             threading.Thread(target=_run, args=(jobs, when_idle), name=f"larder-{name}", daemon=True)
             for name, jobs, when_idle in zip(
-                ("loads", "saves"), self._queues, (self._client.maintain, None), strict=True
+                ("loads", "reservations", "saves"), self._queues, (self._client.maintain, None, None), strict=True
             )
         ]
         for thread in self._threads:
@@ -176,9 +197,12 @@ class WorkerSide:
                 self._saves.setdefault(save.request, []).append(job)
             job.marks = self._marks()
             started.append(job)
-            self._queues[1].put(lambda job=job: self._run_save(job))  # type: ignore[misc]
+            self._queues[1].put(lambda job=job: self._prepare_save(job))  # type: ignore[misc]
         with self._lock:
             self._released.update(plan.released)
+            if started and not self._reserves_late:
+                prepared = self._lock.wait_for(lambda: all(job.prepared for job in started), RESERVE_WAIT_S)
+                self._reserves_late = not prepared
         if not self._holds_blocks:
             self._wait_for(started)
 
@@ -283,9 +307,8 @@ class WorkerSide:
             for jobs in self._saves.values():
                 for job in jobs:
                     job.cancelled = True
-        for jobs_queue in self._queues:
+        for jobs_queue, thread in zip(self._queues, self._threads, strict=True):  # reservations before saves
             jobs_queue.put(None)
-        for thread in self._threads:
             thread.join(JOIN_S)
             if thread.is_alive():
                 _log.error("%s still copies after %s s; the KV caches may be freed meanwhile", thread.name, JOIN_S)
@@ -341,16 +364,54 @@ class WorkerSide:
                 self._count("late_loads" if job.cancelled else "lost_loads", 1)
         return failed
 
+    # ---- the thread of reservations
+
+    def _prepare_save(self, job: _SaveJob) -> None:
+        """Reserve room for a save, so that other engines see what is being written, and pass the save on."""
+        try:
+            if not job.cancelled:
+                self._reserve(job)
+        finally:
+            with self._lock:
+                job.prepared, self._reserves_late = True, False
+                self._lock.notify_all()
+            self._queues[2].put(lambda: self._run_save(job))
+
+    def _reserve(self, job: _SaveJob) -> None:
+        save = job.save
+        count = len(save.keys) // KEY_BYTES
+        for space, (copies, numbers) in enumerate(zip(self._copies, save.blocks, strict=False)):  # a pin has no blocks
+            per_chunk, chunk_bytes = copies.group.blocks_per_chunk, copies.group.chunk_bytes
+            batch = max(1, BATCH_BYTES // chunk_bytes)
+            for first in range(0, count, batch):
+                last = min(count, first + batch)
+                # A chunk that lacks a block is not stored, and no later chunk of the batch is stored after it.
+                while last > first and 0 in numbers[first * per_chunk : last * per_chunk]:
+                    last -= 1
+                if last == first or job.cancelled:
+                    break
+                keys = save.keys[first * KEY_BYTES : last * KEY_BYTES]
+                reservation = self._client.reserve(
+                    keys, chunk_bytes, tenant=save.tenant, space=space, ttl_s=save.ttl_s, pin_s=save.pin_s
+                )
+                job.reservations.append(_Batch(space, first, reservation))
+
     # ---- the thread of saves
 
     def _run_save(self, job: _SaveJob) -> None:
-        with self._lock:
-            if job.phase is not _Phase.QUEUED or job.cancelled:
-                _close(job.marks)
-                if job.phase is _Phase.QUEUED:
-                    self._end_save(job)
-                return
-            job.phase = _Phase.RUNNING
+        with ExitStack() as stack:  # what is not committed is aborted
+            for batch in job.reservations:
+                stack.enter_context(batch.reservation)
+            with self._lock:
+                if job.phase is not _Phase.QUEUED or job.cancelled:
+                    _close(job.marks)
+                    if job.phase is _Phase.QUEUED:
+                        self._end_save(job)
+                    return
+                job.phase = _Phase.RUNNING
+            self._save_reserved(job)
+
+    def _save_reserved(self, job: _SaveJob) -> None:
         started = time.perf_counter()
         try:
             with continued(self._client, job.save.traceparent, "vllm.save") as span:
@@ -379,28 +440,15 @@ class WorkerSide:
         self._report.saves_ended[name] = self._report.saves_ended.get(name, 0) + 1
 
     def _save(self, job: _SaveJob) -> None:
-        save = job.save
-        count = len(save.keys) // KEY_BYTES
-        if not save.blocks:
-            self._pin(save)
-            return
-        for space, (copies, numbers, after) in enumerate(zip(self._copies, save.blocks, job.marks, strict=True)):
-            per_chunk, chunk_bytes = copies.group.blocks_per_chunk, copies.group.chunk_bytes
-            batch = max(1, BATCH_BYTES // chunk_bytes)
-            for first in range(0, count, batch):
-                last = min(count, first + batch)
-                # A chunk that lacks a block is not stored, and no later chunk of the batch is stored after it.
-                while last > first and 0 in numbers[first * per_chunk : last * per_chunk]:
-                    last -= 1
-                if last == first or job.cancelled:
-                    break
-                keys = save.keys[first * KEY_BYTES : last * KEY_BYTES]
-                with self._client.reserve(
-                    keys, chunk_bytes, tenant=save.tenant, space=space, ttl_s=save.ttl_s, pin_s=save.pin_s
-                ) as reservation:
-                    result = copies.save(reservation, numbers[first * per_chunk :], after, job)
-                if result is not None:
-                    self._count_commit(result, chunk_bytes)
+        if not job.save.blocks:
+            self._pin(job.save)
+        for batch in job.reservations:
+            if job.cancelled:
+                return
+            copies, numbers, after = self._copies[batch.space], job.save.blocks[batch.space], job.marks[batch.space]
+            result = copies.save(batch.reservation, numbers[batch.first * copies.group.blocks_per_chunk :], after, job)
+            if result is not None:
+                self._count_commit(result, copies.group.chunk_bytes)
 
     def _pin(self, save: Save) -> None:
         """Apply the hint of a request to cached chunks. Chunks that were evicted since are not stored again."""

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from dataplane.client.tiers import TierHits
 from dataplane.engines.vllm.messages import StepPlan
+from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.scheduler import SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import Results, WorkerSide
@@ -73,6 +75,13 @@ class Step:
         tokens = self.scheduler.matched_tokens(request, 0)
         assert tokens is not None
         return tokens
+
+    def lookup(self, request: Request) -> TierHits:
+        """Look up the chunks of a request, without a request that waits."""
+        client = self.scheduler._client
+        assert client is not None
+        keys = RequestKeys(request, CHUNK_TOKENS).extend(request, request.num_tokens)
+        return client.lookup_tiers(keys, counted=False)
 
     def load(self, request: Request, blocks: list[int], local: int = 0) -> tuple[int, list[Results]]:
         """Look a request up and load its cached tokens. Return their number, and the results of each worker."""

@@ -100,7 +100,8 @@ def test_a_chunk_that_one_rank_lacks_is_a_miss(make_engine: Callable[..., Step])
     wait_for(lambda: engine.workers[0].take_report(), "the save ends")
     assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == 0
     engine.workers[1].begin_saves(plan)
-    wait_for(lambda: engine.scheduler.matched_tokens(Request("c", TOKENS), 0) == CHUNKED, "both have it")
+    wait_for(lambda: engine.workers[1].take_report(), "both have it")
+    assert engine.found(Request("c", TOKENS)) == CHUNKED
 
 
 def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(
@@ -309,12 +310,10 @@ def test_a_preempted_request_is_not_saved_further(
     carried_out.join(60)
     assert engine.workers[0]._saves == {}
     for each in (running, waiting):
-        assert engine.scheduler.matched_tokens(Request("x" + each.request_id, each.all_token_ids), 0) == 0
+        wait_for(lambda each=each: not engine.lookup(each).writing, "what was reserved is given up")  # type: ignore[misc]
+        assert engine.found(Request("x" + each.request_id, each.all_token_ids)) == 0
     engine.run({"a": 200})
-    wait_for(
-        lambda: engine.run() and engine.scheduler.matched_tokens(Request("y", TOKENS), 0) == CHUNKED,
-        "a request that is computed again is saved again",
-    )
+    wait_for(lambda: engine.run() and engine.lookup(running).ready == 3, "computed again, it is saved again")
 
 
 def test_saves_beyond_the_bound_are_dropped_and_counted(
