@@ -16,7 +16,6 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
-    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
@@ -61,13 +60,6 @@ class LarderWorkerMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
         return self
 
 
-@dataclass
-class LarderHandshake(KVConnectorHandshakeMetadata):  # type: ignore[misc]
-    """KV-cache groups of a worker; none if Larder cannot copy them."""
-
-    groups: list[GroupLayout]
-
-
 class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Loads prefixes from Larder into vLLM's KV cache, and stores computed prefixes in Larder."""
 
@@ -81,6 +73,9 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._groups: list[GroupLayout] = []
+        """KV-cache groups of this worker; none if Larder cannot copy them."""
+        self._asked = False
+        """Whether the scheduler's side has asked for them in this step."""
         self._kv_caches: dict[str, Any] | None = None
         self._identity: ModelIdentity | None = None
         """Of the weights that the engine started with. Their files may change later."""
@@ -118,15 +113,9 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     # ---- the scheduler's side
 
-    @guarded()
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
-        """Attach to the spaces of all workers."""
-        assert self._scheduler is not None
-        workers = [each.groups for _, each in sorted(metadata.items())]
-        try:
-            self._scheduler.workers_ready(workers)
-        except ValueError as error:
-            _log.error("Larder is not used: %s", error)
+        """Do nothing: the metadata are those of another connector, which MultiConnector hands to all. Larder's workers
+        report their KV-cache groups with a step."""
 
     @guarded(lambda: (0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
@@ -243,14 +232,11 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if self._kv_caches is not None:
             self.register_kv_caches(self._kv_caches)
 
-    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """Return the KV-cache groups of this worker for the scheduler's side."""
-        return LarderHandshake(self._groups)
-
     @guarded()
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """End saves whose blocks are about to be overwritten, and plans for weights that the engine has replaced."""
         plan = kv_connector_metadata.plan
+        self._asked = plan.asks_layouts
         if self._worker is None:
             return
         if plan.cancelled:
@@ -316,6 +302,10 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """Return the results of this step for the scheduler's side."""
         report = None if self._worker is None else self._worker.take_report()
+        if self._asked:
+            self._asked = False
+            report = report or StepReport()
+            report.layouts.append(self._groups)
         return None if report is None else LarderWorkerMetadata(report)
 
     # ---- both

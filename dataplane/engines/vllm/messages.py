@@ -63,6 +63,8 @@ class StepPlan:
     """Requests whose loads under way are not needed any more. Workers end these loads, and report them as failed."""
     resets: int = 0
     """Number of times that the scheduler has made everything stored before a miss."""
+    asks_layouts: bool = False
+    """Whether the scheduler does not know the workers' KV-cache groups yet. Every worker then reports its own."""
 
 
 @dataclass(slots=True)
@@ -79,6 +81,8 @@ class StepReport:
     load_seconds: float = 0.0
     new_weights: bool = False
     """Whether the engine has replaced its weights. What was stored before must be a miss."""
+    layouts: list[list[GroupLayout]] = field(default_factory=list)
+    """KV-cache groups of each worker, if the scheduler has asked; no group for a worker that Larder cannot serve."""
 
     def add(self, other: StepReport) -> StepReport:
         """Add the report of another worker to this one, and return it."""
@@ -90,7 +94,10 @@ class StepReport:
         self.loaded_tokens += other.loaded_tokens
         self.load_seconds += other.load_seconds
         self.new_weights |= other.new_weights
+        self.layouts += other.layouts
         return self
 
     def __bool__(self) -> bool:
-        return bool(self.saves_ended or self.loads_failed or self.loaded_tokens or self.new_weights)
+        return bool(
+            self.saves_ended or self.loads_failed or self.loaded_tokens or self.new_weights or self.layouts
+        )

@@ -36,6 +36,8 @@ MAINTENANCE_S = 0.25
 MAX_STEPS = 64
 """Largest number of steps under way in an engine. Older steps were never reported, and are forgotten."""
 
+WORKERS_WAIT_S = 5.0
+"""Longest time that a request waits until the workers have reported their KV-cache groups, which takes one step."""
 ADAPTER_WAIT_S = 5.0
 """Longest time that a request waits until the files of its adapter are read. After it, nothing is loaded for it."""
 DRAIN_S = 10.0
@@ -81,6 +83,12 @@ class _Tracked:
     """Whether the request is in the counts of look-ups and hits."""
     local_tokens: int = 0
     """Tokens in the engine's own cache at the last look-up."""
+    allocations: int = 0
+    """Calls of `allocated` since the last look-up: two for a load that vLLM waits for before it schedules the
+    request."""
+    unproven_until: int = 0
+    """Number of the step whose end proves that another connector has loaded the request's tokens: until then, nothing
+    of the request is saved. 0 if nothing is to be proven."""
     loading: list[bytes] = field(default_factory=list)
     """Keys of the load that is under way."""
     loading_tokens: int = 0
@@ -131,6 +139,9 @@ class SchedulerSide:
         self._closed = threading.Event()
         self._page_tokens: list[int] = []
         self._workers = 0
+        """Number of workers; 0 until their KV-cache groups are known."""
+        self._refused = False
+        """Whether Larder cannot serve the workers' KV caches."""
         self._tracked: dict[str, _Tracked] = {}
         self._plan = StepPlan()
         self._receiving: set[str] = set()
@@ -143,6 +154,7 @@ class SchedulerSide:
         self._resets = 0
         self._break_even = BreakEven(settings.min_load_tokens)
         self._tier_waits = TierWaits(settings.tier_timeout_s, self._break_even, clock, self._count)
+        self._steps_planned = 0
         self._steps: deque[tuple[float, int]] = deque(maxlen=MAX_STEPS)
         """Start and computed tokens of the steps under way: an engine may plan a step before the previous one ends."""
         self._step_ended = 0.0
@@ -154,6 +166,8 @@ class SchedulerSide:
         layouts = list(workers)
         if not layouts or not all(layouts):
             raise ValueError("a worker has no KV cache that Larder can copy")
+        if len(layouts) != (expected := layouts[0][0].space.world_size):
+            raise ValueError(f"expected the KV-cache groups of {expected} workers, got those of {len(layouts)}")
         if len({(each.space.model, each.space.revision) for worker in layouts for each in worker}) > 1:
             # Each layer's KV values depend on the weights of all workers.
             raise ValueError("the workers have loaded different weights")
@@ -167,6 +181,17 @@ class SchedulerSide:
         self._client.maintain()  # asks for the tier directory, so that the first request finds it
         threading.Thread(target=self._maintain, args=(self._client,), name="larder", daemon=True).start()
 
+    def _take_layouts(self, workers: Sequence[Sequence[GroupLayout]]) -> None:
+        """Take the groups that the workers of a step have reported. They are ordered by rank, because vLLM does not say
+        in which order it adds up reports."""
+        if self._workers or self._refused:
+            return
+        try:
+            self.workers_ready(sorted(workers, key=lambda groups: groups[0].space.rank if groups else -1))
+        except ValueError as error:
+            self._refused = True
+            _log.error("Larder is not used: %s", error)
+
     def _maintain(self, client: Client) -> None:
         """Keep an idle engine attached."""
         while not self._closed.wait(MAINTENANCE_S):
@@ -178,13 +203,17 @@ class SchedulerSide:
         """Return how many tokens beyond the first `local_tokens` can be loaded, a multiple of the block size. None: the
         request waits for blocks from tiers; ask again."""
         tracked = self._track(request)
-        tracked.local_tokens = local_tokens
+        tracked.local_tokens, tracked.allocations = local_tokens, 0
         keyed = self._find_keys(tracked)
-        if self._client is None or keyed is False or not tracked.loads:
+        if keyed is False or not (tracked.loads or tracked.saves):
+            return 0
+        if self._client is None:
+            # Without a wait, the first prompt of an engine would be neither loaded nor, if it is one step, saved.
+            return None if not self._refused and self._may_wait(tracked, WORKERS_WAIT_S) else 0
+        if not tracked.loads:
             return 0
         if keyed is None or tracked.keys is None:
-            waits = not tracked.answered and self._clock() - tracked.began < ADAPTER_WAIT_S
-            return None if waits else 0
+            return None if self._may_wait(tracked, ADAPTER_WAIT_S) else 0
         if self._tier_waits.looked_up_lately(request.request_id):
             return None
         started = time.perf_counter()
@@ -216,6 +245,10 @@ class SchedulerSide:
             tracked.lookup = _LookUp(len(keys), hits, min(hits * self._settings.chunk_tokens, most), loadable(hits))
         self._count("lookup_seconds", time.perf_counter() - started)
         return found
+
+    def _may_wait(self, tracked: _Tracked, most_s: float) -> bool:
+        """Return whether a request may wait for something that takes up to `most_s` seconds."""
+        return not tracked.answered and self._clock() - tracked.began < most_s
 
     def _answer(self, tracked: _Tracked, hits: int, found: int) -> int:
         """Return how many of the `found` tokens in `hits` chunks to load: all or none."""
@@ -321,6 +354,7 @@ class SchedulerSide:
         """Plan the load of `tokens` tokens, which may be 0, into the blocks of a request that vLLM schedules."""
         tracked = self._track(request)
         self._count_lookup(tracked, tokens)
+        tracked.allocations += 1
         if not tokens:
             return
         step = self._settings.chunk_tokens
@@ -359,6 +393,8 @@ class SchedulerSide:
         """Return the work of a step that computes `scheduled` tokens for each request, and begin the next plan."""
         plan, self._plan = self._plan, StepPlan()
         plan.resets = self._resets
+        self._steps_planned += 1
+        plan.asks_layouts = not self._workers and not self._refused
         for name in preempted:
             tracked = self._tracked.get(name)
             if tracked is not None and tracked.saves_open:
@@ -379,7 +415,13 @@ class SchedulerSide:
     def _plan_save(self, plan: StepPlan, tracked: _Tracked, count: int, blocks_of: BlockIds) -> None:
         """Plan to save the chunks of a request that this step completes."""
         request = tracked.request
-        if not tracked.saves or not self._workers:
+        if tracked.allocations == 1 and not tracked.loading and request.num_computed_tokens > tracked.local_tokens:
+            # Under MultiConnector, another connector loads these tokens within this step, and says whether it could
+            # only after the step. Blocks that it could not load must not be stored.
+            tracked.unproven_until = self._steps_planned
+        tracked.allocations = 0
+        steps_ended = self._steps_planned - 1 - len(self._steps)
+        if not tracked.saves or not self._workers or steps_ended < tracked.unproven_until:
             return
         if tracked.pin_chunks and tracked.keys is not None:
             cached, tracked.pin_chunks = tracked.keys.keys[: tracked.pin_chunks], 0
@@ -433,6 +475,8 @@ class SchedulerSide:
             self._step_ended = now
         if report is not None:
             self._copying_at = now
+            if report.layouts:
+                self._take_layouts(report.layouts)
             if report.new_weights:
                 self.reset()
             # Workers load at the same time: together they take as long as one.
@@ -443,7 +487,7 @@ class SchedulerSide:
                     self._tracked[name].saves_open -= count
             for name, loaded in report.loads_failed.items():
                 self._load_failed(name, loaded, now, late=name in report.loads_late)
-        for name in failed:
+        for name in self._receiving.intersection(failed):  # MultiConnector passes on those of all its connectors
             self._load_failed(name, 0, now)
         for name in received:
             self._receiving.discard(name)

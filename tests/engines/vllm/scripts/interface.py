@@ -16,7 +16,7 @@ from vllm.renderers.base import BaseRenderer
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
-from dataplane.engines.vllm.connector import LarderConnector, LarderHandshake, LarderMetadata, _hashes_media
+from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata, _hashes_media
 from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed
 from dataplane.engines.vllm.worker import Results
 
@@ -30,7 +30,7 @@ config = SimpleNamespace(
         is_kv_producer=True,
     ),
     cache_config=SimpleNamespace(block_size=16),
-    model_config=SimpleNamespace(multimodal_config=None),
+    model_config=SimpleNamespace(multimodal_config=None, model="m", revision=None),
     parallel_config=SimpleNamespace(rank=0),
 )
 caches = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=["a"])])
@@ -60,7 +60,7 @@ worker.bind_connector_metadata(LarderMetadata())
 found = answers(
     scheduler,
     {
-        "set_xfer_handshake_metadata_pp_aware": ({(0, 0): LarderHandshake([])},),
+        "set_xfer_handshake_metadata_pp_aware": ({(0, 0): object()},),
         "get_num_new_matched_tokens": (request, 0),
         "build_connector_meta": (output,),
         "update_connector_output": (output,),
