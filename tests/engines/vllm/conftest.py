@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.peers.vllm_model import write_model
 from tests.dataplane.conftest import make_plane, plane
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import PYTHON, Engine
+from tests.engines.vllm.engine import PYTHON, REPOSITORY, Engine
 from tests.run_marks import short_folder
 
 __all__ = ["make_plane", "plane"]
@@ -38,6 +39,19 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a tiny model."""
     return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment in which vLLM finds Larder's plugins, as it does where Larder is installed."""
+    folder = tmp_path_factory.mktemp("plugins")
+    project = tomllib.loads((REPOSITORY / "dataplane" / "pyproject.toml").read_text())["project"]
+    info = folder / f"larder_engine-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: larder-engine\nVersion: {project['version']}\n")
+    lines = [f"{name} = {value}" for name, value in project["entry-points"]["vllm.general_plugins"].items()]
+    (info / "entry_points.txt").write_text("\n".join(["[vllm.general_plugins]", *lines, ""]))
+    return {"PYTHONPATH": f"{REPOSITORY}:{folder}"}
 
 
 @pytest.fixture(scope="module")

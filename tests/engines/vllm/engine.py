@@ -39,6 +39,7 @@ class Engine(LineProcess):
         log: Path,
         *,
         role: str = "kv_both",
+        children: list[dict[str, Any] | None] | None = None,
         environ: dict[str, str] | None = None,
         options: dict[str, Any] | None = None,
         program: Path | None = PYTHON,
@@ -46,12 +47,12 @@ class Engine(LineProcess):
     ) -> None:
         """Start the process. `folder`: the folder of the model. `socket`: the engine socket of the data plane; None for
         an engine without a connector. `program`: the Python interpreter that has vLLM. `connector`: settings
-        `larder.*`."""
+        `larder.*`. `children`: the connectors of a MultiConnector; None stands for Larder's."""
         extra = {"socket": socket, "model": "tiny", **PATIENT, **connector}
         given = {
             "model": str(folder),
             "connector": None if socket is None else {f"larder.{name}": value for name, value in extra.items()},
-            "transfer": {"role": role},
+            "transfer": {"role": role, **({} if children is None else {"children": children})},
             "options": options or {},
         }
         own = {name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "PYTEST_"))}

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from dataplane.engines.vllm.shim import VARIABLE
 from dataplane.ipc import memory
-from tests.engines.vllm.engine import REPOSITORY, Engine, prompt
+from tests.engines.vllm.engine import Engine, prompt
 
 PROMPTS = [prompt(tokens, seed) for tokens, seed in ((50, 1), (400, 2), (700, 3))]
 
 
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """Environment in which vLLM finds Larder's plugins, as it does where Larder is installed."""
-    project = tomllib.loads((REPOSITORY / "dataplane" / "pyproject.toml").read_text())["project"]
-    info = tmp_path / f"larder_engine-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: larder-engine\nVersion: {project['version']}\n")
-    plugins = project["entry-points"]["vllm.general_plugins"]
-    lines = [f"{name} = {value}" for name, value in plugins.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[vllm.general_plugins]", *lines, ""]))
-    return {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
-
-
-def test_tokens_are_identical_on_larders_queue(make_engine: Callable[..., Engine], environ: dict[str, str]) -> None:
+def test_tokens_are_identical_on_larders_queue(make_engine: Callable[..., Engine], plugins: dict[str, str]) -> None:
     answers = []
     for use in ("0", "1"):
-        engine = make_engine(None, environ={**environ, VARIABLE: use}, options={"tensor_parallel_size": 2}).ready()
+        engine = make_engine(None, environ={**plugins, VARIABLE: use}, options={"tensor_parallel_size": 2}).ready()
         queues = {each.identity for each in memory.find("queue") if each.pid == engine.process.pid}
         assert bool(queues) == (use == "1")
         answers.append([engine.generate(tokens, new=24)["tokens"] for tokens in PROMPTS])

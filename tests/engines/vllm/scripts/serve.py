@@ -1,5 +1,6 @@
 """An in-process vLLM on CPU, driven line by line: a JSON request on the standard input, a JSON answer on the standard
-output. The argument is a JSON object with `model`, `connector` (extra config, or null for none) and `options` of `LLM`.
+output. The argument is a JSON object with `model`, `connector` (extra config, or null for none), `transfer` (arguments of
+`transfer_config`) and `options` of `LLM`.
 
     {"do": "generate", "prompts": [{"tokens": [...], "salt": "", "new": 8, "params": {...}, "lora": "...",
                                     "logprobs": 1}]}   `lora`: a path, or the arguments of a LoRARequest
@@ -116,6 +117,22 @@ def reload(request):
     return {"done": True}
 
 
+def transfer_config(larder: dict[str, Any], role: str, children: list[dict[str, Any] | None] | None = None) -> Any:
+    """Return the configuration of Larder's connector, or of a MultiConnector with `children`, of which None stands for
+    Larder's."""
+    own: dict[str, Any] = {"kv_connector": "LarderConnector", "kv_role": role, "kv_connector_extra_config": larder}
+    if children is None:
+        return KVTransferConfig(kv_connector_module_path="dataplane.engines.vllm.connector", **own)
+    return KVTransferConfig(
+        kv_connector="MultiConnector",
+        kv_role=role,
+        kv_load_failure_policy="recompute",
+        kv_connector_extra_config={
+            "connectors": [{"kv_role": role, **each} if each is not None else own for each in children]
+        },
+    )
+
+
 if __name__ == "__main__":  # workers import this module
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # printed text must not mix with answers
@@ -129,14 +146,7 @@ if __name__ == "__main__":  # workers import this module
         enforce_eager=True,
         seed=0,
         disable_log_stats=False,
-        kv_transfer_config=None
-        if connector is None
-        else KVTransferConfig(
-            kv_connector="LarderConnector",
-            kv_connector_module_path="dataplane.engines.vllm.connector",
-            kv_role=options["role"],
-            kv_connector_extra_config=connector,
-        ),
+        kv_transfer_config=None if connector is None else transfer_config(connector, **options),
         **{"load_format": "dummy", "max_model_len": 2048, **given.get("options", {})},
     )
     engine = llm.llm_engine
