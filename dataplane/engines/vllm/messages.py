@@ -98,6 +98,4 @@ class StepReport:
         return self
 
     def __bool__(self) -> bool:
-        return bool(
-            self.saves_ended or self.loads_failed or self.loaded_tokens or self.new_weights or self.layouts
-        )
+        return bool(self.saves_ended or self.loads_failed or self.loaded_tokens or self.new_weights or self.layouts)

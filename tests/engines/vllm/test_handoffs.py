@@ -1,5 +1,5 @@
-"""Hand-offs between engines on a real data plane, without vLLM: requests wait for chunks that another engine writes, and
-for the workers' KV-cache groups; another connector beside Larder's changes neither."""
+"""Hand-offs between engines on a real data plane, without vLLM: requests wait for chunks that another engine writes,
+and for the workers' KV-cache groups; another connector beside Larder's changes neither."""
 
 from __future__ import annotations
 

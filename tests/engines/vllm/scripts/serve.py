@@ -1,6 +1,6 @@
 """An in-process vLLM on CPU, driven line by line: a JSON request on the standard input, a JSON answer on the standard
-output. The argument is a JSON object with `model`, `connector` (extra config, or null for none), `transfer` (arguments of
-`transfer_config`) and `options` of `LLM`.
+output. The argument is a JSON object with `model`, `connector` (extra config, or null for none), `transfer` (arguments
+of `transfer_config`) and `options` of `LLM`.
 
     {"do": "generate", "prompts": [{"tokens": [...], "salt": "", "new": 8, "params": {...}, "lora": "...",
                                     "logprobs": 1}]}   `lora`: a path, or the arguments of a LoRARequest
