@@ -41,7 +41,8 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     checksums: bool = True
     """Whether stored blocks get a checksum."""
     timeout_s: Seconds = 0.25
-    """Longest wait for a response of the data plane. Only the connector's own threads wait."""
+    """Longest wait for a response of the data plane. Only the connector's own threads wait that long; a step waits at
+    most 0.25 s until its blocks are reserved."""
     load_timeout_s: Seconds = 5.0
     """Longest duration of a load. A load that takes longer fails, and its missing tokens are recomputed."""
     tier_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 5.0
