@@ -74,7 +74,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._worker: WorkerSide | None = None
         self._groups: list[GroupLayout] = []
         """KV-cache groups of this worker; none if Larder cannot copy them."""
-        self._asked = False
+        self._reports_layouts = False
         """Whether the scheduler's side has asked for them in this step."""
         self._kv_caches: dict[str, Any] | None = None
         self._identity: ModelIdentity | None = None
@@ -236,7 +236,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """End saves whose blocks are about to be overwritten, and plans for weights that the engine has replaced."""
         plan = kv_connector_metadata.plan
-        self._asked = plan.asks_layouts
+        self._reports_layouts = plan.asks_layouts
         if self._worker is None:
             return
         if plan.cancelled:
@@ -302,8 +302,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """Return the results of this step for the scheduler's side."""
         report = None if self._worker is None else self._worker.take_report()
-        if self._asked:
-            self._asked = False
+        if self._reports_layouts:
+            self._reports_layouts = False
             report = report or StepReport()
             report.layouts.append(self._groups)
         return None if report is None else LarderWorkerMetadata(report)
