@@ -28,24 +28,24 @@ from dataplane.protocol.spaces import Space
 
 
 @dataclass
-class OtherHandshake(KVConnectorHandshakeMetadata):
+class OtherHandshake(KVConnectorHandshakeMetadata):  # type: ignore[misc]
     rank: int = 0
 
 
 @dataclass
-class OtherMetadata(KVConnectorMetadata):
+class OtherMetadata(KVConnectorMetadata):  # type: ignore[misc]
     pass
 
 
 @dataclass
-class OtherWorkerMetadata(KVConnectorWorkerMetadata):
+class OtherWorkerMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
     workers: int = 1
 
     def aggregate(self, other: Any) -> Any:
         return OtherWorkerMetadata(self.workers + other.workers)
 
 
-class OtherConnector(KVConnectorBase_V1, SupportsHMA):
+class OtherConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """A connector that has an answer to everything."""
 
     def __init__(self) -> None:
