@@ -19,6 +19,7 @@ from dataplane.base import settings as shared
 from dataplane.base.addresses import host_and_port
 from dataplane.base.settings import MAX_SOCKET_PATH_BYTES, Common, SettingsError
 from dataplane.base.units import format_size
+from dataplane.base.visible import is_printable
 from dataplane.memory.named import MAX_NAME_CHARACTERS
 from dataplane.memory.pages import (
     HUGE_BYTES,
@@ -290,7 +291,7 @@ def _check(settings: DataPlaneSettings) -> None:
     ):
         if not low <= value <= high:
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
-    if table.node and (len(table.node) > 64 or not table.node.isprintable()):
+    if table.node and (len(table.node) > 64 or not is_printable(table.node)):
         raise SettingsError("dataplane.node: expected at most 64 printable characters")
     _check_lmcache(table)
     if table.segment_bytes % 4096:
@@ -403,7 +404,7 @@ def _check_kv_events(settings: DataPlaneSettings) -> None:
             if not each.endswith(":0"):
                 taken[each] = name
     if len(table.kv_events_topics) > MAX_TOPICS or not all(
-        topic.isprintable() and len(topic) <= MAX_TOPIC_CHARACTERS for topic in table.kv_events_topics
+        is_printable(topic) and len(topic) <= MAX_TOPIC_CHARACTERS for topic in table.kv_events_topics
     ):
         raise SettingsError(
             f"dataplane.kv_events_topics: expected at most {MAX_TOPICS} topics of at most {MAX_TOPIC_CHARACTERS} "

@@ -21,6 +21,7 @@ import structlog
 
 from dataplane.base.durable_files import replace_file
 from dataplane.base.state_folder import check_state_folder, unusable
+from dataplane.base.visible import is_printable
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
 from dataplane.recovery.record import CacheRecord, save
@@ -107,7 +108,7 @@ class StateDirectory:
         except (OSError, UnicodeDecodeError) as error:
             name = ""
             _put_aside(path, path.with_suffix(".corrupt"), f"its name cannot be read: {error}")
-        if name and (len(name) > MAX_NAME_CHARACTERS or not name.isprintable()):
+        if name and (len(name) > MAX_NAME_CHARACTERS or not is_printable(name)):
             _put_aside(path, path.with_suffix(".corrupt"), f"its {len(name)} characters are not a valid name")
             name = ""
         return name or self._new_name(path)

@@ -22,6 +22,8 @@ from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
 from app.http.routes.access.session import CSRF_HEADER
 from app.http.routes.views.snapshot import INDEX_HEADER
+from app.schemas.base.fields import whole
+from app.schemas.documents.apply import SECTIONS
 
 Json = dict[str, Any]
 API = "/api/"
@@ -192,6 +194,15 @@ def _bodies(handlers: Iterable[HTTPRouteHandler]) -> Json:
     for kind in bodies:
         _rules(kind, made[kind.__name__])
     _order_choices(made, {frozenset(choices): list(choices) for kind in bodies for choices in _choices(kind)})
+    for section in SECTIONS.values():
+        put = made[section.put.__name__]
+        key = {"type": "string", "pattern": whole(section.names)}
+        made[section.entry] = {
+            **put,
+            "title": section.entry,
+            "properties": {section.key: key, **put["properties"]},
+            "required": [section.key, *put["required"]],
+        }
     for schema in made.values():
         if "description" in schema:
             schema["description"] = " ".join(schema["description"].split())
@@ -228,6 +239,8 @@ def _rules(kind: type[msgspec.Struct], schema: Json) -> None:
     for rule, keyword in (("AT_LEAST_ONE", "anyOf"), ("EXACTLY_ONE", "oneOf")):
         if hasattr(kind, rule):
             schema[keyword] = [_needed(name, schema["properties"][name]) for name in getattr(kind, rule)]
+    if hasattr(kind, "RULES"):
+        schema["allOf"] = list(kind.RULES)
 
 
 def _needed(name: str, schema: Json) -> Json:

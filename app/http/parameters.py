@@ -37,12 +37,14 @@ def at_seconds(description: str) -> Any:
 
 def moment_in_query(name: str, description: str, number: str) -> Any:
     """Return the declaration of a time: a number of this pattern, RFC 3339, or empty."""
-    forms = [{"pattern": fields.whole(f"|{number}")}, {"format": "date-time"}]
+    forms = [{"pattern": fields.whole(f"|{number}")}, {"format": "date-time", "pattern": "^(19[7-9]|[2-9])"}]
     return QueryParameter(name=name, max_length=64, description=description, schema_extra={"anyOf": forms})
 
 
 RecordName = Annotated[str, in_path(fields.NAME)]
+TierRecordName = Annotated[str, in_path(fields.TIER_NAME)]
 TenantName = Annotated[str, in_path(fields.SALT)]
+NewTenantName = Annotated[str, in_path(fields.NEW_TENANT)]
 NodeName = Annotated[str, in_path()]
 Ident = Annotated[str, in_path()]
 Key = Annotated[str, in_path(fields.KEY)]

@@ -7,6 +7,7 @@ missed are contained in the next ones, and numbers that are written twice count 
 from collections.abc import Sequence
 
 from app.store.usage.ledger import ReportedUsage
+from dataplane.base.visible import is_printable
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
 from dataplane.protocol.tiers import is_tier_name
@@ -111,7 +112,7 @@ def _counts(account: UsageCounters) -> tuple[int, ...] | None:
     if not all(0 <= number <= _MAX for number in numbers):
         return None
     for name, most in ((account.model, MAX_MODEL_CHARACTERS), (account.space, MAX_SPACE_CHARACTERS)):
-        if not 0 < len(name) <= most or not name.isprintable():
+        if not 0 < len(name) <= most or not is_printable(name):
             return None
     return counts
 

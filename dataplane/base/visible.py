@@ -2,22 +2,38 @@
 
 import re
 
-_IGNORABLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+UNPRINTABLE = (
+    r"\x00-\x1f\x7f-\xa0\xad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
+    r"\ufff0-\ufffb\ufffe\uffff"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e00ff"
 )
-"""Unicode's Default_Ignorable_Code_Point (including the Hangul fillers) and the blank Braille pattern: they are
-invisible, although Python calls some of them printable."""
+"""Characters that names and notes do not contain, as part of a pattern of JSON Schema: control and format characters,
+and blanks other than a space. Unassigned characters and those for private use are printable, so that the rule does not
+depend on a version of Unicode."""
+UNSEEN = (
+    rf"{UNPRINTABLE}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e0fff"
+)
+"""These and the rest of Unicode's Default_Ignorable_Code_Point (including the Hangul fillers) and the blank Braille
+pattern, which are invisible."""
+_SURROGATES = r"\ud800-\udfff"
+_UNPRINTABLE = re.compile(f"[{UNPRINTABLE}{_SURROGATES}]")
+_UNSEEN = re.compile(f"[{UNSEEN}{_SURROGATES}]")
+
+
+def is_printable(text: str) -> bool:
+    """Return whether a name may have these characters."""
+    return _UNPRINTABLE.search(text) is None
 
 
 def is_seen(character: str) -> bool:
     """Return whether a character is visible or a space."""
-    return character.isprintable() and _IGNORABLE.match(character) is None
+    return _UNSEEN.match(character) is None
 
 
 def is_plain(text: str) -> bool:
     """Return whether all characters are visible or spaces."""
-    return text.isprintable() and _IGNORABLE.search(text) is None
+    return _UNSEEN.search(text) is None
 
 
 def plain(text: str, *, lines: bool = False) -> str:

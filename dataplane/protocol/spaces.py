@@ -9,6 +9,7 @@ from hashlib import sha256
 
 import msgspec
 
+from dataplane.base.visible import is_printable
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
@@ -85,7 +86,7 @@ def check_space(space: Space, field: str = "spaces") -> Space:
         raise ProtocolError(Code.BAD_SPACE, "expected a model name, got ''", f"{field}.model")
     for name in ("model", "revision", "layout", "dtype"):
         text = getattr(space, name)
-        if len(text) > MAX_NAME_CHARACTERS or not (text == "" or text.isprintable()):
+        if len(text) > MAX_NAME_CHARACTERS or not (text == "" or is_printable(text)):
             raise ProtocolError(
                 Code.BAD_SPACE,
                 f"expected at most {MAX_NAME_CHARACTERS} printable characters, got {len(text)}",

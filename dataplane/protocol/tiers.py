@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from dataplane.base.visible import is_printable
+
 Spill = Literal["commit", "second_touch", "evict", "cascade", "drain", "off"]
 Compress = Literal["none", "zstd", "fp8"]
 MAX_NAME_CHARACTERS = 64
@@ -46,7 +48,7 @@ class TierSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 def is_tier_name(name: str) -> bool:
     """Return whether a tier may have this name."""
-    return 1 <= len(name) <= MAX_NAME_CHARACTERS and name.isprintable()
+    return 1 <= len(name) <= MAX_NAME_CHARACTERS and is_printable(name)
 
 
 def tier_faults(spec: TierSpec) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,11 @@
 """API tokens and browser sessions."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import Moment, RecordName, TenantName, TtlS, bounds
+from app.schemas.base.fields import Moment, NewTenantName, RecordName, TtlS, at_most_one, bounds, given, implies
 
 RoleName = Literal["alerts", "viewer", "operator", "admin"]
 
@@ -27,7 +27,7 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = "viewer"
     tenants: Annotated[
-        Annotated[list[TenantName], bounds(minItems=1), Meta(max_length=1000)] | None,
+        Annotated[list[NewTenantName], bounds(minItems=1), Meta(max_length=1000)] | None,
         Meta(
             description=(
                 "Tenants, as shown, to which the token is limited (`_default` is the empty salt); null for all tenants."
@@ -39,6 +39,11 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
         Moment | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry.")
     ] = None
 
+    RULES: ClassVar = (
+        at_most_one("ttl_s", "expires_at"),
+        implies({"anyOf": [given("role", "admin"), given("role", "alerts")]}, {"not": given("tenants")}),
+    )
+
 
 class TokenPatch(msgspec.Struct, forbid_unknown_fields=True):
     """Fields of a token to change; omitted fields keep their values."""
@@ -49,6 +54,8 @@ class TokenPatch(msgspec.Struct, forbid_unknown_fields=True):
         Moment | msgspec.UnsetType | None,
         Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."),
     ] = msgspec.UNSET
+
+    RULES: ClassVar = ({"not": {"required": ["ttl_s", "expires_at"]}},)
 
 
 class TokenAnswer(msgspec.Struct, frozen=True):

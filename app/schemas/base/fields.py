@@ -1,7 +1,7 @@
 """Types of fields that several bodies and queries have, with the patterns and bounds that the API's description shows.
 
 The annotations describe; they refuse nothing. `app.services` checks the same constants, reports every fault at once,
-and says what was expected.
+and says what was expected. A struct's `RULES` describe in the same way how its fields depend on each other.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from msgspec import Meta
 
 from dataplane.base import labels
 from dataplane.base.units import MAX_SIZE_BYTES, SIZE
+from dataplane.base.visible import UNPRINTABLE, UNSEEN
 from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.salts import SALT
-from dataplane.protocol.tiers import MAX_NAME_CHARACTERS
+from dataplane.protocol.salts import MAX_SALT_CHARACTERS, SALT
+from dataplane.protocol.tiers import MAX_NAME_CHARACTERS, MEMORY
 
 MAX_NOTE_CHARACTERS = 1024
 MAX_MODEL_CHARACTERS = 256
@@ -25,12 +26,16 @@ MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
 MAX_TTL_S = 10 * 366 * 86_400.0
 NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}|\.\.[A-Za-z0-9._-]{1,126}"
 """A name that can stand in a URL: 1 to 128 of these characters, but not `.` or `..`."""
+TIER_NAME = rf"(?!{MEMORY}$)(?=.{{1,{MAX_NAME_CHARACTERS}}}$)({NAME})"
+"""The name of a tier in a record."""
 OWNER = r"[A-Za-z0-9._-]{0,128}"
 EXPECTED_NAME = "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -"
-TEXT = r"[^\x00-\x1f\x7f-\x9f]*"
-"""Text without control characters."""
-LINES = r"[^\x00-\x08\x0b-\x1f\x7f-\x9f]*"
-"""Text with line breaks and tabs, and without other control characters."""
+TEXT = rf"[^{UNPRINTABLE}]*"
+"""Printable text."""
+LINES = rf"([^{UNPRINTABLE}]|[\n\t])*"
+"""Printable text with line breaks and tabs."""
+NEW_TENANT = rf"(?! |\.{{1,2}}$)[^{UNSEEN}@/\\]{{1,{MAX_SALT_CHARACTERS}}}(?<! )"
+"""A tenant, as shown, that a new record names: no blank at either end, nothing invisible, and neither `.` nor `..`."""
 KEY = rf"[0-9a-fA-F]{{{2 * KEY_BYTES}}}"
 SPACE = r"[0-9a-fA-F]{32}"
 
@@ -50,11 +55,29 @@ def text(pattern: str, **keywords: Any) -> Meta:
     return bounds(pattern=whole(pattern), **keywords)
 
 
+def given(name: str, value: Any = None) -> dict[str, Any]:
+    """Return the schema of an object with this field: with this value, or with any value but null."""
+    return {"required": [name], "properties": {name: {"not": {"type": "null"}} if value is None else {"const": value}}}
+
+
+def at_most_one(*names: str) -> dict[str, Any]:
+    """Return the schema of an object with at most one of these fields."""
+    fields = [given(name) for name in names]
+    return {"oneOf": [{"not": {"anyOf": fields}}, *fields]}
+
+
+def implies(condition: dict[str, Any], *needed: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object that meets all needs if it meets the condition."""
+    return {"if": condition, "then": needed[0] if len(needed) == 1 else {"allOf": list(needed)}}
+
+
 RecordName = Annotated[str, text(NAME)]
 OwnerName = Annotated[str, text(OWNER)]
 TenantName = Annotated[str, text(SALT)]
+NewTenantName = Annotated[str, text(NEW_TENANT)]
 ModelName = Annotated[str, text(TEXT, minLength=1, maxLength=MAX_MODEL_CHARACTERS)]
 TierName = Annotated[str, text(TEXT, minLength=1, maxLength=MAX_NAME_CHARACTERS)]
+TierRecordName = Annotated[str, text(TIER_NAME)]
 PrefixLabel = Annotated[str, text(TEXT, minLength=1, maxLength=128)]
 NodeName = Annotated[str, text(TEXT, minLength=1, maxLength=128)]
 KeyText = Annotated[str, text(KEY)]

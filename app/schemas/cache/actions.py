@@ -9,15 +9,20 @@ from app.schemas.base.fields import (
     ChunkTokens,
     Keys,
     ModelName,
+    NewTenantName,
     NodeName,
     RecordName,
     SpaceText,
     TenantName,
     TierName,
+    TierRecordName,
     TokenIds,
+    at_most_one,
     bounds,
+    given,
+    implies,
 )
-from app.schemas.records.pins import KEY_SOURCES, PinPut
+from app.schemas.records.pins import KEY_SOURCES, PROMPT_RULE, PinPut
 from app.schemas.records.policies import PolicyPut
 from app.schemas.records.quotas import QuotaPut
 from app.schemas.records.tiers import TierPut
@@ -38,6 +43,8 @@ class TargetedPost(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Annotated[list[NodeName], Meta(min_length=1, max_length=1000)] | None,
         Meta(description="Names of several nodes."),
     ] = None
+
+    RULES: ClassVar = (at_most_one("node", "nodes"),)
 
 
 class KeySource(TargetedPost, kw_only=True):
@@ -67,6 +74,13 @@ class ScopePost(KeySource, kw_only=True):
     tenant: Annotated[TenantName | None, Meta(description="Tenant, as shown; `_default` is the empty salt.")] = None
     model: Annotated[ModelName | None, Meta(description="Model, with all of its spaces.")] = None
     space: Annotated[SpaceText | None, Meta(description="One space: 32 hex digits, as nodes list it.")] = None
+
+    RULES: ClassVar = (
+        *TargetedPost.RULES,
+        PROMPT_RULE,
+        at_most_one(*KEY_SOURCES),
+        implies({"anyOf": [given("tokens"), given("text"), given("messages")]}, given("tenant"), given("model")),
+    )
 
 
 class SweepPost(ScopePost, kw_only=True):
@@ -110,6 +124,7 @@ class MovePost(ScopePost, kw_only=True):
     dry_run: Annotated[bool, Meta(description="Only count the blocks, without moving them.")] = False
 
     AT_LEAST_ONE: ClassVar = SCOPE_FIELDS
+    RULES: ClassVar = (*ScopePost.RULES, implies(given("tier", MEMORY), {"properties": {"source": {"const": MEMORY}}}))
 
 
 class CompressPost(ScopePost, kw_only=True):
@@ -118,6 +133,7 @@ class CompressPost(ScopePost, kw_only=True):
 
     tier: Annotated[
         TierName,
+        TierRecordName,
         Meta(description="Name of the tier whose blocks are encoded again, with the current `compress` of its record."),
     ]
     deadline_s: Annotated[
@@ -156,24 +172,26 @@ class LookupPost(KeySource, kw_only=True):
     ] = None
 
     EXACTLY_ONE: ClassVar = KEY_SOURCES
+    RULES: ClassVar = (*TargetedPost.RULES, PROMPT_RULE)
 
 
 class DryRunPost(TargetedPost, kw_only=True):
     """Records to try, in place of the existing ones."""
 
     quotas: Annotated[
-        Annotated[dict[TenantName, QuotaPut], Meta(max_length=1000)] | None,
+        Annotated[dict[NewTenantName, QuotaPut], Meta(min_length=1, max_length=1000)] | None,
         Meta(description="Quotas by tenant, as shown."),
     ] = None
     pins: Annotated[
-        Annotated[dict[RecordName, PinPut], Meta(max_length=1000)] | None, Meta(description="Pins by name.")
+        Annotated[dict[RecordName, PinPut], Meta(min_length=1, max_length=1000)] | None,
+        Meta(description="Pins by name."),
     ] = None
     policies: Annotated[
-        Annotated[dict[RecordName, PolicyPut], Meta(max_length=1)] | None,
+        Annotated[dict[RecordName, PolicyPut], Meta(min_length=1, max_length=1)] | None,
         Meta(description="At most one policy, by name; it is checked as if it were in force."),
     ] = None
     tiers: Annotated[
-        Annotated[dict[RecordName, TierPut], Meta(max_length=100)] | None,
+        Annotated[dict[TierRecordName, TierPut], Meta(min_length=1, max_length=100)] | None,
         Meta(description="Tiers by name. A node that a tier does not select checks its other tiers."),
     ] = None
 

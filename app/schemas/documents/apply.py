@@ -1,23 +1,69 @@
 """Documents: all records of an owner in one text, applied atomically."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import OWNER, bounds, whole
+from app.schemas.base.fields import NAME, NEW_TENANT, OWNER, TIER_NAME, bounds, whole
 from app.schemas.base.records import ManagedBy
 from app.schemas.fleet.pushes import TypeName
+from app.schemas.records.pins import PinPut
+from app.schemas.records.policies import PolicyPut
+from app.schemas.records.quotas import QuotaPut
+from app.schemas.records.tiers import TierPut
 
 Action = Literal["create", "update", "delete", "unchanged", "ended"]
 
 
+@dataclass(frozen=True)
+class Section:
+    """The records of one type in a document."""
+
+    put: type[msgspec.Struct]
+    key: str
+    """Field of a record in a list, beside those of its PUT."""
+    names: str
+    """Pattern of names."""
+
+    @property
+    def entry(self) -> str:
+        """Name of the schema of a record in a list."""
+        return self.put.__name__.removesuffix("Put") + "Entry"
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a section: a map by name, or a list."""
+        by_name = {
+            "type": "object",
+            "additionalProperties": _record(self.put.__name__),
+            "propertyNames": {"pattern": whole(self.names)},
+        }
+        return {"anyOf": [by_name, {"type": "array", "items": _record(self.entry)}, {"type": "null"}]}
+
+
+def _record(schema: str) -> dict[str, Any]:
+    """Return the schema of a record in a document, where a pin has no label of a hot prefix."""
+    return {"$ref": f"#/components/schemas/{schema}", "properties": {"prefix": {"type": "null"}}}
+
+
+SECTIONS: Mapping[str, Section] = {
+    "quotas": Section(QuotaPut, "tenant", NEW_TENANT),
+    "pins": Section(PinPut, "name", NAME),
+    "policies": Section(PolicyPut, "name", NAME),
+    "tiers": Section(TierPut, "name", TIER_NAME),
+}
 Document = Annotated[
     dict[str, Any],
     bounds(
         required=["apiVersion"],
-        properties={"apiVersion": {"const": "larder/v1"}, "managed_by": {"type": "string", "pattern": whole(OWNER)}},
-        propertyNames={"enum": ["apiVersion", "managed_by", *get_args(TypeName)]},
+        properties={
+            "apiVersion": {"const": "larder/v1"},
+            "managed_by": {"anyOf": [{"type": "string", "pattern": whole(OWNER)}, {"type": "null"}]},
+            **{name: section.schema() for name, section in SECTIONS.items()},
+        },
+        additionalProperties=False,
     ),
 ]
 

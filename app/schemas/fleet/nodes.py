@@ -1,11 +1,11 @@
 """Nodes: data planes, their desired and observed state, and their statistics."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import LabelKey, LabelValue, Size
+from app.schemas.base.fields import LabelKey, LabelValue, Size, given, implies
 from app.schemas.base.status import NodeStateName
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.gateways import GatewayClient, GatewayInstance
@@ -191,6 +191,10 @@ class ExpelPost(msgspec.Struct, forbid_unknown_fields=True):
     the leased ones."""
     kill: bool = False
     """End the process with SIGKILL."""
+
+    RULES: ClassVar = (
+        implies({"anyOf": [given("force", True), given("kill", True)]}, {"properties": {"on": {"const": True}}}),
+    )
 
 
 class ExpelAnswer(msgspec.Struct, frozen=True):

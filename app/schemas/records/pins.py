@@ -6,7 +6,19 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import ChunkTokens, Keys, ModelName, Moment, PrefixLabel, TenantName, TokenIds, TtlS
+from app.schemas.base.fields import (
+    ChunkTokens,
+    Keys,
+    ModelName,
+    Moment,
+    NewTenantName,
+    PrefixLabel,
+    TokenIds,
+    TtlS,
+    at_most_one,
+    given,
+    implies,
+)
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from app.schemas.records.tokenizers import TokenizerUsed
@@ -16,6 +28,8 @@ from dataplane.protocol.stats.pins import PinInTier
 
 KEY_SOURCES = ("tokens", "keys", "text", "messages")
 """Fields that give the keys of a prefix; a request has at most one of them."""
+PROMPT_RULE = implies(given("add_generation_prompt", True), given("messages"))
+"""Only a chat template has a generation prompt."""
 
 
 class PinSource(msgspec.Struct, forbid_unknown_fields=True):
@@ -25,7 +39,7 @@ class PinSource(msgspec.Struct, forbid_unknown_fields=True):
         ModelName | None, Meta(description="Model name; the pin applies in all of its spaces. Implied by `prefix`.")
     ] = None
     tenant: Annotated[
-        TenantName | None,
+        NewTenantName | None,
         Meta(description="Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`."),
     ] = None
     tokens: Annotated[
@@ -82,6 +96,13 @@ class PinPut(PinSource, forbid_unknown_fields=True):
     selector: Selector = None
 
     EXACTLY_ONE: ClassVar = ("prefix", *KEY_SOURCES)
+    RULES: ClassVar = (
+        PROMPT_RULE,
+        {"anyOf": [given("prefix"), given("model")]},
+        implies(given("refresh_on_hit", True), given("ttl_s")),
+        at_most_one("ttl_s", "expires_at"),
+        implies(given("strength", "permanent"), {"not": {"anyOf": [given("ttl_s"), given("expires_at")]}}),
+    )
 
 
 class PinExtend(msgspec.Struct, forbid_unknown_fields=True):

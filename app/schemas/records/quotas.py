@@ -6,9 +6,10 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import Size, TierName, Weight, bounds
+from app.schemas.base.fields import Size, SizeText, TierName, Weight, bounds
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
+from dataplane.base.units import MAX_SIZE_BYTES
 from dataplane.protocol.control.records import MAX_QUOTA_TIERS, Mode, OnExceed, QuotaSpec, TierQuota
 
 
@@ -57,7 +58,7 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = msgspec.UNSET
     store_rate_bytes: Annotated[
-        Size | msgspec.UnsetType | None,
+        Annotated[int, bounds(minimum=1, maximum=MAX_SIZE_BYTES)] | SizeText | msgspec.UnsetType | None,
         Meta(
             description="Bytes per second that the tenant may store, at least 1; null for no limit.", examples=["1MiB"]
         ),

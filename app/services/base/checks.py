@@ -11,11 +11,12 @@ from app.errors import FieldError, Forbidden, Invalid, NotFound
 from app.schemas.base.fields import EXPECTED_NAME, MAX_MODEL_CHARACTERS, MAX_NOTE_CHARACTERS, NAME, OWNER
 from dataplane.base import labels as label_rules
 from dataplane.base.units import parse_size
-from dataplane.base.visible import is_seen
+from dataplane.base.visible import is_printable, is_seen
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
 
 T = TypeVar("T")
+_LINE_BREAKS = str.maketrans("\n\t", "  ")
 
 
 class Faults:
@@ -101,7 +102,7 @@ def note(text: str) -> str:
     """Check a note. Raises ValueError."""
     if len(text) > MAX_NOTE_CHARACTERS:
         raise ValueError(f"expected at most {MAX_NOTE_CHARACTERS} characters, got {len(text)}")
-    if not all(character.isprintable() or character in "\n\t" for character in text):
+    if not is_printable(text.translate(_LINE_BREAKS)):
         raise ValueError("expected printable characters")
     return text
 
@@ -129,7 +130,7 @@ def given(value: T | UnsetType, expected: str) -> T:
 
 def model(name: str) -> str:
     """Check the name of a model. Raises ValueError."""
-    if not 1 <= len(name) <= MAX_MODEL_CHARACTERS or not name.isprintable():
+    if not 1 <= len(name) <= MAX_MODEL_CHARACTERS or not is_printable(name):
         raise ValueError(f"expected 1 to {MAX_MODEL_CHARACTERS} printable characters")
     return name
 

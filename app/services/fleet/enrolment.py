@@ -38,6 +38,7 @@ from app.store.fleet.enrolment import JoinTokenRow
 from app.store.fleet.nodes import NodeRow
 from dataplane.base import labels as label_rules
 from dataplane.base.settings import SettingsError
+from dataplane.base.visible import is_printable
 from dataplane.protocol.join import (
     MAX_NAME_CHARACTERS,
     SECRET_BYTES,
@@ -314,11 +315,11 @@ def _checked(message: Join, key: str, address: str) -> tuple[str, str]:
     if message.version != VERSION:
         raise _Refusal("version_mismatch", f"expected version {VERSION} of joining, got {message.version}")
     name = message.node
-    if not 1 <= len(name) <= MAX_NAME_CHARACTERS or not name.isprintable() or "/" in name:
+    if not 1 <= len(name) <= MAX_NAME_CHARACTERS or not is_printable(name) or "/" in name:
         raise _Refusal("bad_field", f"node: expected 1 to {MAX_NAME_CHARACTERS} printable characters without '/'")
     if message.token and not _TOKEN_ID.match(message.token):
         raise _Refusal("bad_token", "the join token does not exist, or no longer exists")
-    if not message.release.isprintable():
+    if not is_printable(message.release):
         raise _Refusal("bad_field", "release: expected printable characters")
     if fault := label_rules.fault(message.labels):
         raise _Refusal("bad_field", f"labels: {fault}")
@@ -355,7 +356,7 @@ def _is_here(address: str) -> bool:
 
 def _name(text: str) -> str:
     """Check the name of a join token. Raises ValueError."""
-    if len(text) > MAX_NAME_CHARACTERS or not text.isprintable():
+    if len(text) > MAX_NAME_CHARACTERS or not is_printable(text):
         raise ValueError(f"expected at most {MAX_NAME_CHARACTERS} printable characters")
     return text
 

@@ -9,6 +9,7 @@ from app.schemas.base.fields import MAX_KEYS
 from app.schemas.records.prefixes import By, NodeError, PrefixAnswer, PrefixList
 from app.services.base import checks
 from app.services.base.principals import Principal
+from dataplane.base.visible import is_printable
 from dataplane.protocol.control.prefixes import MAX_PREFIXES, ListPrefixes, Prefix, PrefixesListed, PrefixKeys
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
@@ -55,7 +56,7 @@ class PrefixService:
     async def keys(self, label: str, by: Principal, tenant: str | None = None) -> FoundPrefix:
         """Return the keys behind a label. Limited callers find only prefixes of one of their tenants; `tenant` (shown
         name) selects it. Raises Invalid if no node knows the label, Forbidden, NodeUnreachable."""
-        if not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
+        if not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not is_printable(label):
             raise Invalid.at("prefix", f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
         if by.salts is not None:
             return await self._own(label, _one_of(by, tenant))

@@ -17,6 +17,7 @@ from app.services.records.record_types import PushedType, Values, checked, colum
 from app.store.records import tiers
 from app.store.records.tiers import TierRow
 from dataplane.base.units import format_size
+from dataplane.base.visible import is_printable
 from dataplane.protocol.tiers import (
     MAX_BUDGET_BYTES,
     MAX_DEADLINE_S,
@@ -129,7 +130,7 @@ def _check_plain(value: Any, path: str, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise registry.ParameterError(path, f"expected at most {MAX_DEPTH} levels")
     if isinstance(value, str):
-        if not value.isprintable():
+        if not is_printable(value):
             raise registry.ParameterError(path, "expected printable characters")
     elif isinstance(value, Mapping):
         for name, each in value.items():

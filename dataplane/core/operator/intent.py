@@ -12,6 +12,7 @@ import msgspec
 
 from dataplane.base.field_errors import described
 from dataplane.base.units import MAX_SIZE_BYTES
+from dataplane.base.visible import is_printable
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.operator.tier_records import TierRecords, faults_of_tier, faults_of_tiers
@@ -133,7 +134,7 @@ def _check_pin(path: str, spec: PinSpec) -> list[Fault]:
     faults = _check_tenant(path, spec.tenant)
     for name in ("name", "model"):
         text = getattr(spec, name)
-        if not text or len(text) > MAX_NAME_CHARACTERS or not text.isprintable():
+        if not text or len(text) > MAX_NAME_CHARACTERS or not is_printable(text):
             message = f"expected 1 to {MAX_NAME_CHARACTERS} printable characters"
             faults.append(_fault(f"{path}.{name}", Code.BAD_FIELD, message))
     if spec.expires_at is not None and not isfinite(spec.expires_at):

@@ -8,7 +8,7 @@ from litestar.params import Body, JSONBody
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Cursor, DryRun, Limit, TenantName
+from app.http.parameters import Cursor, DryRun, Limit, NewTenantName, TenantName
 from app.http.preconditions import PRECONDITIONS, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
 from app.schemas.base.listing import PageRequest
@@ -31,7 +31,7 @@ async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: TenantName) -
 @operation(put, "/{tenant:str}", *PRECONDITIONS, role="admin")
 async def put_ceiling(
     ceilings: NamedDependency[Ceilings],
-    tenant: TenantName,
+    tenant: NewTenantName,
     data: JSONBody[CeilingPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,

@@ -8,7 +8,7 @@ from litestar.params import Body, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Cursor, Limit, OfOwner, TenantName, Wait, sort_by, wait_seconds
+from app.http.parameters import Cursor, Limit, NewTenantName, OfOwner, TenantName, Wait, sort_by, wait_seconds
 from app.http.preconditions import PRECONDITIONS, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
 from app.observe.trace import span
@@ -45,7 +45,7 @@ async def get_quota(quotas: NamedDependency[Quotas], tenant: TenantName) -> Resp
 @operation(put, "/{tenant:str}", *_WRITES, role="operator", scoped=True)
 async def put_quota(
     quotas: NamedDependency[Quotas],
-    tenant: TenantName,
+    tenant: NewTenantName,
     data: JSONBody[QuotaPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,

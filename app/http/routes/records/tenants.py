@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 
 from app.http.operation import operation
-from app.http.parameters import Cursor, Limit, TenantName, Wait, sort_by, wait_seconds
+from app.http.parameters import Cursor, Limit, NewTenantName, TenantName, Wait, sort_by, wait_seconds
 from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
@@ -51,7 +51,7 @@ async def get_tenant(tenants: NamedDependency[Tenants], tenant: TenantName) -> T
     status_code=201,
 )
 async def adopt_tenant(
-    tenants: NamedDependency[Tenants], tenant: TenantName, data: JSONBody[AdoptPost], wait: Wait = ""
+    tenants: NamedDependency[Tenants], tenant: NewTenantName, data: JSONBody[AdoptPost], wait: Wait = ""
 ) -> Response[QuotaAnswer]:
     """Create a quota without a limit for a tenant that has none."""
     with span("tenants.adopt"):

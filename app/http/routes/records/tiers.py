@@ -8,7 +8,17 @@ from litestar.params import Body, JSONBody
 
 from app.http.body import MERGE_PATCH
 from app.http.operation import operation
-from app.http.parameters import Cursor, Limit, OfOwner, RecordName, Wait, in_query, sort_by, wait_seconds
+from app.http.parameters import (
+    Cursor,
+    Limit,
+    OfOwner,
+    RecordName,
+    TierRecordName,
+    Wait,
+    in_query,
+    sort_by,
+    wait_seconds,
+)
 from app.http.preconditions import PRECONDITIONS, WRITES, IfMatch, IfNoneMatch, expected, with_etag
 from app.http.principals import caller
 from app.observe.trace import span
@@ -42,7 +52,7 @@ async def get_tier(tiers: NamedDependency[Tiers], name: RecordName) -> Response[
 @operation(put, "/{name:str}", *WRITES, role="operator")
 async def put_tier(
     tiers: NamedDependency[Tiers],
-    name: RecordName,
+    name: TierRecordName,
     data: JSONBody[TierPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
