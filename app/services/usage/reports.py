@@ -29,7 +29,7 @@ NO_USE = TierUsageCounts(byte_hours=0.0, served_tokens=0, served_bytes=0)
 MAX_ITEMS = 10_000
 MAX_SUMS = 4 * MAX_ITEMS
 """Largest number of sums; models and spaces are summed separately because of their rates."""
-SECONDS = r"[0-9]{1,12}(\.[0-9]{1,9})?"
+SECONDS = r"[0-9]{1,11}(\.[0-9]{1,9})?"
 """Pattern of Unix seconds in a query."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 COLUMNS = (

@@ -9,7 +9,7 @@ from app.http.operation import operation
 from app.http.parameters import Cursor, Key, Limit, OfModel, OfNode, OfTenant, in_query
 from app.http.principals import caller
 from app.observe.trace import span
-from app.schemas.base.fields import KEY, SPACE
+from app.schemas.base.fields import KEY, SPACE, TEXT
 from app.schemas.cache.blocks import BlockCopies, BlockList
 from app.services.cache.blocks import BlockFilters, BlockService
 
@@ -21,7 +21,10 @@ async def list_blocks(
     model: OfModel = None,
     space: Annotated[str | None, in_query("Only this space, 32 hex digits.", SPACE)] = None,
     key: Annotated[str | None, in_query("Only this key, 64 hex digits.", KEY)] = None,
-    prefix: Annotated[str | None, in_query("Only blocks of the hot prefix with this label in `/prefixes`.")] = None,
+    prefix: Annotated[
+        str | None,
+        in_query("Only blocks of the hot prefix with this label in `/prefixes`.", TEXT, min_length=1, max_length=128),
+    ] = None,
     node: OfNode = None,
     limit: Limit = 100,
     cursor: Cursor = "",

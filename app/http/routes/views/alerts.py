@@ -45,10 +45,10 @@ async def list_annotations(
     applied_changes: NamedDependency[AppliedChanges],
     start: Annotated[
         str,
-        moment_in_query("from", "Start: Unix milliseconds or RFC 3339. Defaults to a day before `to`.", "[0-9]{1,15}"),
+        moment_in_query("from", "Start: Unix milliseconds or RFC 3339. Defaults to a day before `to`.", "[0-9]{1,14}"),
     ] = "",
     end: Annotated[
-        str, moment_in_query("to", "End: Unix milliseconds or RFC 3339. Defaults to now.", "[0-9]{1,15}")
+        str, moment_in_query("to", "End: Unix milliseconds or RFC 3339. Defaults to now.", "[0-9]{1,14}")
     ] = "",
     tags: Annotated[
         str,
