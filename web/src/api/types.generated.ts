@@ -1602,11 +1602,35 @@ export interface components {
             document: {
                 /** @constant */
                 apiVersion: "larder/v1";
-                managed_by?: string;
+                managed_by?: string | null;
+                pins?: {
+                    [key: string]: components["schemas"]["PinPut"];
+                } | components["schemas"]["PinEntry"][] | null;
+                policies?: {
+                    [key: string]: components["schemas"]["PolicyPut"];
+                } | components["schemas"]["PolicyEntry"][] | null;
+                quotas?: {
+                    [key: string]: components["schemas"]["QuotaPut"];
+                } | components["schemas"]["QuotaEntry"][] | null;
+                tiers?: {
+                    [key: string]: components["schemas"]["TierPut"];
+                } | components["schemas"]["TierEntry"][] | null;
             } | string | ({
                 /** @constant */
                 apiVersion: "larder/v1";
-                managed_by?: string;
+                managed_by?: string | null;
+                pins?: {
+                    [key: string]: components["schemas"]["PinPut"];
+                } | components["schemas"]["PinEntry"][] | null;
+                policies?: {
+                    [key: string]: components["schemas"]["PolicyPut"];
+                } | components["schemas"]["PolicyEntry"][] | null;
+                quotas?: {
+                    [key: string]: components["schemas"]["QuotaPut"];
+                } | components["schemas"]["QuotaEntry"][] | null;
+                tiers?: {
+                    [key: string]: components["schemas"]["TierPut"];
+                } | components["schemas"]["TierEntry"][] | null;
             } | string)[];
             /**
              * @description Report the changes without making them.
@@ -1817,7 +1841,7 @@ export interface components {
             note: string;
             /** @description Strengths that pins may have; null for `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
-        };
+        } & (unknown & unknown & unknown & unknown & unknown & unknown);
         /** ChangeAnswer */
         ChangeAnswer: {
             action: string;
@@ -1868,7 +1892,11 @@ export interface components {
              * @default false
              */
             permanent: boolean;
-        };
+        } & (unknown | {
+            node: unknown;
+        } | {
+            nodes: unknown;
+        });
         /**
          * CompressPost
          * @description Selects the blocks that match every given field. Without fields, it selects all blocks of the tier. A prefix includes all blocks that were stored after it.
@@ -1919,7 +1947,19 @@ export interface components {
             tier: string;
             /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
-        };
+        } & ((unknown | {
+            node: unknown;
+        } | {
+            nodes: unknown;
+        }) & unknown & (unknown | {
+            tokens: unknown;
+        } | {
+            keys: unknown;
+        } | {
+            text: unknown;
+        } | {
+            messages: unknown;
+        }) & unknown);
         /** Condition */
         Condition: {
             message: string;
@@ -1962,7 +2002,7 @@ export interface components {
          *       }
          *     }
          */
-        DryRunPost: {
+        DryRunPost: ({
             /** @description Name of one node. */
             node?: string | null;
             /** @description Names of several nodes. */
@@ -1983,7 +2023,11 @@ export interface components {
             tiers?: {
                 [key: string]: components["schemas"]["TierPut"];
             } | null;
+        } & (unknown | {
+            node: unknown;
         } | {
+            nodes: unknown;
+        })) | {
             quotas: unknown;
         } | {
             pins: unknown;
@@ -2081,7 +2125,7 @@ export interface components {
             kill: boolean;
             /** @default true */
             on: boolean;
-        };
+        } & unknown;
         /** ExportAnswer */
         ExportAnswer: {
             document: {
@@ -2307,7 +2351,7 @@ export interface components {
          *       ]
          *     }
          */
-        LookupPost: {
+        LookupPost: ({
             /**
              * @description Append the template's generation prompt after the messages.
              * @default false
@@ -2334,7 +2378,11 @@ export interface components {
             text?: string | null;
             /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
-        } & ({
+        } & ((unknown | {
+            node: unknown;
+        } | {
+            nodes: unknown;
+        }) & unknown)) & ({
             tokens: unknown;
         } | {
             keys: unknown;
@@ -2392,7 +2440,7 @@ export interface components {
          *       "tier": "nvme"
          *     }
          */
-        MovePost: {
+        MovePost: ({
             /**
              * @description Append the template's generation prompt after the messages.
              * @default false
@@ -2443,7 +2491,19 @@ export interface components {
             tier: string;
             /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
+        } & ((unknown | {
+            node: unknown;
         } | {
+            nodes: unknown;
+        }) & unknown & (unknown | {
+            tokens: unknown;
+        } | {
+            keys: unknown;
+        } | {
+            text: unknown;
+        } | {
+            messages: unknown;
+        }) & unknown & unknown)) | {
             tenant: unknown;
         } | {
             model: unknown;
@@ -2785,6 +2845,90 @@ export interface components {
             updated_at: number;
         };
         /**
+         * PinEntry
+         * @description A complete pin record. Exactly one of `tokens`, `keys`, `prefix`, `text` and `messages` is required.
+         */
+        PinEntry: ({
+            /**
+             * @description Append the template's generation prompt after the messages.
+             * @default false
+             */
+            add_generation_prompt: boolean;
+            /**
+             * @description Tokens per chunk, as configured in the engines.
+             * @default 256
+             */
+            chunk_tokens: number;
+            /** @description Expiry: Unix seconds, or RFC 3339 with an offset. */
+            expires_at?: number | string | null;
+            /** @description Keys of the chunks, 64 hex digits each. */
+            keys?: string[] | null;
+            /**
+             * @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner.
+             * @default
+             */
+            managed_by: string;
+            /** @description First messages of a chat, rendered with the tokenizer's chat template. */
+            messages?: Record<string, never>[] | null;
+            /** @description Model name; the pin applies in all of its spaces. Implied by `prefix`. */
+            model?: string | null;
+            name: string;
+            /**
+             * @description Free-form note; at most 1,024 characters.
+             * @default
+             */
+            note: string;
+            /** @description Label of a hot prefix that `/prefixes` currently lists. */
+            prefix?: string | null;
+            /**
+             * @description Extend the expiry to `ttl_s` after every hit.
+             * @default false
+             */
+            refresh_on_hit: boolean;
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description `soft`: evicted last. `guaranteed`: kept until the pin expires, within the budgets. `permanent`: like `guaranteed`, but without an expiry, first to get the budget, and not affected by `invalidate`.
+             * @default guaranteed
+             * @enum {string}
+             */
+            strength: "soft" | "guaranteed" | "permanent";
+            /** @description Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`. */
+            tenant?: string | null;
+            /** @description Text of the prefix, which the tokenizer registered for the model turns into tokens. */
+            text?: string | null;
+            /**
+             * @description `host`: in the pools of nodes. `gpu`: also as GPU copies on each GPU whose engines read the model, within `dataplane.gpu_pool_bytes` and the tenant's pin budget.
+             * @default host
+             * @enum {string}
+             */
+            tier: "host" | "gpu";
+            /** @description Token ids of the prefix, split into chunks; only full chunks are cached and pinned. */
+            tokens?: number[] | null;
+            /** @description Time to live in seconds from now. */
+            ttl_s?: number | null;
+        } & (unknown & ({
+            prefix: unknown;
+        } | {
+            model: unknown;
+        }) & unknown & (unknown | {
+            ttl_s: unknown;
+        } | {
+            expires_at: unknown;
+        }) & unknown)) & ({
+            prefix: unknown;
+        } | {
+            tokens: unknown;
+        } | {
+            keys: unknown;
+        } | {
+            text: unknown;
+        } | {
+            messages: unknown;
+        });
+        /**
          * PinExtend
          * @description Extend the life of a pin.
          * @example {
@@ -2881,7 +3025,7 @@ export interface components {
          *       "ttl_s": 3600
          *     }
          */
-        PinPut: {
+        PinPut: ({
             /**
              * @description Append the template's generation prompt after the messages.
              * @default false
@@ -2941,7 +3085,15 @@ export interface components {
             tokens?: number[] | null;
             /** @description Time to live in seconds from now. */
             ttl_s?: number | null;
-        } & ({
+        } & (unknown & ({
+            prefix: unknown;
+        } | {
+            model: unknown;
+        }) & unknown & (unknown | {
+            ttl_s: unknown;
+        } | {
+            expires_at: unknown;
+        }) & unknown)) & ({
             prefix: unknown;
         } | {
             tokens: unknown;
@@ -2996,6 +3148,55 @@ export interface components {
             status: components["schemas"]["RecordStatus"];
             updated_at: number;
         };
+        /**
+         * PolicyEntry
+         * @description A complete policy record; omitted fields get their defaults. At least one field of the policy is required.
+         */
+        PolicyEntry: {
+            /** @description Under pressure, admit a block only if its key was seen before; defaults to false. */
+            admission?: boolean;
+            /**
+             * @description The pool is under pressure while victims were idle for less than this many seconds; 1 to 86,400, defaults to 240.
+             * @example 60
+             */
+            admission_idle_s?: number;
+            /**
+             * @description Order in which blocks are evicted; defaults to `lru`.
+             * @enum {string}
+             */
+            algorithm?: "lru" | "age_class" | "s3fifo" | "arc" | "slru" | "lfu" | "fifo" | "noop";
+            /**
+             * @description Share of the pool above which blocks are evicted ahead of need; 0.5 to 1, defaults to 1 (evict only when needed).
+             * @example 0.9
+             */
+            high_watermark?: number;
+            /**
+             * @description Share of the pool at which eviction ahead of need stops; 0.5 to the high watermark, defaults to 1.
+             * @example 0.8
+             */
+            low_watermark?: number;
+            /**
+             * @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner.
+             * @default
+             */
+            managed_by: string;
+            name: string;
+            /**
+             * @description Free-form note; at most 1,024 characters.
+             * @default
+             */
+            note: string;
+            /**
+             * @description Of several policies that match a node, the one with the highest priority is in force; 0 to 1,000, and 0 for `default`.
+             * @default 0
+             * @example 10
+             */
+            priority: number;
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
+        } | unknown | unknown | unknown | unknown | unknown;
         /** PolicyList */
         PolicyList: {
             in_force: {
@@ -3272,6 +3473,74 @@ export interface components {
             weight: number;
             would_refuse_blocks: number;
         };
+        /**
+         * QuotaEntry
+         * @description A complete quota record; omitted fields get their defaults. At least one field of the share is required. Sizes are bytes, or text such as `4GiB`.
+         */
+        QuotaEntry: {
+            /**
+             * @description Bytes that no other tenant's store may evict; at most the limit, defaults to 0.
+             * @example 256MiB
+             */
+            floor_bytes?: number | string;
+            /**
+             * @description Most bytes that the tenant may hold; null for no limit.
+             * @example 4GiB
+             */
+            limit_bytes?: number | string | null;
+            /**
+             * @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner.
+             * @default
+             */
+            managed_by: string;
+            /**
+             * @description `enforce` (the default), or `observe`: nothing is enforced, and stores that would be refused are counted.
+             * @enum {string}
+             */
+            mode?: "enforce" | "observe";
+            /**
+             * @description Free-form note; at most 1,024 characters.
+             * @default
+             */
+            note: string;
+            /**
+             * @description At the limit: evict the tenant's own blocks (the default), or refuse the store.
+             * @enum {string}
+             */
+            on_exceed?: "evict_self" | "reject";
+            /**
+             * @description Bytes that guaranteed pins may hold: at most the floor, if there is one, and at most the limit; null for no budget other than the pool's.
+             * @example 128MiB
+             */
+            pin_budget_bytes?: number | string | null;
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description Bytes per second that the tenant may store, at least 1; null for no limit.
+             * @example 1MiB
+             */
+            store_rate_bytes?: number | string | null;
+            tenant: string;
+            /**
+             * @description Floors and limits in tiers behind memory, by the name of the tier, at most 8; defaults to none. `weight`, `on_exceed` and `mode` apply there, too.
+             * @example {
+             *       "disk": {
+             *         "floor_bytes": "10GiB",
+             *         "limit_bytes": "100GiB"
+             *       }
+             *     }
+             */
+            tiers?: {
+                [key: string]: components["schemas"]["TierQuotaPut"];
+            };
+            /**
+             * @description Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1.
+             * @example 2
+             */
+            weight?: number;
+        } | unknown | unknown | unknown | unknown | unknown | unknown | unknown | unknown;
         /** QuotaList */
         QuotaList: {
             items: components["schemas"]["QuotaAnswer"][];
@@ -3703,7 +3972,7 @@ export interface components {
          *       "tenant": "acme"
          *     }
          */
-        SweepPost: {
+        SweepPost: ({
             /**
              * @description Append the template's generation prompt after the messages.
              * @default false
@@ -3737,7 +4006,19 @@ export interface components {
             text?: string | null;
             /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
+        } & ((unknown | {
+            node: unknown;
         } | {
+            nodes: unknown;
+        }) & unknown & (unknown | {
+            tokens: unknown;
+        } | {
+            keys: unknown;
+        } | {
+            text: unknown;
+        } | {
+            messages: unknown;
+        }) & unknown)) | {
             tenant: unknown;
         } | {
             model: unknown;
@@ -3842,6 +4123,76 @@ export interface components {
             name: string;
             nodes: string[];
             stored_bytes: number;
+        };
+        /**
+         * TierEntry
+         * @description A complete tier record; omitted fields get their defaults, and `type` and `budget_bytes` have none. Sizes are bytes, or text such as `4GiB`. Secrets are references: `env:NAME`, or `file:/path` of a file on each node.
+         */
+        TierEntry: {
+            /**
+             * @description Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one segment file, 1 GiB if `parameters` does not set `segment_bytes`.
+             * @example 4GiB
+             */
+            budget_bytes: number | string;
+            /**
+             * @description How blocks are encoded when they are copied to the tier: as they are in memory (`none`), losslessly (`zstd`), or in half the bytes with an error (`fp8`). Only the type `s3` supports `zstd` and `fp8`. Blocks that the tier already holds stay as they are.
+             * @default none
+             * @example zstd
+             * @enum {string}
+             */
+            compress: "none" | "zstd" | "fp8";
+            /**
+             * @description Seconds after which a load that has not begun is cancelled: at most 300.
+             * @default 5
+             * @example 2
+             */
+            load_deadline_s: number;
+            /**
+             * @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner.
+             * @default
+             */
+            managed_by: string;
+            /**
+             * @description Most bytes that are copied to the tier, and that are loaded from it, at the same time: 1 MiB to 64 GiB.
+             * @default 67108864
+             * @example 128MiB
+             */
+            max_bytes_in_flight: number | string;
+            name: string;
+            /**
+             * @description Free-form note; at most 1,024 characters.
+             * @default
+             */
+            note: string;
+            /**
+             * @description A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000.
+             * @default 0
+             * @example 10
+             */
+            order: number;
+            /**
+             * @description Parameters of the type, such as the directories of a disk tier.
+             * @example {
+             *       "region": "eu-central-1",
+             *       "url": "s3://bucket/larder"
+             *     }
+             */
+            parameters?: Record<string, never>;
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted before that is done.
+             * @default commit
+             * @enum {string}
+             */
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "drain" | "off";
+            /**
+             * @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.
+             * @example s3
+             */
+            type: string;
         };
         /** TierList */
         TierList: {
@@ -4151,7 +4502,7 @@ export interface components {
             name?: string;
             /** @description Time to live in seconds from now. */
             ttl_s?: number;
-        };
+        } & unknown;
         /**
          * TokenPost
          * @description A token to create.
@@ -4179,7 +4530,11 @@ export interface components {
             tenants?: string[] | null;
             /** @description Time to live in seconds from now. */
             ttl_s?: number | null;
-        };
+        } & ((unknown | {
+            ttl_s: unknown;
+        } | {
+            expires_at: unknown;
+        }) & unknown);
         /** TokenizerAnswer */
         TokenizerAnswer: {
             add_special_tokens: boolean;
@@ -4425,7 +4780,19 @@ export interface components {
             text?: string | null;
             /** @description Token ids, split into chunks; only full chunks count. */
             tokens?: number[] | null;
-        };
+        } & ((unknown | {
+            node: unknown;
+        } | {
+            nodes: unknown;
+        }) & unknown & (unknown | {
+            tokens: unknown;
+        } | {
+            keys: unknown;
+        } | {
+            text: unknown;
+        } | {
+            messages: unknown;
+        }) & unknown);
         /** VerifyProgress */
         VerifyProgress: {
             blocks: number;
