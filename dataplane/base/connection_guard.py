@@ -31,8 +31,8 @@ HANDSHAKE_BYTES = 256
 """A socket with CURVE has sent more to each peer that it admitted: a greeting of 64 bytes and WELCOME of 170 come
 before the check of the key, and READY of at least 40 after it."""
 LOG_INTERVAL_S = 10.0
-_SIZES = struct.Struct("=128xQ64xQ")
-"""`tcpi_bytes_received` and `tcpi_bytes_sent` in Linux's `struct tcp_info`."""
+_SIZES = struct.Struct("=128xQ4xI56xQ")
+"""`tcpi_bytes_received`, `tcpi_segs_in` and `tcpi_bytes_sent` in Linux's `struct tcp_info`."""
 log = structlog.get_logger()
 
 
@@ -49,7 +49,8 @@ class ConnectionGuard:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         """Start to monitor. `name` is that of the socket in log lines. A connection is watched until more than
-        `known_bytes` bytes were sent to the peer. Meanwhile it may last `max_s` seconds, and receive `max_bytes`."""
+        `known_bytes` bytes were sent to the peer, or the kernel does not count them. Meanwhile it may last `max_s`
+        seconds, and receive `max_bytes`."""
         self._guarded = guarded
         self._name = name
         self._known_bytes, self._max_s, self._max_bytes = known_bytes, max_s, max_bytes
@@ -86,7 +87,7 @@ class ConnectionGuard:
         too_many = len(self._since) - MAX
         for number, (descriptor, since) in enumerate(list(self._since.items())):
             with self._connection(descriptor) as connection:
-                received, sent = (0, 0) if connection is None else _sizes(connection)
+                received, sent = (0, inf) if connection is None else _sizes(connection)
                 if connection is None or sent > self._known_bytes:
                     del self._since[descriptor]
                 elif number < too_many:
@@ -136,14 +137,14 @@ class ConnectionGuard:
         self._monitor.close()
 
 
-def _sizes(connection: socket.socket) -> tuple[int, int]:
-    """Return the bytes that were received on a connection, and those that were sent; zeros for a Unix socket, which
-    file modes restrict, and if the kernel does not tell."""
+def _sizes(connection: socket.socket) -> tuple[int, float]:
+    """Return the bytes that were received on a connection, and those that were sent; 0 and infinity for a Unix socket,
+    which file modes restrict, and if the kernel does not count them: no segment arrived on an accepted connection."""
     if connection.family == socket.AF_UNIX:
-        return 0, 0
+        return 0, inf
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZES.size)
     except OSError:
-        return 0, 0
-    received, sent = _SIZES.unpack(info) if len(info) == _SIZES.size else (0, 0)
-    return received, sent
+        return 0, inf
+    received, segments, sent = _SIZES.unpack(info) if len(info) == _SIZES.size else (0, 0, 0)
+    return received, sent if segments else inf

@@ -173,17 +173,19 @@ def test_a_journal_that_cannot_be_used_is_rebuilt_from_the_headers(
     assert_holds(tier, list(expected_blocks.values()))
 
 
+@pytest.mark.parametrize("boots", [("one", "another"), ("", "")])
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_journal_of_another_boot_counts_only_if_it_was_closed(
-    backend: DiskBackend, monkeypatch: pytest.MonkeyPatch, closed: bool
+def test_a_journal_of_another_or_an_unknown_boot_counts_only_if_it_was_closed(
+    backend: DiskBackend, monkeypatch: pytest.MonkeyPatch, closed: bool, boots: tuple[str, str]
 ) -> None:
+    monkeypatch.setattr(slot_journal, "boot", lambda: boots[0])
     tier = backend.open()
     expected_blocks = _changed(tier, 1, 50)
     if closed:
         tier.close()
     else:
         _abandoned(tier)
-    monkeypatch.setattr(slot_journal, "boot", lambda: "another boot")
+    monkeypatch.setattr(slot_journal, "boot", lambda: boots[1])
     tier = backend.open()
     assert [each.recovered_by == "" for each in tier._directories] == [closed] * 2
     assert_holds(tier, list(expected_blocks.values()))

@@ -96,11 +96,11 @@ def packed_name(name: BlockName) -> bytes:
 
 
 def boot() -> str:
-    """Return the identity of this run of the kernel."""
+    """Return the identity of this run of the kernel; empty if the kernel does not provide it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return "unknown"
+        return ""
 
 
 class SlotJournal:
@@ -212,7 +212,7 @@ def read_journal(directory: Path, identity: str) -> Checkpoint:
         at += _FRAME.size + size
     if head is None:
         raise JournalError(f"{JOURNAL}: it has no beginning")
-    if not closed and head.boot != boot():
+    if not closed and not (head.boot and head.boot == boot()):
         raise JournalError(f"{JOURNAL}: the machine stopped while the directory was open")
     return Checkpoint(list(tenants), np.frombuffer(b"".join(pieces), RECORD), at)
 
