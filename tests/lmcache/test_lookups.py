@@ -311,6 +311,14 @@ def retrieve(client: Client, start: int = 0, end: int = 2, **fields: Any) -> Non
     assert client.commit_retrieve(prompt(3), **span) is True
 
 
+def prepare(client: Client, gateway: Gateway) -> None:
+    assert client.prepare_retrieve(prompt(3), end=2 * CHUNK_TOKENS, cache_salt="a")["success"]
+
+
+def prepare_too_much(client: Client, gateway: Gateway) -> None:
+    assert not client.prepare_retrieve(prompt(3), end=3 * CHUNK_TOKENS, cache_salt="a")["success"]
+
+
 def free(client: Client, start: int = 0, end: int = 2) -> None:
     span: dict[str, Any] = {"start": start * CHUNK_TOKENS, "end": end * CHUNK_TOKENS, "cache_salt": "a"}
     client.ask("free_lookup_locks", lookup_key(prompt(3), **span), 1)
@@ -362,6 +370,8 @@ def end(client: Client, gateway: Gateway) -> None:
         pytest.param(lambda client, _: free(client), 1, 0, id="freed"),
         pytest.param(end, 3, 0, id="ended"),
         pytest.param(each(look_up_again, end), 3, 0, id="repeated and ended"),
+        pytest.param(each(prepare, end), 3, 0, id="prepared, not read, and ended"),
+        pytest.param(each(prepare_too_much, end), 3, 0, id="not all there, and ended"),
         pytest.param(lambda _, gateway: gateway.pass_time(LEASE_TTL_S + 1), 3, 0, id="expired"),
         pytest.param(crowd_out, 3, 0, id="crowded out"),
         pytest.param(each(take_back, end), 3, 0, id="taken back"),

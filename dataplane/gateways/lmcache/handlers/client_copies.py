@@ -76,7 +76,7 @@ class ClientCopyHandlers:
         chunks = self._parts.chunks_of(request, key, number)
         transfer = chunks.transfer
         transfers = chunks.instance.transfers
-        was_leased = transfers.end_read(transfer) or (
+        was_leased = transfers.end_read(transfer, request.now) or (
             bool(chunks.keys) and transfers.end_inherited(transfer, chunks.tenant, chunks.keys, request.now)
         )
         self._parts.sessions.read(

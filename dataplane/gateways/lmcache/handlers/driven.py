@@ -85,7 +85,10 @@ class DrivenCopyHandlers:
                 copier.scatter(blocks, chunk, source, skip_tokens)
 
         def done(failed: CopyFailed | None) -> bytes:
-            transfers.release(leased)
+            if failed is None:
+                transfers.end_use(leased, self._parts.clock())
+            else:
+                transfers.release(leased)
             self._parts.sessions.read(
                 request_id, chunks.chain, transfer.space, transfer.start, transfer.end, copied=failed is None
             )

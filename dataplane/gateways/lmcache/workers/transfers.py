@@ -119,8 +119,9 @@ class Transfers:
                 raise
 
     def hold_all(self, space: int, tenant: str, keys: bytes, now: float) -> LeasedChain:
-        """Hold all chunks, or none. Raise OperationFailed or ProtocolError on failure."""
-        leased = self.cache.hold(self.client, space, keys, tenant, now, is_lookup=False)
+        """Hold all chunks, or none; they count as used once `end_use` is called. Raise OperationFailed or ProtocolError
+        on failure."""
+        leased = self.cache.hold(self.client, space, keys, tenant, now, is_lookup=False, used=False)
         if len(leased) * KEY_BYTES < len(keys):
             self.release(leased)
             raise OperationFailed(Reason.NOT_CACHED, f"{len(leased)} of {len(keys) // KEY_BYTES} chunks are cached")
@@ -128,6 +129,11 @@ class Transfers:
 
     def release(self, leased: LeasedChain) -> None:
         self.cache.release(self.client, leased.descriptors)
+
+    def end_use(self, leased: LeasedChain, now: float) -> None:
+        """Release chunks that a worker has read, and count the read. Raise ProtocolError if the engine is gone."""
+        self.cache.use(self.client, leased.descriptors, now)
+        self.release(leased)
 
     # ---- stores
 
@@ -187,16 +193,16 @@ class Transfers:
             return before.leased
         leased = self.hold_all(transfer.space, tenant, keys, now)
         if len(self._reads) >= MAX_READS:
-            self.end_read(next(iter(self._reads)))
+            self.release(self._reads.pop(next(iter(self._reads))).leased)
         self._reads[transfer] = OpenRead(leased, now + LEASE_TTL_S)
         return leased
 
-    def end_read(self, transfer: Transfer) -> bool:
-        """Release the chunks of a read, and return whether they were held."""
+    def end_read(self, transfer: Transfer, now: float) -> bool:
+        """End a read that is complete, and return whether its chunks were held. Raise ProtocolError on failure."""
         read = self._reads.pop(transfer, None)
         if read is None:
             return False
-        self.release(read.leased)
+        self.end_use(read.leased, now)
         return True
 
     def end_inherited(self, transfer: Transfer, tenant: str, keys: bytes, now: float) -> bool:
@@ -209,7 +215,7 @@ class Transfers:
         left.subtract(leased.descriptors)
         if len(leased) * KEY_BYTES < len(keys) or min(left.values()) < 0:
             return False
-        self.release(leased)
+        self.end_use(leased, now)
         self._inherited = list(left.elements())
         return True
 
@@ -221,7 +227,7 @@ class Transfers:
             self.cache.release(self.client, self._inherited)
             self._inherited = []
         for transfer in [each for each, read in self._reads.items() if read.deadline <= now]:
-            self.end_read(transfer)
+            self.release(self._reads.pop(transfer).leased)
         if self._stores:
             engine = self.cache.node.engines.get(self.client)
             known: Sequence[int] = () if engine is None else [*engine.reservations, *engine.expired]
