@@ -4,37 +4,75 @@
 Differences: no name in /dev/shm is left behind, a dead reader blocks no other process, readers share no lock, an object
 that is being read cannot be replaced, and the least recently used object is evicted instead of the oldest one. vLLM's
 serializer still encodes and copies the values.
+
+*Requests that never run.* vLLM's frontend puts the inputs of a request into the store before it checks the request, and
+workers read them when the request is first scheduled. If a request is refused before, its handles are collected in the
+frontend, and their references are returned (`_Signature`). If it was sent to the engine core and is aborted while it
+waits, nothing tells the frontend: the object can be evicted when it was not used for LARDER_SHIM_UNREAD_S seconds. A
+request may wait for longer than that, so the engine core holds leases on the objects of waiting requests
+(`WaitingRequests`), and ends a request whose object is gone with an error of that request.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
 import secrets
+import sys
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, SupportsIndex
 
 from dataplane.ipc.store import ObjectExists, ObjectMissing, ShmObjectStore
-from dataplane.ipc.store.attachment import StoreAttachment
+from dataplane.ipc.store.attachment import ObjectLease, StoreAttachment
 from dataplane.ipc.store.handles import ObjectHandle
 from dataplane.ipc.store.layout import H_READERS, H_SECRET, H_SECRET_END, READY, STATE_BITS
 
 MODULE = "vllm.distributed.device_communicators.shm_object_storage"
 USER = "vllm.multimodal.cache.shm"
+CACHES = "vllm.multimodal.cache"
+CORE = "vllm.v1.engine.core"
+UNREAD_VARIABLE = "LARDER_SHIM_UNREAD_S"
+UNREAD_S = 300.0
+"""Default of that variable. It must exceed the time from the encoding of a request's inputs to its arrival in the
+engine core, and that from the scheduling of a request to the workers' read."""
 _NO_NAME = re.compile(r"[^\w.-]", re.ASCII)
 
 
 def install() -> None:
-    """Replace vLLM's classes, in the module that defines them and in the one that uses them."""
+    """Replace vLLM's classes, in the module that defines them and in the one that uses them, and the function with
+    which its engine core creates its cache."""
+    caches: Any = import_module(CACHES)
+    kind_of, make = caches.factories._get_cache_type, caches.engine_receiver_cache_from_config
+
+    def engine_receiver_cache_from_config(config: Any) -> Any:
+        return WaitingRequests() if kind_of(config) == "shm" else make(config)
+
     for name in (MODULE, USER):
         module: Any = import_module(name)
         module.SingleWriterShmRingBuffer = SingleWriterShmRingBuffer
         module.SingleWriterShmObjectStorage = SingleWriterShmObjectStorage
+    users: list[Any] = [caches, sys.modules.get(CORE)]  # the core is not imported here: that takes seconds
+    for user in filter(None, users):
+        user.engine_receiver_cache_from_config = engine_receiver_cache_from_config
+
+
+def _unread_s() -> float:
+    """Return the setting in seconds. Raise ValueError."""
+    text = os.environ.get(UNREAD_VARIABLE, "")
+    try:
+        seconds = float(text or UNREAD_S)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ValueError(f"{UNREAD_VARIABLE}: expected a number of seconds above 0, got {text!r}")
+    return seconds
 
 
 class _SharedMemory:
@@ -71,11 +109,10 @@ class SingleWriterShmRingBuffer:
         self.data_buffer_end = 0
         self._chunks: deque[tuple[int, int, int]] = deque()
         """Id, address and size of each chunk, oldest first."""
-        label = _NO_NAME.sub("_", name)
         if create:
-            self.store = ShmObjectStore.create(data_buffer_size, name=label)
+            self.store = ShmObjectStore.create(data_buffer_size, name=_label(name), unread_s=_unread_s())
             return
-        self.store = ShmObjectStore.attach(label)
+        self.store = ShmObjectStore.attach(_label(name))
         if self.attachment.shape.data_bytes < data_buffer_size:
             raise ValueError(
                 f"data_buffer_size: expected {self.attachment.shape.data_bytes} bytes at most, got {data_buffer_size}"
@@ -192,6 +229,10 @@ class SingleWriterShmObjectStorage:
         """Whether the next put removes the objects that were there at `clear`."""
         self._touched: dict[int, Any] = {}
         """Leases that keep touched objects, by id."""
+        self._unsigned: dict[str, int] = {}
+        """By key, the number of handles that were returned and not signed yet."""
+        self._unsent: deque[ObjectHandle] = deque()
+        """Handles that were collected before they were sent; other threads may append."""
         self._store = ring_buffer.store
         self._reader_lock = reader_lock
         if self.is_writer:
@@ -224,6 +265,7 @@ class SingleWriterShmObjectStorage:
             )
         pieces = [head, *(data if isinstance(data, list) else [data])]
         self._clear_now()
+        self._return_unsent()
         try:
             handle = self._store.put_pieces(key, pieces)
         except ObjectExists:
@@ -237,6 +279,7 @@ class SingleWriterShmObjectStorage:
         self.id_index[handle.sequence] = key
         self.ring_buffer.metadata[handle.sequence] = offset[0]
         self.ring_buffer.monotonic_id_end = handle.sequence + 1
+        self._unsigned[key] = 1
         return offset
 
     def get_cached(self, key: str) -> tuple[int, int]:
@@ -244,15 +287,32 @@ class SingleWriterShmObjectStorage:
         KeyError."""
         handle = self._store.get_cached(key)
         self._touched.pop(handle.sequence, None)
+        self._unsigned[key] = self._unsigned.get(key, 0) + 1
         return self._address(handle)
 
     def get_signature(self, key: str) -> list[int]:
-        """Return the signature that proves to readers that the writer made a key's handle. Raise KeyError."""
-        return list(self._sign(key, *self.key_index[key]))
+        """Return the signature that proves to readers that the writer made a key's handle. Raise KeyError.
+
+        The first signature after `put` or `get_cached` belongs to the handle that these returned: if it is collected
+        before anything read it, the handle was not sent, and the object does not wait for readers of it.
+        """
+        address, monotonic_id = self.key_index[key]
+        content = self._sign(key, address, monotonic_id)
+        unsigned = self._unsigned.pop(key, 0)
+        if not unsigned:
+            return list(content)
+        if unsigned > 1:
+            self._unsigned[key] = unsigned - 1
+        return _Signature(content, self._unsent, self._handle(address, monotonic_id))
+
+    def _return_unsent(self) -> None:
+        while self._unsent:
+            self._store.return_handle(self._unsent.popleft())
 
     def free_unused(self) -> None:
         """Evict objects that every reader has read, until twice the largest object's size is freed."""
         self._clear_now()
+        self._return_unsent()
         self._store.evict(2 * self.max_object_size)
         self._forget_evicted()
 
@@ -266,7 +326,7 @@ class SingleWriterShmObjectStorage:
         if self.is_writer:
             self._touched.clear()
             self._clear_pending = True
-            for index in (self.key_index, self.id_index, self.ring_buffer.metadata):
+            for index in (self.key_index, self.id_index, self.ring_buffer.metadata, self._unsigned):
                 index.clear()
 
     def _clear_now(self) -> None:
@@ -346,20 +406,122 @@ class SingleWriterShmObjectStorage:
 
     def _handle(self, address: int, monotonic_id: int) -> ObjectHandle:
         """Return the handle of an object of our store. Raise ValueError if it is gone."""
-        tables = self._attachment.tables
-        if 0 <= monotonic_id < 1 << 48:
-            ready_word = monotonic_id << STATE_BITS | READY
-            for slot in (tables.control[: tables.used_slots()] == ready_word).nonzero()[0].tolist():
-                if int(tables.offset[slot]) == address:
-                    return ObjectHandle(self._attachment.number, slot, monotonic_id)
-        raise _modified(address, monotonic_id)
+        handle = _find(self._attachment, address, monotonic_id)
+        if handle is None:
+            raise _modified(address, monotonic_id)
+        return handle
 
     def _forget_evicted(self) -> None:
         tables = self._attachment.tables
         ready = {int(tables.control[slot]) >> STATE_BITS for slot in tables.in_state(READY)}
         for number in [number for number in self.id_index if number not in ready]:
-            del self.key_index[self.id_index.pop(number)]
+            key = self.id_index.pop(number)
+            del self.key_index[key]
+            self._unsigned.pop(key, None)
             self.ring_buffer.metadata.pop(number, None)
+
+
+class _Signature(list[int]):
+    """The signature of a handle. Whatever sends it iterates over it or pickles it. If it is collected before that, the
+    handle is appended to `unsent`."""
+
+    __slots__ = ("_handle", "_unsent")
+
+    def __init__(self, content: bytes, unsent: deque[ObjectHandle], handle: ObjectHandle) -> None:
+        super().__init__(content)
+        self._unsent: deque[ObjectHandle] | None = unsent
+        self._handle = handle
+
+    def __iter__(self) -> Iterator[int]:
+        self._unsent = None
+        return super().__iter__()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[list[int]], tuple[list[int]]]:
+        return list, (list(self),)
+
+    def __del__(self) -> None:
+        if self._unsent is not None:
+            self._unsent.append(self._handle)
+
+
+class WaitingRequests:
+    """vLLM's receiver cache in the engine core: holds a lease on each object of a request until the request is sent to
+    the workers, or is dropped."""
+
+    def __init__(self) -> None:
+        """Attach to the store of the frontend, as workers do. Raise StoreError."""
+        self._get_handle = import_module(USER)._get_shm_handle
+        self._missing = import_module(CACHES).MultiModalCacheMissError
+        self._item = _waiting_item(import_module("vllm.multimodal.inputs").MultiModalKwargsItem)
+        self._store = ShmObjectStore.attach(
+            _label(import_module("vllm.envs").VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME), writer=True
+        )
+
+    def get_and_update_features(self, features: list[Any]) -> list[Any]:
+        """Lease the objects of a request. Raise MultiModalCacheMissError, which ends the request with an error that
+        clients may retry, if any of them is gone."""
+        attachment = self._store.attachment
+        missing = []
+        for feature in features:
+            handle = feature.data and self._get_handle(feature.data)
+            if not handle:
+                continue
+            address, monotonic_id, signature = handle
+            list(signature)  # in the frontend's process: it has arrived
+            found = _find(attachment, address, monotonic_id)
+            lease = None if found is None else attachment.lease(found.slot, found.sequence)
+            if lease is None:
+                missing.append(feature.mm_hash or feature.identifier)
+            else:
+                feature.data = self._item(feature.data, attachment, lease)
+        if missing:
+            raise self._missing(missing)
+        return features
+
+    def clear_cache(self) -> None:
+        """Do nothing: the frontend clears the store."""
+
+
+def _waiting_item(plain: Any) -> Any:
+    """Return a class of items with a lease, given vLLM's class of items."""
+
+    class WaitingItem(plain):  # type: ignore[misc]
+        """An item with a lease on its object. When it is pickled for the workers, or collected, the object counts as
+        used, which leaves the workers time to read it, and the lease ends."""
+
+        def __init__(self, item: Any, attachment: StoreAttachment, lease: ObjectLease) -> None:
+            self._attachment = attachment
+            self._lease: ObjectLease | None = lease
+            super().__init__(item)
+
+        def _end(self) -> None:
+            lease, self._lease = self._lease, None
+            if lease is not None:
+                self._attachment.tables.used[lease.slot] = time.monotonic_ns()
+
+        def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, tuple[dict[str, Any]]]:
+            self._end()
+            return plain, (dict(self),)
+
+        def __del__(self) -> None:
+            self._end()
+
+    return WaitingItem
+
+
+def _find(attachment: StoreAttachment, address: int, monotonic_id: int) -> ObjectHandle | None:
+    """Return the handle of an object; None if it is gone."""
+    tables = attachment.tables
+    if 0 <= monotonic_id < 1 << 48:
+        ready_word = monotonic_id << STATE_BITS | READY
+        for slot in (tables.control[: tables.used_slots()] == ready_word).nonzero()[0].tolist():
+            if int(tables.offset[slot]) == address:
+                return ObjectHandle(attachment.number, slot, monotonic_id)
+    return None
+
+
+def _label(name: str) -> str:
+    return _NO_NAME.sub("_", name)
 
 
 def _modified(address: int, monotonic_id: int) -> ValueError:

@@ -28,6 +28,7 @@ from dataplane.ipc.store.layout import (
     H_READERS_EVER,
     H_SECRET,
     H_SECRET_END,
+    H_UNREAD_NS,
     MAGIC,
     PAGE_BYTES,
     R_HITS,
@@ -272,7 +273,7 @@ class ObjectLease:
         self._attachment.lower_lease(self.slot)
 
 
-def write_header(fd: int, shape: Shape, identity: bytes, *, readers: int, flags: int) -> None:
+def write_header(fd: int, shape: Shape, identity: bytes, *, readers: int, unread_ns: int, flags: int) -> None:
     """Write the header of new memory. The checksum is written last."""
     header = _mapped(fd, 0, PAGE_BYTES, writable=True).array().view(np.uint64)
     header[H_IDENTITY : H_IDENTITY + 2] = np.frombuffer(identity, np.uint64)
@@ -281,6 +282,7 @@ def write_header(fd: int, shape: Shape, identity: bytes, *, readers: int, flags:
     header[H_OBJECTS] = shape.objects
     header[H_PROCESSES] = shape.processes
     header[H_READERS] = readers
+    header[H_UNREAD_NS] = unread_ns
     header[H_SECRET:H_SECRET_END] = np.frombuffer(secrets.token_bytes(32), np.uint64)
     header[H_FLAGS] = flags
     header[H_MAGIC] = MAGIC

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from dataplane.ipc.store.layout import (
     H_PUT_BYTES,
     H_PUTS,
     H_READERS_EVER,
+    H_UNREAD_NS,
     READY,
     RETIRED,
     STATE_BITS,
@@ -29,6 +31,7 @@ from dataplane.protocol.barrier import fence
 
 Tag = tuple[int, int]
 ONE = np.uint64(1)
+MAX_REFERENCES = (1 << 32) - 2
 MAX_REMEMBERED = 32
 """Maximum number of objects that are remembered as the next to evict, so that not every put sorts all objects."""
 
@@ -100,12 +103,29 @@ class ObjectTable:
                 self._free_slot(free, slot)
 
     def refer(self, tag: Tag, deadline: float) -> tuple[int, int] | None:
-        """Find an object and count another reference to it, which every reader is expected to read."""
+        """Find an object and count another reference to it, which every reader is expected to read. Reads beyond the
+        earlier references, of handles that were sent twice, do not count for it."""
+        tables = self._tables
         with self.attachment.lock.until(deadline):
-            found = find(self._tables, tag)
+            found = find(tables, tag)
             if found is not None:
-                self._tables.refs[found[0]] += np.uint32(1)
+                slot = found[0]
+                rows = self.attachment.living_readers()
+                reads = int(tables.reads[slot, rows].min()) if rows and self._all_attached() else 0
+                tables.refs[slot] = min(max(int(tables.refs[slot]), reads), MAX_REFERENCES) + 1
+                tables.used[slot] = time.monotonic_ns()
         return found
+
+    def return_reference(self, slot: int, sequence: int, deadline: float) -> None:
+        """Take back a reference to an object: no reader will get that handle."""
+        tables = self._tables
+        with self.attachment.lock.until(deadline):
+            if int(tables.control[slot]) == sequence << STATE_BITS | READY and tables.refs[slot]:
+                tables.refs[slot] -= np.uint32(1)
+
+    def _all_attached(self) -> bool:
+        """Return whether all readers have attached: each reads for itself then."""
+        return int(self._tables.header[H_READERS_EVER]) >= self.attachment.readers
 
     def evict(self, nbytes: int, deadline: float) -> int:
         """Evict objects, least recently used first, until `nbytes` are freed. Return the number of freed bytes."""
@@ -181,7 +201,8 @@ class ObjectTable:
         return slot, int(tables.control[slot]), int(tables.used[slot]), int(tables.refs[slot])
 
     def _order(self) -> list[int]:
-        """Return all objects that no process reads and that all readers have read, least recently used first."""
+        """Return all objects that no process reads and that all readers have read, or that were used too long ago to
+        wait for readers, least recently used first."""
         tables = self._tables
         ready = np.array(tables.in_state(READY), np.int64)
         ready = ready[~tables.leases[ready].any(axis=1)]
@@ -190,11 +211,15 @@ class ObjectTable:
             rows = self.attachment.living_readers()
             references, reads_of = tables.refs[ready], tables.reads[ready][:, rows]
             needed = readers
-            if int(tables.header[H_READERS_EVER]) >= readers:  # all have attached: each reads for itself
+            if self._all_attached():
                 needed = min(readers, len(rows))
                 reads_of = np.minimum(reads_of, references[:, None])
             reads = reads_of.sum(axis=1, dtype=np.uint64)
-            ready = ready[reads >= references.astype(np.uint64) * np.uint64(needed)]
+            evictable = reads >= references.astype(np.uint64) * np.uint64(needed)
+            limit = tables.header[H_UNREAD_NS]
+            if limit:
+                evictable |= tables.used[ready] + limit < time.monotonic_ns()
+            ready = ready[evictable]
         order: list[int] = ready[np.argsort(tables.used[ready], kind="stable")].tolist()
         return order
 

@@ -28,7 +28,8 @@ has proof that the first one is gone: its leases are set to 0 and its WRITING ob
 *Reads that are waited for.* A store may be created for a number of readers. Then every handle that `put` or
 `get_cached` returns counts as a reference (`refs`), every `get` of a handle counts in the row of its reader (`reads`),
 and an object is kept until each living reader has read it once for each reference. A row that replaces a dead reader's
-starts with the references of that moment.
+starts with the references of that moment. A reader may never get a handle, because what carried it was dropped:
+`return_reference` lowers `refs` if the sender knows, and H_UNREAD_NS limits the wait if it does not.
 """
 
 from __future__ import annotations
@@ -74,9 +75,11 @@ FLAG_PICKLE = 2
     H_PAST_MISSES,
     H_USED_SLOTS,
     H_READERS,
-) = range(16, 29)
+    H_UNREAD_NS,
+) = range(16, 30)
 """Words that change, under the lock. H_PAST_* count hits and misses of processes that have left; rows of the table from
-H_USED_SLOTS on were never used; H_READERS is the number of readers that handles are kept for."""
+H_USED_SLOTS on were never used; H_READERS is the number of readers that handles are kept for, and H_UNREAD_NS for how
+long (0: without end)."""
 H_SECRET, H_SECRET_END = 64, 68
 """32 random bytes, with which attached processes may sign what they send each other."""
 

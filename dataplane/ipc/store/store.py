@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +26,8 @@ from dataplane.ipc.store.stats import StoreStats, read_stats
 from dataplane.protocol.mappings import Bytes
 
 TIMEOUT_S = 5.0
+LONGEST_UNREAD_S = 1e9
+"""A longer wait for readers, 31 years, counts as one without end."""
 MAX_OBJECTS = 4096
 MAX_PROCESSES = 64
 
@@ -54,6 +57,7 @@ class ShmObjectStore:
         max_objects: int = MAX_OBJECTS,
         max_processes: int = MAX_PROCESSES,
         readers: int = 0,
+        unread_s: float = inf,
         checksums: bool = False,
         trust_pickle: bool = False,
         prefault: bool = False,
@@ -63,9 +67,10 @@ class ShmObjectStore:
 
         `name`: letters, digits, '.', '_' and '-', for `attach` and for lists of stores; it need not be unique.
         `readers`: keep an object until this many readers have read every handle of it that `put` or `get_cached`
-        returned, or have died. `checksums`: verify the bytes at each `get`, which then reads all of them.
-        `trust_pickle`: store other values as pickles, for processes that attach with `trust_pickle`. `prefault`:
-        allocate all memory now; otherwise the first write to each page takes about ten times as long as the copy.
+        returned, or have died, or it was not used for `unread_s` seconds. `checksums`: verify the bytes at each `get`,
+        which then reads all of them. `trust_pickle`: store other values as pickles, for processes that attach with
+        `trust_pickle`. `prefault`: allocate all memory now; otherwise the first write to each page takes about ten
+        times as long as the copy.
 
         `timeout_s`: longest wait of each call for the store's lock, in seconds.
 
@@ -73,6 +78,8 @@ class ShmObjectStore:
         """
         shape = Shape(budget_bytes, max_objects, max_processes)
         readers = whole_number("readers", readers, 0, max_processes)
+        unread_s = seconds("unread_s", unread_s)
+        unread_ns = max(1, int(unread_s * 1e9)) if unread_s < LONGEST_UNREAD_S else 0
         instance("checksums", checksums, bool)
         instance("trust_pickle", trust_pickle, bool)
         timeout_s = seconds("timeout_s", timeout_s)
@@ -83,7 +90,7 @@ class ShmObjectStore:
             raise MemoryError(f"memfd {name!r} of {shape.file_bytes} bytes: {error.strerror}") from None
         try:
             flags = FLAG_CHECKSUMS * checksums | FLAG_PICKLE * trust_pickle
-            write_header(fd, shape, identity, readers=readers, flags=flags)
+            write_header(fd, shape, identity, readers=readers, unread_ns=unread_ns, flags=flags)
         except BaseException:
             os.close(fd)
             raise
@@ -145,6 +152,13 @@ class ShmObjectStore:
             attachment.count(hit=False)
             raise ObjectMissing(f"key {key!r} is not in the store")
         return ObjectHandle(attachment.number, *found)
+
+    def return_handle(self, handle: ObjectHandle) -> None:
+        """Take back a handle that `put` or `get_cached` returned and that no reader will get. Raise StoreTimeout, and
+        ValueError for a handle of another store."""
+        attachment, table = self._open()
+        _check_handle(attachment, handle)
+        table.return_reference(handle.slot, handle.sequence, self._deadline())
 
     def get(self, what: str | ObjectHandle, type: Any = Any) -> Any:  # noqa: A002 as msgspec has it
         """Return an object, given its key or its handle.
@@ -302,11 +316,15 @@ def _lease(attachment: StoreAttachment, what: str | ObjectHandle) -> ObjectLease
     if not isinstance(what, ObjectHandle):
         found = find(attachment.tables, _tag(what))
         return None if found is None else attachment.lease(*found)
-    if what.store != attachment.number:
-        raise ValueError(f"handle: expected store {attachment.number:#x}, got {what.store:#x}")
-    if not (0 <= what.slot < attachment.shape.objects and what.sequence >= 0):
-        raise ValueError(f"handle: expected a slot below {attachment.shape.objects}, got {what}")
+    _check_handle(attachment, what)
     return attachment.lease(what.slot, what.sequence)
+
+
+def _check_handle(attachment: StoreAttachment, handle: ObjectHandle) -> None:
+    if handle.store != attachment.number:
+        raise ValueError(f"handle: expected store {attachment.number:#x}, got {handle.store:#x}")
+    if not (0 <= handle.slot < attachment.shape.objects and handle.sequence >= 0):
+        raise ValueError(f"handle: expected a slot below {attachment.shape.objects}, got {handle}")
 
 
 def _tag(key: str) -> Tag:

@@ -13,7 +13,12 @@ from tests.engines.vllm.engine import PYTHON
 
 REPOSITORY = Path(__file__).parents[3]
 SCRIPT = Path(__file__).parent / "scripts" / "object_store_checks.py"
-OF_LARDER = {"a_dead_reader_blocks_nothing", "no_name_is_left_in_dev_shm"}
+OF_LARDER = {
+    "a_dead_reader_blocks_nothing",
+    "no_name_is_left_in_dev_shm",
+    "inputs_of_refused_requests_are_freed",
+    "inputs_of_waiting_requests_are_kept_and_those_of_aborted_ones_freed",
+}
 MIN_CHECKS = 16
 
 

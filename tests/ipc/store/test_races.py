@@ -28,6 +28,7 @@ CALLS: dict[str, Callable[[ShmObjectStore], object]] = {
     "put_pieces": lambda store: store.put_pieces(f"object {next(numbers)}", [b"pieces"]),
     "get": lambda store: store.get("first"),
     "get_cached": lambda store: store.get_cached("first"),
+    "return_handle": lambda store: store.return_handle(ObjectHandle(store.attachment.number, 0, 0)),
     "is_cached": lambda store: store.is_cached("first"),
     "touch": lambda store: store.touch("first"),
     "evict": lambda store: store.evict(1 << 20),

@@ -328,6 +328,7 @@ def test_a_forked_child_must_attach_again(store: ShmObjectStore) -> None:
         ({"max_objects": 0}, "max_objects: expected 1 to"),
         ({"max_processes": 1 << 20}, "max_processes: expected 1 to"),
         ({"readers": -1}, "readers: expected 0 to"),
+        ({"unread_s": -1}, "unread_s: expected 0 or more seconds"),
         ({"timeout_s": float("nan")}, "timeout_s: expected 0 or more seconds"),
         ({"timeout_s": "5"}, "timeout_s: expected a number of seconds"),
         ({"checksums": "no"}, "checksums: expected bool"),
@@ -393,3 +394,64 @@ def test_a_handle_is_kept_until_every_reader_has_read_it(make_store: MakeStore) 
     store.put("g", value)
     late.close()
     one.close()
+
+
+def age(store: ShmObjectStore, handle: ObjectHandle) -> None:
+    """Let an object look as if it had been used a minute earlier."""
+    store.attachment.tables.used[handle.slot] -= np.uint64(60_000_000_000)
+
+
+@pytest.mark.parametrize("unread_s", [59.0, 3600.0, float("inf")])
+def test_an_object_that_readers_never_read_is_evicted_after_its_time(make_store: MakeStore, unread_s: float) -> None:
+    store = make_store(4 * 4096, readers=1, unread_s=unread_s)
+    value = np.zeros(4000 - 128, np.uint8)
+    with attach(store):
+        handles = [store.put(key, value) for key in "abcd"]
+        for handle in handles[1:]:
+            age(store, handle)
+        store.get_cached("b")  # another handle: the wait begins again
+        held = store.get("c")
+        if unread_s > 60:
+            with pytest.raises(StoreFull):
+                store.put("e", value)
+            return
+        store.put("e", value)
+        assert [key for key in "abcde" if store.is_cached(key)] == ["a", "b", "c", "e"]
+        with pytest.raises(StoreFull):
+            store.put("f", value)
+        del held
+
+
+def test_a_handle_that_is_returned_is_not_waited_for(make_store: MakeStore) -> None:
+    store = make_store(4096, readers=1)
+    with attach(store) as reader:
+        handle = store.put("a", b"1")
+        again = store.get_cached("a")
+        store.return_handle(again)
+        assert not store.evict(1), "the first handle is still waited for"
+        store.return_handle(handle)
+        store.return_handle(handle)
+        assert store.is_cached("a"), "it can be used again"
+        reader.get(store.get_cached("a"))
+        assert store.evict(1)
+        store.put("b", b"2")
+        store.return_handle(handle)  # of another object, which had the slot
+        assert not store.evict(1)
+        with pytest.raises(ValueError, match="expected store"):
+            store.return_handle(ObjectHandle(1, handle.slot, handle.sequence))
+        with pytest.raises(ValueError, match="expected a slot"):
+            store.return_handle(ObjectHandle(handle.store, 64, 0))
+
+
+def test_reads_of_a_handle_that_was_sent_twice_do_not_count_for_the_next_handle(make_store: MakeStore) -> None:
+    store = make_store(4096, readers=2)
+    with attach(store) as one, attach(store) as two:
+        handle = store.put("a", b"1")
+        for reader in (one, two, one, two):
+            reader.get(handle)
+        again = store.get_cached("a")
+        assert not store.evict(1)
+        one.get(again)
+        assert not store.evict(1)
+        two.get(again)
+        assert store.evict(1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +19,17 @@ from typing import Any
 
 import torch
 from vllm.distributed.device_communicators import shm_object_storage as module
-from vllm.multimodal.cache import shm
-from vllm.multimodal.inputs import MultiModalBatchedField, MultiModalFieldElem, MultiModalKwargsItem
+from vllm.multimodal import cache as caches
+from vllm.multimodal.cache import MultiModalCacheMissError, shm
+from vllm.multimodal.inputs import (
+    MultiModalBatchedField,
+    MultiModalFeatureSpec,
+    MultiModalFieldElem,
+    MultiModalKwargsItem,
+    PlaceholderRange,
+)
+
+from dataplane.ipc.store.layout import H_UNREAD_NS
 
 CONTEXT = multiprocessing.get_context("spawn")
 WAIT_S = 120.0
@@ -268,14 +278,7 @@ def a_touched_object_is_kept() -> None:
 
 
 def vllms_caches_work_across_processes() -> None:
-    config: Any = SimpleNamespace(
-        parallel_config=SimpleNamespace(world_size=2),
-        model_config=SimpleNamespace(
-            get_multimodal_config=lambda: SimpleNamespace(
-                mm_processor_cache_gb=1 / 64, mm_shm_cache_max_object_size_mb=4
-            )
-        ),
-    )
+    config = config_of(readers=2)
     sender = shm.ShmObjectStoreSenderCache(config)
     lock = CONTEXT.Lock()
     pipes, processes = [], []
@@ -328,16 +331,60 @@ def no_name_is_left_in_dev_shm() -> None:
         assert {name for name in set(os.listdir("/dev/shm")) - before if not name.startswith("sem.")} == set()
 
 
+def inputs_of_refused_requests_are_freed() -> None:
+    with storage(size=20_000, most=5_000) as (writer, reader):
+        sent = writer.put("sent", b"s" * 4_000)
+        arrived = pickle.loads(pickle.dumps(writer.get_signature("sent")))
+        encoded = writer.put("encoded", b"e" * 4_000)
+        also_arrived = [*writer.get_signature("encoded")]
+        for number in range(40):
+            writer.put(f"{number}", b"x" * 4_000)
+            writer.get_signature(f"{number}")
+            writer.get_cached(f"{number}")
+            writer.get_signature(f"{number}")
+        assert reader.get(*sent, arrived, "sent") == b"s" * 4_000
+        assert reader.get(*encoded, also_arrived, "encoded") == b"e" * 4_000
+
+
+def inputs_of_waiting_requests_are_kept_and_those_of_aborted_ones_freed() -> None:
+    config = config_of(readers=1)
+    sender = shm.ShmObjectStoreSenderCache(config)
+    core = caches.engine_receiver_cache_from_config(config)
+    worker = shm.ShmObjectStoreReceiverCache(config, CONTEXT.Lock())
+    storage = sender._shm_cache
+
+    def send(name: str) -> Any:
+        """Return a feature of a request as it arrives in the engine core."""
+        sent, _ = sender.get_and_update_item((item(torch.full((250_000,), float(len(name)))), []), name)
+        data = pickle.loads(pickle.dumps(sent))
+        return MultiModalFeatureSpec(data, "image", name, PlaceholderRange(0, 1), mm_hash=name)
+
+    waiting, in_process = (core.get_and_update_features([send(name)]) for name in ("waiting", "in process"))
+    aborted = core.get_and_update_features([send("aborted")])
+    lost = send("lost")
+    assert storage._store.stats().leased_objects == 3
+    del aborted
+    storage._attachment.tables.header[H_UNREAD_NS] = 1  # as if all of them had been stored long ago
+    for number in range(40):  # three times what the store has room for
+        assert "address" in send(f"{number}").data
+    assert [sender.is_cached_item(name) for name in ("waiting", "in process", "aborted", "lost")] == [
+        True, True, False, False
+    ]  # fmt: skip
+    with raises(MultiModalCacheMissError, "lost"):
+        core.get_and_update_features([lost])
+    scheduled = pickle.loads(pickle.dumps(waiting))
+    assert type(scheduled[0].data) is MultiModalKwargsItem
+    for features, size in ((scheduled, 7), (in_process, 10)):
+        (read,) = worker.get_and_update_features(features)
+        assert float(read.data["pixels"].data.max()) == size
+    assert storage._store.stats().leased_objects == 0
+    core.clear_cache()
+    sender.close()
+
+
 def receive(kind: str, lock: Any, pipe: Any) -> None:
     use(kind)
-    config: Any = SimpleNamespace(
-        parallel_config=SimpleNamespace(world_size=2),
-        model_config=SimpleNamespace(
-            get_multimodal_config=lambda: SimpleNamespace(
-                mm_processor_cache_gb=1 / 64, mm_shm_cache_max_object_size_mb=4
-            )
-        ),
-    )
+    config = config_of(readers=2)
     receiver = shm.ShmObjectStoreReceiverCache(config, lock)
     pipe.send("ready")
     while (order := pipe.recv()) is not None:
@@ -353,6 +400,17 @@ def wait(kind: str, handle: Any, pipe: Any) -> None:
     pipe.send("ready")
     pipe.poll(WAIT_S)
     reader.close()
+
+
+def config_of(readers: int) -> Any:
+    """Return a configuration of vLLM with a cache of 16 MiB."""
+    media = SimpleNamespace(
+        mm_processor_cache_gb=1 / 64, mm_shm_cache_max_object_size_mb=4, mm_processor_cache_type="shm"
+    )
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(world_size=readers, _api_process_count=1, data_parallel_size=1),
+        model_config=SimpleNamespace(get_multimodal_config=lambda: media, supports_multimodal_inputs=True),
+    )
 
 
 def item(pixels: torch.Tensor) -> Any:
@@ -384,7 +442,12 @@ CHECKS: list[Callable[[], None]] = [
     a_touched_object_is_kept,
     vllms_caches_work_across_processes,
 ]
-OF_LARDER = [a_dead_reader_blocks_nothing, no_name_is_left_in_dev_shm]
+OF_LARDER = [
+    a_dead_reader_blocks_nothing,
+    no_name_is_left_in_dev_shm,
+    inputs_of_refused_requests_are_freed,
+    inputs_of_waiting_requests_are_kept_and_those_of_aborted_ones_freed,
+]
 
 
 def main(kind: str) -> None:
