@@ -47,7 +47,7 @@ from sglang.srt.mem_cache.utils import get_storage_hash_str
 from sglang.srt.runtime_context import get_context, get_parallel
 
 PAGE, LAYERS, TOKENS = 16, 3, 512
-WAIT_S = 30
+WAIT_S = 120
 
 
 def make_pools(kind: str, layout: str, allocator: str) -> Any:
