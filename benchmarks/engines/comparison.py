@@ -1,26 +1,40 @@
 """Measure engines with the same requests and collect the samples. The engines take turns within each round."""
 
+import subprocess
+import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from benchmarks.engines.lineup import BARE, MAX_TOKENS, Engine, Lineup
-from dataplane.replay.trace import TraceRequest
+from benchmarks.engines.lineup import MAX_TOKENS, Engine, Lineup
 
 VOCABULARY = 4096
 BATCH, PROMPT_TOKENS, NEW_TOKENS = 8, 1000, 16
-PREFIX_TOKENS = MAX_TOKENS - 1
 TTFT_BOUND_S = 1.0
-TRACE_SCALE = 8
-"""Prompts and outputs are this many times shorter than those of the trace."""
-TRACE_BLOCK = 512 // TRACE_SCALE
-MOST_NEW = 128
+UNLOADED_TIMES = 3
+"""The second bound of a first token in time: this many times the shortest one of an engine without load."""
 
 Samples = dict[str, dict[str, list[float]]]
 """Samples by figure and engine. Samples of one round have the same position."""
+
+
+class Questions(msgspec.Struct, frozen=True):
+    """Users who ask one question after another, each about a long text of their own."""
+
+    users: int = 14
+    history: tuple[int, int] = (1800, 2500)
+    """Shortest and longest text, in tokens. All texts together are several times as long as an engine's own cache."""
+    question: int = 64
+    answer: int = 16
+    rates: tuple[float, ...] = (4.0, 6.5)
+    """Questions a second of all users together."""
+    seconds: float = 10.0
+    """How long questions arrive, in each round."""
 
 
 class Effort(msgspec.Struct, frozen=True):
@@ -31,113 +45,105 @@ class Effort(msgspec.Struct, frozen=True):
     percent for as long as they run, so one set is not enough."""
     rounds: int
     """Number of rounds with each set of processes."""
-    conversations: int
-    """Divisor of the number of conversations: one in this many is replayed, and each set replays another one."""
+    busy: int
+    """Number of other processes that compute all the time."""
     pool_bytes: int
+    questions: Questions = Questions()
 
 
-FULL = Effort(sets=12, rounds=3, conversations=120, pool_bytes=1 << 30)
-QUICK = Effort(sets=1, rounds=2, conversations=400, pool_bytes=512 << 20)
+FULL = Effort(sets=4, rounds=3, busy=0, pool_bytes=4 << 30)
+QUICK = Effort(sets=1, rounds=2, busy=0, pool_bytes=4 << 30, questions=Questions(seconds=6))
 
 
 class Comparison:
     """Samples of all sets."""
 
-    def __init__(self, effort: Effort, trace: list[TraceRequest]) -> None:
+    def __init__(self, effort: Effort) -> None:
         self.samples: Samples = defaultdict(lambda: defaultdict(list))
         self._effort = effort
-        self._trace = trace
-        self._sets = 0
         self._random = Random(20)
 
     def measure(self, lineup: Lineup) -> None:
         """Measure all figures with one set of processes."""
-        warm, again = self._batch(), self._prompt(PREFIX_TOKENS)
-        lineup.each(lambda engine: [engine.do("serve", requests=warm), _cached(engine, again)])
-        for _ in range(self._effort.rounds):
-            self._no_reuse(lineup)
-        for _ in range(self._effort.rounds):
-            self._cached_prefix(lineup)
-        chosen = [each for each in self._trace if _conversation(each) % self._effort.conversations == self._sets]
-        self._sets += 1
-        if chosen:
-            self._goodput(lineup, chosen)
+        warm = self._batch()
+        lineup.each(lambda engine: engine.do("serve", requests=warm))
+        with _busy(self._effort.busy):
+            for _ in range(self._effort.rounds):
+                self._no_reuse(lineup)
+                for rate in self._effort.questions.rates:
+                    self._ask(lineup, rate)
 
     def _no_reuse(self, lineup: Lineup) -> None:
         requests = self._batch()
         for name, answer in lineup.each(lambda engine: engine.do("serve", requests=requests)).items():
+            self._note(name, "", **{figure: answer[figure] for figure in ("seconds", "settled", "cpu", "faults")})
+
+    def _ask(self, lineup: Lineup, rate: float) -> None:
+        """Let each engine read all texts, and then answer one question without load, and all questions at a rate."""
+        histories, questions = self._questions(rate)
+        alone = histories[0] | {"tokens": histories[0]["tokens"] + self._tokens(self._effort.questions.question)}
+
+        def ask(engine: Engine) -> Any:
+            engine.do("serve", requests=histories)
+            engine.do("forget")
+            unloaded = engine.do("serve", requests=[alone])["first"][0]
+            engine.do("forget")
+            return engine.do("serve", requests=questions) | {"unloaded": unloaded}
+
+        answers = lineup.each(ask)
+        bound = UNLOADED_TIMES * min(answer["unloaded"] for answer in answers.values())
+        tokens = sum(len(each["tokens"]) for each in questions)
+        for name, answer in answers.items():
+            first = np.array(answer["first"])
             self._note(
                 name,
-                batch=answer["seconds"],
-                **{figure: answer[figure] for figure in ("settled", "cpu", "thread", "faults")},
-            )
-
-    def _cached_prefix(self, lineup: Lineup) -> None:
-        request = self._prompt(PREFIX_TOKENS)
-        for name, answer in lineup.each(lambda engine: _cached(engine, request)).items():
-            self._note(name, ttft=answer["first"][0], ttft_tokens=answer["cached"][0])
-
-    def _goodput(self, lineup: Lineup, trace: list[TraceRequest]) -> None:
-        """Serve the trace's requests with its arrival times. They are scaled so that the last request arrives when the
-        engine without a connector would have served all of them, had they all been there from the start."""
-        at_once = lineup.engines[BARE].do("serve", requests=self._scaled(trace, 0.0))
-        span = trace[-1].timestamp - trace[0].timestamp
-        requests = self._scaled(trace, at_once["seconds"] / max(span, 1.0))
-        lineup.each(lambda engine: engine.do("forget"))
-        for name, answer in lineup.each(lambda engine: engine.do("serve", requests=requests)).items():
-            first = answer["first"]
-            in_time = sum(each <= TTFT_BOUND_S for each in first)
-            tokens = sum(len(each["tokens"]) for each in requests)
-            self._note(
-                name,
-                goodput=in_time / answer["seconds"],
-                in_time=in_time / len(first),
-                goodput_ttft=float(np.median(first)),
-                requests=len(requests),
+                f"@{rate:g}",
+                mean=float(first.mean()),
+                p50=float(np.percentile(first, 50)),
+                p90=float(np.percentile(first, 90)),
+                unloaded=answer["unloaded"],
+                goodput=float((first <= TTFT_BOUND_S).sum()) / answer["seconds"],
+                goodput_unloaded=float((first <= bound).sum()) / answer["seconds"],
                 found=sum(answer["cached"]) / tokens,
+                cpu=answer["cpu"],
             )
 
-    def _scaled(self, trace: list[TraceRequest], seconds_per_ms: float) -> list[dict[str, Any]]:
-        """Return the trace's requests with shorter prompts. Equal blocks have equal tokens."""
-        seed = self._random.random()
-        tokens: dict[int, list[int]] = {}
-        requests = []
-        for each in trace:
-            new = min(MOST_NEW, max(1, each.output_length // TRACE_SCALE))
-            prompt: list[int] = []
-            for number in each.hash_ids:
-                if number not in tokens:
-                    chance = Random(f"{seed}/{number}")
-                    tokens[number] = [chance.randrange(3, VOCABULARY) for _ in range(TRACE_BLOCK)]
-                prompt += tokens[number]
-            length = min(max(1, each.input_length // TRACE_SCALE), MAX_TOKENS - new)
-            at = (each.timestamp - trace[0].timestamp) * seconds_per_ms
-            requests.append({"at": at, "tokens": prompt[:length], "new": new})
-        return requests
+    def _questions(self, rate: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return requests that read the text of each user, and questions with random arrivals, each with all that its
+        user has read, asked and been told before. A user who has no room left begins again with the text."""
+        known = self._effort.questions
+        texts = [self._tokens(self._random.randint(*known.history)) for _ in range(known.users)]
+        said = [list(text) for text in texts]
+        questions: list[dict[str, Any]] = []
+        at = 0.0
+        while (at := at + self._random.expovariate(rate)) < known.seconds or not questions:
+            user = self._random.randrange(known.users)
+            if len(said[user]) + known.question + known.answer > MAX_TOKENS:
+                said[user] = list(texts[user])
+            said[user] += self._tokens(known.question)
+            questions.append({"at": at, "tokens": list(said[user]), "new": known.answer})
+            said[user] += self._tokens(known.answer)  # engines differ in what they answer
+        return [{"at": 0.0, "tokens": text, "new": 1} for text in texts], questions
 
     def _batch(self) -> list[dict[str, Any]]:
-        return [self._prompt(PROMPT_TOKENS, NEW_TOKENS) for _ in range(BATCH)]
+        return [{"at": 0.0, "tokens": self._tokens(PROMPT_TOKENS), "new": NEW_TOKENS} for _ in range(BATCH)]
 
-    def _prompt(self, tokens: int, new: int = 1) -> dict[str, Any]:
-        """Return a request that no engine has seen."""
-        return {
-            "at": 0.0, "tokens": [self._random.randrange(3, VOCABULARY) for _ in range(tokens)], "new": new,
-        }  # fmt: skip
+    def _tokens(self, count: int) -> list[int]:
+        """Return tokens that no engine has seen."""
+        return [self._random.randrange(3, VOCABULARY) for _ in range(count)]
 
-    def _note(self, name: str, **values: float) -> None:
+    def _note(self, name: str, where: str, **values: float) -> None:
         for figure, value in values.items():
-            self.samples[figure][name].append(value)
+            self.samples[figure + where][name].append(value)
 
 
-def _cached(engine: Engine, request: dict[str, Any]) -> Any:
-    """Serve a request twice and empty the engine's cache in between. Return the answer to the second one."""
-    engine.do("forget")
-    engine.do("serve", requests=[request])
-    engine.do("forget")
-    return engine.do("serve", requests=[request])
-
-
-def _conversation(request: TraceRequest) -> int:
-    """Return a number that the requests of one conversation share: the second block of the prompt, because in
-    Mooncake's traces all prompts begin with the same block."""
-    return request.hash_ids[:2][-1] if request.hash_ids else 0
+@contextmanager
+def _busy(count: int) -> Iterator[None]:
+    """Keep processors busy."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()

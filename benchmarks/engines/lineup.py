@@ -1,7 +1,7 @@
-"""Five vLLM engines on CPU, alive at the same time, and the servers that three of them store prefixes in.
+"""vLLM engines on CPU, alive at the same time, and the servers that some of them store prefixes in.
 
-All have the same tiny model without weights. Each connector has a server of its own with the same pool, and default
-settings; chunks have 256 tokens. An engine keeps 12,288 tokens by itself.
+All have the same small model without weights. Each connector has a server of its own with the same pool, and default
+settings; chunks have 256 tokens. An engine keeps 6,144 tokens by itself.
 """
 
 import json
@@ -16,17 +16,19 @@ from benchmarks.peers.line_process import LineProcess
 from benchmarks.peers.vllm_model import write_model
 from dataplane.replay.plane import PlaneError, own
 
-BARE, NULL, LMCACHE, GATEWAY, LARDER = "vllm", "null", "lmcache", "gateway", "larder"
+BARE, NULL, OFFLOADING, LMCACHE, GATEWAY, LARDER = "vllm", "null", "offloading", "lmcache", "gateway", "larder"
 TITLES = {
     BARE: "vLLM alone",
     NULL: "a connector that does nothing",
+    OFFLOADING: "vLLM's own offloading",
     LMCACHE: "LMCache's connector and server",
     GATEWAY: "LMCache's connector on Larder",
     LARDER: "Larder's connector",
 }
 MAX_TOKENS = 4096
-BLOCKS = 96
+BLOCKS = 48
 """Number of blocks of 128 tokens that an engine's own cache has."""
+SHAPE = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8}
 START_S = 300.0
 ANSWER_S = 500.0
 REPOSITORY = Path(__file__).parents[2]
@@ -137,11 +139,15 @@ def lineup(folder: Path, pool_bytes: int, names: Collection[str] = tuple(TITLES)
                 "kv_connector": "NullConnector",
                 "kv_connector_module_path": "benchmarks.engines.null_connector",
             },
+            OFFLOADING: lambda: {
+                "kv_connector": "OffloadingConnector",
+                "kv_connector_extra_config": {"cpu_bytes_to_use": pool_bytes},
+            },
             LMCACHE: lambda: lmcache(stack.enter_context(servers.lmcache(pool_bytes, "engine_driven")).rpc_port),
             GATEWAY: lambda: lmcache(stack.enter_context(servers.larder(pool_bytes)).rpc_port),
             LARDER: larder,
         }
-        model = write_model(folder)
+        model = write_model(folder, **SHAPE)
         for name, transfer in transfers.items():
             if name not in names:
                 continue

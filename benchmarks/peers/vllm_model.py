@@ -25,7 +25,7 @@ MODEL = {
 }
 
 
-def write_model(folder: Path) -> Path:
-    """The folder, with the model in it."""
-    (folder / "config.json").write_text(json.dumps(MODEL))
+def write_model(folder: Path, **shape: int) -> Path:
+    """The folder, with the model in it. `shape` replaces fields of `MODEL`."""
+    (folder / "config.json").write_text(json.dumps(MODEL | shape))
     return folder

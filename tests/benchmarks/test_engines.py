@@ -4,18 +4,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engines.comparison import TRACE_BLOCK, Comparison, Effort
+from benchmarks.engines.comparison import Comparison, Effort, Questions
 from benchmarks.engines.figures import results_of, section_of
 from benchmarks.engines.lineup import BARE, GATEWAY, LARDER, LMCACHE, MAX_TOKENS, Lineup
 from benchmarks.harness.result import Report, at_most
-from dataplane.replay.trace import TraceRequest
 
-EFFORT = Effort(sets=1, rounds=2, conversations=1, pool_bytes=1 << 20)
-TRACE = [
-    TraceRequest(0, 1024, 80, (0, 1)),
-    TraceRequest(1000, 1500, 8, (0, 1, 2)),
-    TraceRequest(2000, 60_000, 9000, (0, *range(3, 120))),
-]
+QUESTIONS = Questions(users=3, history=(50, 60), question=8, answer=4, rates=(10.0,), seconds=5.0)
+EFFORT = Effort(sets=1, rounds=2, busy=0, pool_bytes=1 << 20, questions=QUESTIONS)
 
 
 class Fake:
@@ -31,12 +26,12 @@ class Fake:
         self.served.append(requests)
         if len(self.served) == self.fails_at:
             raise RuntimeError("no answer of vLLM: it ended\nmore")
-        times = dict.fromkeys(("seconds", "settled", "cpu", "thread"), self.seconds)
+        times = dict.fromkeys(("seconds", "settled", "cpu"), self.seconds)
         return times | {"faults": 3, "first": [self.seconds] * len(requests), "cached": [0] * len(requests)}
 
 
-def compared(**engines: Fake) -> tuple[Lineup, Comparison]:
-    lineup, comparison = Lineup(), Comparison(EFFORT, TRACE)
+def compared(effort: Effort = EFFORT, **engines: Fake) -> tuple[Lineup, Comparison]:
+    lineup, comparison = Lineup(), Comparison(effort)
     lineup.engines.update(engines)  # type: ignore[arg-type]
     comparison.measure(lineup)
     return lineup, comparison
@@ -44,25 +39,32 @@ def compared(**engines: Fake) -> tuple[Lineup, Comparison]:
 
 def test_an_engine_that_fails_is_left_out_and_the_report_says_why():
     lineup, comparison = compared(
-        **{BARE: Fake(1.0), LMCACHE: Fake(1.0, fails_at=5), GATEWAY: Fake(1.5), LARDER: Fake(1.01)}
+        **{BARE: Fake(1.0), LMCACHE: Fake(0.8), GATEWAY: Fake(1.5, fails_at=5), LARDER: Fake(0.4)}
     )
-    assert lineup.failed == {LMCACHE: "no answer of vLLM: it ended"}
+    assert lineup.failed == {GATEWAY: "no answer of vLLM: it ended"}
     samples = {
         figure: {name: each for name, each in of.items() if name not in lineup.failed}
         for figure, of in comparison.samples.items()
     }
-    results = {each.name: each for each in results_of(samples, 1)}
-    assert results["batch_larder_ratio"].met
-    assert results["batch_gateway_ratio"].value == 1.5
-    assert "batch_lmcache" not in results
+    results = {each.name: each for each in results_of(samples)}
+    assert results["seconds_larder_to_vllm"].met
+    assert (results["mean@10_larder_to_lmcache"].value, results["mean@10_larder_to_lmcache"].met) == (0.5, True)
+    assert results["goodput@10_larder_to_lmcache"].value == pytest.approx(2.0)
+    assert "mean@10_gateway" not in results
     lookups = [at_most(f"connector_lookup_{which}_p99", 1.0, "us", None) for which in ("known", "new")]
-    machine: dict[str, str | int] = {"cores": 2, "load": "0.1", "lmcache_failed": lineup.failed[LMCACHE]}
-    section = section_of(Report(machine, 1.0, [*results.values(), *lookups]), samples, 1)
-    assert "Not measured: LMCache's connector and server: no answer of vLLM: it ended" in section
+    machine: dict[str, str | int] = {"cores": 2, "load": "0.1", "gateway_failed": lineup.failed[GATEWAY]}
+    section = section_of(Report(machine, 1.0, [*results.values(), *lookups]), samples, "Questions.")
+    assert "Not measured: LMCache's connector on Larder: no answer of vLLM: it ended" in section
     assert (
-        "| 1.000 s | not measured | not measured | 1.500 s: 1.500 (1.500 to 1.500) | 1.010 s: 1.010 (1.010 to 1.010) |"
-        in section
+        "| first token, mean, 10/s | 1 s | not measured | not measured | 0.8 s | not measured | 0.4 s "
+        "| 0.500 (0.500 to 0.500) |" in section
     )
+
+
+def test_a_first_token_is_in_time_within_three_times_that_of_the_fastest_engine_without_load():
+    _, comparison = compared(**{BARE: Fake(1.0), LARDER: Fake(0.3)})
+    assert comparison.samples["goodput_unloaded@10"][BARE] == [0.0, 0.0]
+    assert all(comparison.samples["goodput_unloaded@10"][LARDER])
 
 
 def test_without_the_engine_that_others_are_compared_with_there_is_no_figure():
@@ -70,12 +72,19 @@ def test_without_the_engine_that_others_are_compared_with_there_is_no_figure():
         compared(**{BARE: Fake(1.0, fails_at=1), LARDER: Fake(1.0)})
 
 
-def test_requests_of_a_trace_keep_shared_prefixes_and_arrivals_and_fit_the_model():
-    larder = Fake(1.0)
-    compared(**{BARE: Fake(4.0), LARDER: larder})
-    first, second, third = larder.served[-1]
-    assert [each["at"] for each in larder.served[-1]] == [0.0, 2.0, 4.0], "in the 4 s of vLLM alone"
-    assert (len(first["tokens"]), len(second["tokens"])) == (128, 187)
-    assert second["tokens"][:128] == first["tokens"]
-    assert third["tokens"][:TRACE_BLOCK] == first["tokens"][:TRACE_BLOCK]
-    assert len(third["tokens"]) + third["new"] == MAX_TOKENS
+def test_all_engines_answer_the_same_questions_which_continue_what_was_said_and_fit_the_model():
+    bare, larder = Fake(1.0), Fake(1.0)
+    compared(
+        Effort(1, 1, 0, 1 << 20, Questions(users=2, history=(4000, 4000), rates=(20.0,), seconds=5.0)),
+        **{BARE: bare, LARDER: larder},
+    )
+    assert bare.served == larder.served
+    *_, texts, alone, questions = larder.served
+    assert len(texts) == 2
+    assert alone[0]["tokens"][:4000] == texts[0]["tokens"]
+    assert all(len(each["tokens"]) + each["new"] <= MAX_TOKENS for each in questions)
+    for text in texts:
+        asked = [each["tokens"] for each in questions if each["tokens"][:4000] == text["tokens"]]
+        assert len(asked) > 1
+        assert len({tuple(each) for each in asked}) == len(asked)
+    assert [each["at"] for each in questions] == sorted(each["at"] for each in questions)
