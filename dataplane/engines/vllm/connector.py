@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from math import lcm
 from typing import Any
 
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -102,6 +103,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             ),
             loads=transfer.is_kv_consumer,
             saves=transfer.is_kv_producer,
+            evict=self._evict if _may_load_in_step(vllm_config, kv_cache_config) else None,
             hashes_media=_hashes_media(vllm_config),
         )
         _watch_adapters()
@@ -119,21 +121,27 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @guarded(lambda: (0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Return how many tokens Larder has beyond those of the engine, and whether to load asynchronously. None: the
-        request waits for blocks from tiers, and vLLM asks again in its next step."""
+        """Return how many tokens Larder has beyond those of the engine, and whether to load asynchronously, and not
+        inside the step. None: the request waits, and vLLM asks again in its next step."""
         assert self._scheduler is not None
         tokens = self._scheduler.matched_tokens(request, num_computed_tokens)
-        return tokens, bool(tokens)
+        return tokens, bool(tokens) and not self._scheduler.loads_in_step(request.request_id)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Plan the load into the allocated blocks, and lease the blocks that it reads. After an error, the workers
-        report the load as failed; otherwise the request would wait for it forever."""
+        report the load as failed; otherwise the request would wait for it forever, or use blocks without values."""
         assert self._scheduler is not None
+        numbers = blocks.get_block_ids()
         try:
-            self._scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
+            self._scheduler.allocated(request, numbers, num_external_tokens)
         except Exception:  # noqa: BLE001  as in `guarded`
             self.errors.note("update_state_after_alloc")
-            self._scheduler.give_up(request.request_id, num_external_tokens)
+            self._scheduler.give_up(request, numbers, num_external_tokens)
+
+    def _evict(self, blocks: set[int]) -> None:
+        """Remove blocks from vLLM's own prefix cache."""
+        if self._kv_cache_manager is not None:
+            self._kv_cache_manager.evict_blocks(blocks)
 
     @guarded(LarderMetadata)
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
@@ -213,7 +221,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 engine=f"vllm {self._vllm_config.kv_transfer_config.engine_id[:8]} worker {rank}",
                 holds_blocks=not slides(self._kv_cache_config),
             )
-            self._groups = [each.layout for each in copies]
+            alone = get_kv_transfer_group() is self
+            self._groups = [replace(each.layout, alone=alone) for each in copies]
         except WeightsUnknown as error:
             self._counts["unknown_weights"] = 1
             _log.error("Larder is not used: %s; or name the weights with larder.model", error)
@@ -252,18 +261,33 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         config = self._vllm_config.model_config
         return config.model, config.revision
 
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Take the work of a step, and begin its loads beside steps. vLLM calls `start_load_kv` for them only after the
+        layers have run; begun here, the copies overlap with the layers."""
+        super().bind_connector_metadata(connector_metadata)
+        self._begin_loads()
+
     @guarded()
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Begin the loads of this step."""
+    def _begin_loads(self) -> None:
         plan = self._get_connector_metadata().plan
         if self._worker is not None:
             self._worker.begin_loads(plan)
-        else:  # registration failed: no request may wait for these loads
-            self._results.received.update(load.request for load in plan.loads)
-            self._results.failed.update(load.request for load in plan.loads)
+            return
+        for load in plan.loads:  # registration failed: no request may wait for these loads, or use their blocks
+            if load.in_step:
+                self._results.bad_blocks.update(load.blocks[0])
+            else:
+                self._results.received.add(load.request)
+                self._results.failed.add(load.request)
+
+    @guarded()
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Copy the loads inside this step. vLLM calls it before the layers run if there are any."""
+        if self._worker is not None:
+            self._worker.load_in_step(self._get_connector_metadata().plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing: the engine schedules a request after its load has ended."""
+        """Do nothing: loads inside the step have ended, and for others the request is not in the step."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         """Do nothing: saves begin after the step."""
@@ -301,7 +325,12 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     @guarded()
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """Return the results of this step for the scheduler's side."""
-        report = None if self._worker is None else self._worker.take_report()
+        if self._worker is not None:
+            report = self._worker.take_report()
+        else:
+            plan = self._get_connector_metadata().plan
+            failed = {load.request: 0 for load in plan.loads if load.in_step}
+            report = StepReport(loads_failed=failed, step=plan.step)
         if self._reports_layouts:
             self._reports_layouts = False
             report = report or StepReport()
@@ -353,6 +382,24 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
         """Return True: the connector handles KV caches that are freed and restored."""
         return True
+
+
+def _may_load_in_step(vllm_config: Any, kv_cache_config: Any) -> bool:
+    """Return whether loads may be inside steps: if a failed one is certain to be computed again.
+
+    vLLM 0.32 drops the output of the step in which a load failed, but not that of steps under way after it, nor their
+    draft tokens; it cannot say which blocks failed with several groups; and its second model runner keeps dropped
+    output. Another worker may have stored what it computed from the failed blocks. On a device, copies run beside the
+    layers anyway.
+    """
+    return (
+        vllm_config.device_config.device_type == "cpu"
+        and vllm_config.parallel_config.world_size == 1
+        and vllm_config.max_concurrent_batches == 1
+        and vllm_config.speculative_config is None
+        and not vllm_config.use_v2_model_runner
+        and not slides(kv_cache_config)
+    )
 
 
 def _hashes_media(vllm_config: Any) -> bool:

@@ -90,7 +90,7 @@ class CpuCopies:
                     pages.scatter(source, blocks[low + begin : low + end], within)
                     nbytes += (end - begin) * pages.chunk_bytes // per_chunk
                 del source
-        return len(blocks), nbytes
+        return min(len(blocks), max(0, len(keys) // KEY_BYTES * per_chunk - first)), nbytes
 
     def save(
         self, reservation: Reservation, blocks: Sequence[int], after: DeviceEvent | None, job: Job

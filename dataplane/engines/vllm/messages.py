@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from dataplane.protocol.spaces import Space
 
@@ -14,6 +15,9 @@ class GroupLayout:
     space: Space
     page_tokens: int
     """Number of tokens in one of the engine's blocks."""
+    alone: bool = True
+    """Whether the engine has no other connector, which would store what a step computes after a failed load inside it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,10 @@ class Load:
     """For each KV-cache group, the engine's blocks that receive the tokens; 0 for a block that is not needed."""
     traceparent: str = ""
     """Trace of the request; empty if it is not traced."""
+    in_step: bool = False
+    """Whether the engine copies the blocks before the layers of this step, which reads them."""
+    limit_s: float = inf
+    """Longest duration, beside the limits of the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,8 @@ class StepPlan:
     """Number of times that the scheduler has made everything stored before a miss."""
     asks_layouts: bool = False
     """Whether the scheduler does not know the workers' KV-cache groups yet. Every worker then reports its own."""
+    step: int = 0
+    """Number of a step that computes tokens; 0 for one that computes none."""
 
 
 @dataclass(slots=True)
@@ -77,8 +87,14 @@ class StepReport:
     """Number of leading tokens of each failed load that the engine keeps."""
     loads_late: list[str] = field(default_factory=list)
     """Failed loads that took too long."""
+    step: int = 0
+    """`StepPlan.step` of the step that ended."""
     loaded_tokens: int = 0
+    """By loads beside steps, in `load_seconds`."""
     load_seconds: float = 0.0
+    step_loaded_tokens: int = 0
+    """By loads inside this step, in `step_load_seconds`."""
+    step_load_seconds: float = 0.0
     new_weights: bool = False
     """Whether the engine has replaced its weights. What was stored before must be a miss."""
     layouts: list[list[GroupLayout]] = field(default_factory=list)
@@ -93,9 +109,19 @@ class StepReport:
         self.loads_late += other.loads_late
         self.loaded_tokens += other.loaded_tokens
         self.load_seconds += other.load_seconds
+        self.step = max(self.step, other.step)
+        self.step_loaded_tokens += other.step_loaded_tokens
+        self.step_load_seconds += other.step_load_seconds
         self.new_weights |= other.new_weights
         self.layouts += other.layouts
         return self
 
     def __bool__(self) -> bool:
-        return bool(self.saves_ended or self.loads_failed or self.loaded_tokens or self.new_weights or self.layouts)
+        return bool(
+            self.step
+            or self.saves_ended
+            or self.loads_failed
+            or self.loaded_tokens
+            or self.new_weights
+            or self.layouts
+        )

@@ -20,9 +20,12 @@ COUNTERS = {
     "loaded_tokens": "Tokens loaded from Larder.",
     "loaded_bytes": "Bytes copied from Larder into the engine's blocks.",
     "load_seconds": "Time that loads took on the connector's own thread.",
+    "step_loaded_tokens": "Tokens of loaded_tokens that were copied inside the step that used them.",
+    "step_load_seconds": "Time that steps waited for the copies of step_loaded_tokens.",
     "lost_loads": "Loads that ended early because a block was no longer cached or failed its checksum.",
     "cancelled_loads": "Loads under way that ended because their request was aborted or the cache was reset.",
-    "late_loads": "Loads that ended early because they exceeded larder.load_timeout_s.",
+    "late_loads": "Loads that ended early because they took longer than larder.load_timeout_s, larder.step_load_s, or "
+    "the computation of their tokens.",
     "failed_loads": "Loads that failed in part or entirely; the missing tokens were recomputed.",
     "saved_blocks": "Blocks stored in Larder.",
     "saved_bytes": "Bytes stored in Larder.",

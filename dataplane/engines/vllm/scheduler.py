@@ -22,7 +22,7 @@ from dataplane.engines.traces import continued, traceparent_of
 from dataplane.engines.vllm.adapters import AdapterFiles, Adapters
 from dataplane.engines.vllm.hints import RequestOptions, read_options
 from dataplane.engines.vllm.messages import GroupLayout, Load, Save, StepPlan, StepReport
-from dataplane.engines.vllm.rates import BreakEven
+from dataplane.engines.vllm.rates import BreakEven, Way
 from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed, media_digest
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.tier_waits import TierWaits
@@ -46,6 +46,27 @@ DRAIN_S = 10.0
 BlockIds = Callable[[str], "Sequence[Sequence[int]] | None"]
 
 _log = logging.getLogger("larder.vllm")
+
+
+@dataclass(frozen=True, slots=True)
+class _StepLoad:
+    """A load inside a step."""
+
+    request: Any
+    first: int
+    """Number of tokens before it."""
+    blocks: list[int]
+    """All blocks of the request."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step under way that computes tokens."""
+
+    number: int
+    started: float
+    tokens: int
+    loads: dict[str, _StepLoad]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +113,11 @@ class _Tracked:
     loading: list[bytes] = field(default_factory=list)
     """Keys of the load that is under way."""
     loading_tokens: int = 0
+    in_step: bool = False
+    """Whether the load is to be inside the step, by the last look-up."""
+    alone: bool = False
+    """Whether the load was planned with no other request in the engine."""
+    load_planned: float = 0.0
     loaded_tokens: int = 0
     saved_chunks: int = 0
     """Leading chunks that are cached, or for which a save has been planned."""
@@ -113,11 +139,13 @@ class SchedulerSide:
         block_tokens: int,
         loads: bool = True,
         saves: bool = True,
+        evict: Callable[[set[int]], None] | None = None,
         hashes_media: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. `hashes_media`: as in
-        `RequestKeys`. Raise ValueError."""
+        """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. `evict` removes
+        blocks from the engine's own prefix cache; None for an engine that must not load inside steps. `hashes_media`:
+        as in `RequestKeys`. Raise ValueError."""
         if settings.chunk_tokens % block_tokens:
             raise ValueError(
                 f"kv_connector_extra_config.larder.chunk_tokens: expected a multiple of the block size {block_tokens},"
@@ -131,6 +159,7 @@ class SchedulerSide:
         self._block_tokens = block_tokens
         self._loads = loads
         self._saves = saves
+        self._evict = evict
         self._hashes_media = hashes_media
         self._clock = clock
         self._adapters = Adapters()
@@ -154,10 +183,18 @@ class SchedulerSide:
         self._resets = 0
         self._break_even = BreakEven(settings.min_load_tokens)
         self._tier_waits = TierWaits(settings.tier_timeout_s, self._break_even, clock, self._count)
-        self._steps_planned = 0
-        self._steps: deque[tuple[float, int]] = deque(maxlen=MAX_STEPS)
-        """Start and computed tokens of the steps under way: an engine may plan a step before the previous one ends."""
+        self._steps: deque[_Step] = deque(maxlen=MAX_STEPS)
+        """Steps under way: an engine may plan a step before the previous one ends."""
+        self._step_number = 0
         self._step_ended = 0.0
+        self._last_ended = 0
+        """Number of the last step that ended."""
+        self._step_loads: dict[str, _StepLoad] = {}
+        """Loads inside the step that is being planned."""
+        self._step_load_s = 0.0
+        """Expected duration of these loads."""
+        self._scheduled: list[str] = []
+        """Requests of the last step."""
         self._copying_at = 0.0
         """When a copy was last planned or reported as ended."""
 
@@ -173,6 +210,8 @@ class SchedulerSide:
             raise ValueError("the workers have loaded different weights")
         self._page_tokens = [each.page_tokens for each in layouts[0]]
         self._workers = len(layouts)
+        if not all(each.alone for worker in layouts for each in worker):
+            self._evict = None
         spaces = [SpaceRequest(each.space, writes=False) for worker in layouts for each in worker]
         self._client = attach(
             self._settings.socket, spaces, group=self._group, engine=self._engine, timeout_s=self._settings.timeout_s,
@@ -201,8 +240,10 @@ class SchedulerSide:
 
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """Return how many tokens beyond the first `local_tokens` can be loaded, a multiple of the block size. None: the
-        request waits for blocks from tiers; ask again."""
+        request waits for blocks from tiers, or for a load inside this step; ask again."""
         tracked = self._track(request)
+        if self._shares_step_load(request, local_tokens):
+            return None
         tracked.local_tokens, tracked.allocations = local_tokens, 0
         keyed = self._find_keys(tracked)
         if keyed is False or not (tracked.loads or tracked.saves):
@@ -256,7 +297,27 @@ class SchedulerSide:
         tracked.saved_chunks = max(tracked.saved_chunks, hits)
         if first and tracked.options.pin_s:
             tracked.pin_chunks = hits
-        return found if found and self._break_even.worth_loading(found, self._clock()) else 0
+        if not found:
+            return 0
+        others = sum(name in self._tracked for name in self._scheduled) + len(self._step_loads)
+        left_s = 0.0 if self._evict is None else self._settings.step_load_s - self._step_load_s
+        way = self._break_even.way(found, self._clock(), requests=1 + others, step_s=left_s)
+        tracked.in_step, tracked.alone = way is Way.IN_STEP, not others
+        return 0 if way is Way.COMPUTE else found
+
+    def loads_in_step(self, request: str) -> bool:
+        """Return whether the tokens of the last look-up of a request are to be loaded inside the step."""
+        tracked = self._tracked.get(request)
+        return tracked is not None and tracked.in_step
+
+    def _shares_step_load(self, request: Any, local_tokens: int) -> bool:
+        """Return whether the engine's own blocks of a request are among those that are loaded inside this step. Until
+        the load has succeeded, they must not be used."""
+        return any(
+            local_tokens > load.first and request.all_token_ids[:end] == load.request.all_token_ids[:end]
+            for load in self._step_loads.values()
+            if (end := load.first + self._block_tokens)
+        )
 
     def _count_lookup(self, tracked: _Tracked, loaded: int) -> None:
         """Count the look-up of a request that vLLM schedules for the first time, with the tokens that are loaded. What
@@ -360,7 +421,7 @@ class SchedulerSide:
         step = self._settings.chunk_tokens
         first, end = tracked.local_tokens // step, tracked.local_tokens + tokens
         keys = [] if tracked.keys is None else tracked.keys.keys[first : self._chunks(end)]
-        tracked.loading, tracked.loading_tokens = keys, tokens
+        tracked.loading, tracked.loading_tokens, tracked.load_planned = keys, tokens, self._clock()
         self._plan_load(
             Load(
                 request.request_id,
@@ -372,20 +433,32 @@ class SchedulerSide:
                     for ids, page in zip(blocks, self._page_tokens, strict=True)
                 ),
                 tracked.traceparent,
+                tracked.in_step,
+                self._break_even.limit_s(tokens),
             )
         )
+        if tracked.in_step:
+            self._step_loads[request.request_id] = _StepLoad(request, tracked.local_tokens, list(blocks[0]))
+            self._step_load_s += self._break_even.step_copy_s(tokens, tracked.load_planned)
         if self._client is not None:
             self._leases[request.request_id] = self._client.hold(keys)
 
-    def give_up(self, request: str, tokens: int) -> None:
+    def give_up(self, request: Any, blocks: Sequence[Sequence[int]], tokens: int) -> None:
         """Make the load of a request fail, unless the load is planned already."""
-        if tokens and not any(load.request == request for load in self._plan.loads):
-            self._plan_load(Load(request, b"", 0, tokens, ()))
+        name = request.request_id
+        if not tokens or any(load.request == name for load in self._plan.loads):
+            return
+        if not self.loads_in_step(name):
+            self._plan_load(Load(name, b"", 0, tokens, ()))
+            return
+        self._step_loads[name] = _StepLoad(request, 0, list(blocks[0]))
+        self._plan_load(Load(name, b"", 0, tokens, (list(blocks[0]),), in_step=True))
 
     def _plan_load(self, load: Load) -> None:
-        self._copying_at = self._clock()
-        self._receiving.add(load.request)
         self._plan.loads.append(load)
+        if not load.in_step:
+            self._copying_at = self._clock()
+            self._receiving.add(load.request)
 
     # ---- steps
 
@@ -393,7 +466,6 @@ class SchedulerSide:
         """Return the work of a step that computes `scheduled` tokens for each request, and begin the next plan."""
         plan, self._plan = self._plan, StepPlan()
         plan.resets = self._resets
-        self._steps_planned += 1
         plan.asks_layouts = not self._workers and not self._refused
         for name in preempted:
             tracked = self._tracked.get(name)
@@ -409,7 +481,12 @@ class SchedulerSide:
             except Exception:  # noqa: BLE001  the loads of the step must reach the workers
                 tracked.saves = False
                 _log.exception("request %.80r is not saved", name)
-        self._steps.append((self._clock(), sum(scheduled.values())))
+        loads, self._step_loads, self._step_load_s = self._step_loads, {}, 0.0
+        if scheduled:
+            self._scheduled = list(scheduled)
+            self._step_number += 1
+            plan.step = self._step_number
+            self._steps.append(_Step(plan.step, self._clock(), sum(scheduled.values()), loads))
         return plan
 
     def _plan_save(self, plan: StepPlan, tracked: _Tracked, count: int, blocks_of: BlockIds) -> None:
@@ -418,10 +495,9 @@ class SchedulerSide:
         if tracked.allocations == 1 and not tracked.loading and request.num_computed_tokens > tracked.local_tokens:
             # Under MultiConnector, another connector loads these tokens within this step, and says whether it could
             # only after the step. Blocks that it could not load must not be stored.
-            tracked.unproven_until = self._steps_planned
+            tracked.unproven_until = self._step_number + 1
         tracked.allocations = 0
-        steps_ended = self._steps_planned - 1 - len(self._steps)
-        if not tracked.saves or not self._workers or steps_ended < tracked.unproven_until:
+        if not tracked.saves or not self._workers or self._last_ended < tracked.unproven_until:
             return
         if tracked.pin_chunks and tracked.keys is not None:
             cached, tracked.pin_chunks = tracked.keys.keys[: tracked.pin_chunks], 0
@@ -469,31 +545,44 @@ class SchedulerSide:
         """Apply the results of a step. `received` are the requests whose loads have ended; of these, `failed` are those
         whose loads failed as a whole."""
         now = self._clock()
-        if self._steps:
-            started, tokens = self._steps.popleft()
-            self._break_even.note_prefill(tokens, now - max(started, self._step_ended))
-            self._step_ended = now
+        step_loads: dict[str, _StepLoad] = {}
         if report is not None:
             self._copying_at = now
             if report.layouts:
                 self._take_layouts(report.layouts)
             if report.new_weights:
                 self.reset()
+            while self._steps and self._steps[0].number <= report.step:
+                step = self._steps.popleft()
+                step_loads |= step.loads
+                if step.number == report.step:
+                    seconds = now - max(step.started, self._step_ended) - report.step_load_seconds
+                    self._break_even.note_step(step.tokens, seconds)
+                self._step_ended, self._last_ended = now, step.number
             # Workers load at the same time: together they take as long as one.
             share = max(1, self._workers)
             self._break_even.note_load(report.loaded_tokens, report.load_seconds / share, now)
+            self._break_even.note_load(report.step_loaded_tokens, report.step_load_seconds, now, in_step=True)
             for name, count in report.saves_ended.items():
                 if name in self._tracked:
                     self._tracked[name].saves_open -= count
             for name, loaded in report.loads_failed.items():
+                if name in step_loads and self._evict is not None:
+                    # The engine has put blocks into its own prefix cache that were not loaded, or were computed from
+                    # them. Without this, they would be hits of other requests before they are computed again.
+                    load = step_loads[name]
+                    self._evict(set(load.blocks[(load.first + loaded) // self._page_tokens[0] :]))
                 self._load_failed(name, loaded, now, late=name in report.loads_late)
         for name in self._receiving.intersection(failed):  # MultiConnector passes on those of all its connectors
             self._load_failed(name, 0, now)
-        for name in received:
+        for name in [*received, *step_loads]:
             self._receiving.discard(name)
             self._leases.pop(name, None)
             tracked = self._tracked.get(name)
             if tracked is not None:
+                if name not in step_loads and tracked.loads:
+                    seconds = now - tracked.load_planned
+                    self._break_even.note_delay(tracked.loading_tokens, seconds, now, alone=tracked.alone)
                 tracked.loaded_tokens += tracked.loading_tokens
                 tracked.loading, tracked.loading_tokens = [], 0
 

@@ -1,9 +1,10 @@
 """A worker's side: copies between the engine's blocks and the pool, on threads of its own: one for loads, one that
 reserves room for saves, and one that copies them.
 
-This module does not import vLLM. The engine's thread only submits work and collects results. It waits in three cases:
-for reservations, so that the engine's response leaves after other engines can see what is being written; for saves of
-blocks that are about to be overwritten; and at shutdown.
+This module does not import vLLM. The engine's thread submits work and collects results. It copies loads inside steps
+itself, so none of them is under way when its blocks are reported. It waits in three cases: for reservations, so that
+the engine's response leaves after other engines can see what is being written; for saves of blocks that are about to be
+overwritten; and at shutdown.
 """
 
 from __future__ import annotations
@@ -53,13 +54,19 @@ class _LoadJob:
     deadline: float
     marks: list[DeviceEvent | None]
     """For each group, the event after which the copies may begin."""
+    clock: Callable[[], float]
     phase: _Phase = _Phase.QUEUED
-    cancelled: bool = False
+    stopped: bool = False
     dropped: bool = False
     """Whether the engine does not need it any more; no token of it counts as loaded."""
     failed_from: int | None = None
     """Position in the load of the first token that was not loaded; None if all tokens were loaded."""
     seconds: float = 0.0
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether to copy nothing more. A load inside a step ends by itself at its deadline."""
+        return self.stopped or (self.load.in_step and self.clock() >= self.deadline)
 
 
 @dataclass(slots=True, eq=False)
@@ -132,6 +139,8 @@ class WorkerSide:
         self._saves: dict[str, list[_SaveJob]] = {}
         self._pending_save_bytes = 0
         self._released: set[str] = set()
+        self._unloaded: set[str] = set()
+        """Requests of this step whose loads inside it failed: what the step computes for them is worth nothing."""
         self._report = StepReport()
         self._reserves_late = False
         """Whether the last wait for reservations was too short, and none has ended since."""
@@ -165,26 +174,51 @@ class WorkerSide:
     # ---- the engine's thread
 
     def begin_loads(self, plan: StepPlan) -> None:
-        """Begin the loads of a step, and end those that are not needed any more."""
+        """Begin the loads of a step that are not inside it, and end those that are not needed any more."""
+        self._unloaded = set()
         for load in plan.loads:
-            job = _LoadJob(load, self._clock() + self._settings.load_timeout_s, [])
-            with self._lock:
-                self._loads[load.request] = job
+            if load.in_step:
+                continue
+            job = self._job(load, min(self._settings.load_timeout_s, load.limit_s))
             job.marks = self._marks()
             self._queues[0].put(lambda job=job: self._run_load(job))  # type: ignore[misc]
         with self._lock:
+            self._report.step = plan.step
             for name in plan.dropped_loads:
                 dropped = self._loads.get(name)
                 if dropped is not None and not dropped.dropped:
-                    dropped.cancelled = dropped.dropped = True
+                    dropped.stopped = dropped.dropped = True
                     self._count("cancelled_loads", 1)
                     if dropped.phase is _Phase.QUEUED:  # a running one ends after the current chunk
                         dropped.failed_from, dropped.phase = 0, _Phase.ENDED
+
+    def load_in_step(self, plan: StepPlan) -> None:
+        """Copy the loads inside a step, before its layers run. Together they take at most `step_load_s`, until the
+        current chunk is copied, and one response of the data plane."""
+        loads = [load for load in plan.loads if load.in_step]
+        self._unloaded = {load.request for load in loads}
+        jobs = [self._job(load, self._settings.step_load_s) for load in loads]
+        for job in jobs:
+            job.deadline = min(job.deadline, self._clock() + job.load.limit_s)
+            job.marks = [None] * len(self._copies)
+            self._run_load(job)
+            if job.failed_from is None:
+                self._unloaded.discard(job.load.request)
+
+    def _job(self, load: Load, limit_s: float) -> _LoadJob:
+        job = _LoadJob(load, self._clock() + limit_s, [], self._clock)
+        with self._lock:
+            self._loads[load.request] = job
+        return job
 
     def begin_saves(self, plan: StepPlan) -> None:
         """Begin the saves of a step, whose results are in the engine's blocks now."""
         started: list[_SaveJob] = []
         for save in plan.saves:
+            if save.blocks and save.request in self._unloaded:  # computed from blocks that were not loaded
+                with self._lock:
+                    self._end_report(save.request)
+                continue
             nbytes = len(save.keys) // KEY_BYTES * self._chunk_bytes if save.blocks else 0
             job = _SaveJob(save, nbytes, [])
             with self._lock:
@@ -212,7 +246,8 @@ class WorkerSide:
         with self._lock:
             self._report.new_weights = True
             for load in plan.loads:
-                self._loads[load.request] = _LoadJob(load, 0.0, [], _Phase.ENDED, cancelled=True, dropped=True)
+                job = self._loads[load.request] = _LoadJob(load, 0.0, [], self._clock, _Phase.ENDED)
+                job.stopped = job.dropped = True
             for save in plan.saves:
                 self._end_report(save.request)
         plan.loads, plan.saves = [], []
@@ -250,8 +285,8 @@ class WorkerSide:
         now = self._clock()
         with self._lock:
             for name, job in list(self._loads.items()):
-                if job.phase is not _Phase.ENDED and now >= job.deadline:
-                    job.cancelled = True
+                if job.phase is not _Phase.ENDED and (now >= job.deadline or job.load.in_step):
+                    job.stopped = True
                     if job.phase is _Phase.QUEUED:  # a running one ends after the current chunk
                         job.failed_from, job.phase = 0, _Phase.ENDED
                         self._count("late_loads", 1)
@@ -265,22 +300,29 @@ class WorkerSide:
 
     def _take_load(self, job: _LoadJob, found: Results) -> None:
         load = job.load
-        found.received.add(load.request)
+        if not load.in_step:  # vLLM does not wait for a message about loads inside a step
+            found.received.add(load.request)
         if job.dropped:
             job.failed_from, job.seconds = 0, 0.0  # it says nothing about the speed of loads
         loaded = load.tokens if job.failed_from is None else job.failed_from
-        self._report.loaded_tokens += loaded
-        self._report.load_seconds += job.seconds
+        if load.in_step:
+            self._report.step_loaded_tokens += loaded
+            self._report.step_load_seconds += job.seconds
+        else:
+            self._report.loaded_tokens += loaded
+            self._report.load_seconds += job.seconds
         if self._copies[0].layout.space.rank == 0:  # every rank loads its part of the same tokens
             self._count("loaded_tokens", loaded)
-        self._count("load_seconds", job.seconds)
+            if load.in_step:
+                self._count("step_loaded_tokens", loaded)
+        self._count("step_load_seconds" if load.in_step else "load_seconds", job.seconds)
         if job.failed_from is None:
             return
         # Block numbers are unique only within a group. If the engine frees blocks behind windows, the tokens before
         # a failed block have no blocks, so vLLM cannot recompute from the failed block on.
         keeps = len(load.blocks) == 1 and self._holds_blocks
         self._report.loads_failed[load.request] = job.failed_from if keeps else 0
-        if job.cancelled and not job.dropped:
+        if job.stopped and not job.dropped:
             self._report.loads_late.append(load.request)
         if keeps:
             found.bad_blocks.update(load.blocks[0][job.failed_from // self._copies[0].layout.page_tokens :])
@@ -303,7 +345,7 @@ class WorkerSide:
         """Cancel queued work, wait for running work, and disconnect."""
         with self._lock:
             for load in self._loads.values():
-                load.cancelled = True
+                load.stopped = True
             for jobs in self._saves.values():
                 for job in jobs:
                     job.cancelled = True
@@ -323,7 +365,7 @@ class WorkerSide:
         """Add to a counter. The caller holds the lock."""
         self.counts[name] = self.counts.get(name, 0) + by
 
-    # ---- the thread of loads
+    # ---- the thread of loads, and loads inside steps
 
     def _run_load(self, job: _LoadJob) -> None:
         with self._lock:
@@ -360,8 +402,10 @@ class WorkerSide:
                 failed = tokens if failed is None else min(failed, tokens)
         with self._lock:
             self._count("loaded_bytes", total)
-            if failed is not None and not job.dropped:
-                self._count("late_loads" if job.cancelled else "lost_loads", 1)
+            if failed is not None:
+                job.stopped = job.cancelled
+                if not job.dropped:
+                    self._count("late_loads" if job.stopped else "lost_loads", 1)
         return failed
 
     # ---- the thread of reservations
@@ -370,7 +414,8 @@ class WorkerSide:
         """Reserve room for a save, so that other engines see what is being written, and pass the save on."""
         try:
             if not job.cancelled:
-                self._reserve(job)
+                with continued(self._client, job.save.traceparent, "vllm.reserve"):
+                    self._reserve(job)
         finally:
             with self._lock:
                 job.prepared, self._reserves_late = True, False

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "serve.py"
 REPOSITORY = Path(__file__).parents[3]
 START_S = 300.0
 ANSWER_S = 300.0
-PATIENT = {"timeout_s": 30.0, "load_timeout_s": 60.0}
+PATIENT = {"timeout_s": 30.0, "load_timeout_s": 60.0, "step_load_s": 1.0}
 """Settings of a connector whose look-ups and loads must not time out on a busy machine."""
 VOCABULARY = 4096
 PYTHON = python(CONNECTOR)

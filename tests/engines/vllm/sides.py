@@ -25,7 +25,16 @@ class Step:
         }  # fmt: skip
         known = ConnectorSettings(**options)
         self.caches = caches
-        self.scheduler = SchedulerSide(known, group="engine", engine="scheduler", block_tokens=PAGE_TOKENS, clock=clock)
+        self.evicted: set[int] = set()
+        """Blocks that were removed from the engine's own prefix cache."""
+        self.scheduler = SchedulerSide(
+            known,
+            group="engine",
+            engine="scheduler",
+            block_tokens=PAGE_TOKENS,
+            evict=self.evicted.update if len(caches) == 1 else None,
+            clock=clock,
+        )
         self.workers = [
             WorkerSide(known, [each.copies], group="engine", engine="worker", clock=clock) for each in caches
         ]
@@ -48,6 +57,7 @@ class Step:
         for worker in self.workers:
             worker.before_overwriting(plan.cancelled)
             worker.begin_loads(plan)
+            worker.load_in_step(plan)
             worker.begin_saves(plan)
             found.append(worker.results())
             report = worker.take_report()

@@ -242,10 +242,10 @@ def test_what_another_connector_loads_within_a_step_is_saved_after_the_step(make
     engine.scheduler.allocated(request, [BLOCKS], 0)
     request.num_computed_tokens = 128
     scheduler = engine.scheduler
-    assert not scheduler.plan({"a": 72}, lambda name: [BLOCKS]).saves
+    plan = scheduler.plan({"a": 72}, lambda name: [BLOCKS])
+    assert not plan.saves
     assert not scheduler.plan({"a": 1}, lambda name: [BLOCKS]).saves, "planned before the step has ended"
-    scheduler.stepped(None, ())
-    scheduler.stepped(None, ())
+    scheduler.stepped(StepReport(step=plan.step), ())
     request.num_computed_tokens = 0 if failed else 201
     plan = scheduler.plan({"a": 64 if failed else 1}, lambda name: [BLOCKS])
     assert [len(save.keys) // 32 for save in plan.saves] == [1 if failed else 3], "after a failure, what is recomputed"

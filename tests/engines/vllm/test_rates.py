@@ -1,32 +1,70 @@
-"""The decision whether a prefix is loaded or recomputed."""
+"""The decision how a request gets a prefix."""
 
-from dataplane.engines.vllm.rates import FORGET_S, BreakEven
+import math
+
+from dataplane.engines.vllm.rates import FORGET_S, GRACE_S, BreakEven, Way
 
 
-def test_a_set_minimum_decides_alone() -> None:
+def test_a_set_minimum_decides_alone_whether_to_load() -> None:
     rates = BreakEven(100)
-    rates.note_prefill(1000, 0.001)
-    assert [rates.worth_loading(tokens, 0) for tokens in (99, 100)] == [False, True]
+    rates.note_step(1000, 0.001)
+    assert [rates.way(tokens, 0) for tokens in (99, 100)] == [Way.COMPUTE, Way.BESIDE]
+    rates.note_load(100, 1.0, now=0)
+    assert rates.way(100, 0, step_s=2) is Way.IN_STEP
+    assert rates.limit_s(100) == math.inf
 
 
 def test_a_prefix_is_computed_if_that_is_faster_than_loading() -> None:
     rates = BreakEven("auto")
-    assert rates.worth_loading(1, 0), "nothing is known"
-    rates.note_prefill(10_000, 1.0)
-    assert rates.worth_loading(1, 0)
+    assert rates.way(1, 0) is Way.BESIDE, "nothing is known"
+    rates.note_step(10_000, 1.0)
+    assert rates.way(1, 0) is Way.BESIDE
     rates.note_load(100_000, 1.0, now=0)
-    assert not rates.worth_loading(16, 1), "the step that a load costs takes longer"
-    assert rates.worth_loading(1000, 1)
+    rates.note_delay(1000, 0.012, now=0, alone=True)
+    assert rates.way(16, 1) is Way.COMPUTE, "the delay takes longer"
+    assert rates.way(1000, 1) is Way.BESIDE
     for _ in range(30):
         rates.note_load(1_000, 1.0, now=2)
-    assert not rates.worth_loading(100_000, 3)
-    assert rates.worth_loading(100_000, 3 + FORGET_S), "a slow moment is forgotten"
+    assert rates.way(100_000, 3) is Way.COMPUTE
+    assert rates.way(100_000, 3 + FORGET_S) is Way.BESIDE, "a slow moment is forgotten"
+
+
+def test_a_load_is_inside_the_step_if_all_its_requests_wait_less_for_it_than_one_waits_beside_steps() -> None:
+    rates = BreakEven("auto")
+    rates.note_step(1000, 0.5)
+    assert rates.way(1000, 0, step_s=1) is Way.BESIDE, "a step must not wait for something that was never measured"
+    rates.note_load(100_000, 1.0, now=0)
+    assert rates.way(1000, 0, requests=1, step_s=1) is Way.IN_STEP
+    assert rates.way(1000, 0, requests=40, step_s=1) is Way.IN_STEP, "until a delay is measured, it is that of a step"
+    assert rates.way(1000, 0, requests=60, step_s=1) is Way.BESIDE
+    assert rates.way(1000, 0, requests=1, step_s=0.005) is Way.BESIDE, "the step has no time for it"
+    rates.note_delay(1000, 0.04, now=0, alone=False)
+    assert rates.way(1000, 0, requests=5, step_s=1) is Way.BESIDE
+    for _ in range(30):
+        rates.note_load(1_000_000, 1.0, now=0, in_step=True)
+    assert rates.way(1000, 0, requests=5, step_s=1) is Way.IN_STEP, "the engine's own thread copies faster"
+
+
+def test_computing_costs_all_requests_of_a_step() -> None:
+    rates = BreakEven("auto")
+    rates.note_step(10_000, 1.0)
+    rates.note_load(100_000, 1.0, now=0)
+    rates.note_delay(1000, 0.16, now=0, alone=False)
+    assert rates.way(1000, 0, requests=2) is Way.BESIDE
+    assert rates.way(100, 0, requests=2) is Way.COMPUTE
+
+
+def test_a_load_is_limited_by_the_time_that_the_computation_takes() -> None:
+    rates = BreakEven("auto")
+    assert rates.limit_s(1000) == math.inf
+    rates.note_step(10_000, 1.0)
+    assert rates.limit_s(1000) == 0.1 + GRACE_S
 
 
 def test_a_request_waits_for_tiers_if_that_is_faster_than_computing() -> None:
     rates = BreakEven("auto")
     assert rates.worth_waiting(1000, 1000, 60, 0), "nothing is known"
-    rates.note_prefill(10_000, 1.0)
+    rates.note_step(10_000, 1.0)
     assert rates.worth_waiting(2000, 2000, 0.1, 0)
     assert not rates.worth_waiting(2000, 500, 0.1, 0), "the part that is missing counts"
     rates.note_load(20_000, 1.0, now=0)
@@ -36,12 +74,12 @@ def test_a_request_waits_for_tiers_if_that_is_faster_than_computing() -> None:
 
 def test_a_set_minimum_decides_alone_about_tiers_too() -> None:
     rates = BreakEven(100)
-    rates.note_prefill(1000, 0.001)
+    rates.note_step(1000, 0.001)
     assert [rates.worth_waiting(tokens, 1, 60, 0) for tokens in (99, 100)] == [False, True]
 
 
 def test_steps_that_only_decode_do_not_count_for_the_prefill_rate() -> None:
     rates = BreakEven("auto")
-    rates.note_prefill(8, 1.0)
-    rates.note_prefill(1000, 0)
+    rates.note_step(8, 1.0)
+    rates.note_step(1000, 0)
     assert rates.prefill_rate == 0

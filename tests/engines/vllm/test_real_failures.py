@@ -66,22 +66,26 @@ def flip(plane: Plane, segment: int, offset: int) -> None:
         os.pwrite(fd, bytes([byte[0] ^ 0x10]), offset)
 
 
+@pytest.mark.parametrize("inside", [False, True])
 def test_a_load_that_fails_is_computed_from_the_failed_block_on_and_is_a_miss_afterwards(
-    make_engine: Make, pool: Plane, observer: Client, right: Right
+    make_engine: Make, pool: Plane, observer: Client, right: Right, inside: bool
 ) -> None:
     """One bit of the fifth chunk's block changes. Its checksum does not match, so the load fails after four chunks."""
-    engine = make_engine(pool.socket, chunk_tokens=CHUNK, min_load_tokens=0, verify="always").ready()
-    tokens = prompt(TOKENS, 80)
+    engine = make_engine(
+        pool.socket, chunk_tokens=CHUNK, min_load_tokens=0, verify="always", step_load_s=1.0 if inside else 0.0
+    ).ready()
+    tokens = prompt(TOKENS, 80 + inside)
+    stored = pool.wait_stats(lambda stats: True, "it answers").totals.stored_blocks
     engine.generate(tokens[: 4 * CHUNK])
-    pool.wait_stats(lambda stats: stats.totals.stored_blocks == 4, "four blocks are stored")
+    pool.wait_stats(lambda stats: stats.totals.stored_blocks == stored + 4, "four blocks are stored")
     before = rows(observer)
     engine.forget()
     engine.generate(tokens[: 5 * CHUNK])
-    pool.wait_stats(lambda stats: stats.totals.stored_blocks == 5, "the fifth block is stored")
+    pool.wait_stats(lambda stats: stats.totals.stored_blocks == stored + 5, "the fifth block is stored")
     (fifth,) = rows(observer).items() - before.items()
     engine.forget()
     engine.generate(tokens)
-    pool.wait_stats(lambda stats: stats.totals.stored_blocks == 7, "seven blocks are stored")
+    pool.wait_stats(lambda stats: stats.totals.stored_blocks == stored + 7, "seven blocks are stored")
     flip(pool, *fifth[1])
     engine.forget()
     failed = engine.generate(tokens)
@@ -90,6 +94,15 @@ def test_a_load_that_fails_is_computed_from_the_failed_block_on_and_is_a_miss_af
     assert [failed["tokens"], after["tokens"]] == [right(tokens)] * 2
     assert failed["transfer_params"] == {"larder": {"loaded_tokens": 4 * CHUNK}}
     assert after["cached"] >= 4 * CHUNK
+
+    def all_loads_counted() -> dict[str, int]:
+        engine.generate(prompt(40))
+        found: dict[str, int] = engine.do("counters")
+        return found if found["loaded_tokens"] >= 13 * CHUNK else {}
+
+    counts = {}
+    wait_for(lambda: counts.update(all_loads_counted()) or counts, "vLLM has reported all loads")
+    assert bool(counts["step_loaded_tokens"]) == inside
 
     def found_again() -> bool:
         engine.forget()

@@ -26,9 +26,16 @@ def plane() -> Iterator[Plane]:
         plane.kill()
 
 
-@pytest.fixture(scope="module")
-def engine(make_engine: Callable[..., Engine], plane: Plane) -> Engine:
-    return make_engine(plane.socket, chunk_tokens=CHUNK, min_load_tokens=0, timeout_s=0.25, load_timeout_s=1.0).ready()
+@pytest.fixture(scope="module", params=[0.0, 1.0], ids=["beside-steps", "inside-steps"])
+def engine(make_engine: Callable[..., Engine], plane: Plane, request: pytest.FixtureRequest) -> Engine:
+    return make_engine(
+        plane.socket,
+        chunk_tokens=CHUNK,
+        min_load_tokens=0,
+        timeout_s=0.25,
+        load_timeout_s=1.0,
+        step_load_s=request.param,
+    ).ready()
 
 
 @pytest.fixture(scope="module")

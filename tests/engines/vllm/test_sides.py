@@ -153,7 +153,7 @@ def test_a_load_that_could_not_be_planned_fails(make_engine: Callable[..., Step]
     tokens = engine.found(request)
     with pytest.raises(TypeError):
         engine.scheduler.allocated(request, None, tokens)  # type: ignore[arg-type]
-    engine.scheduler.give_up("b", tokens)
+    engine.scheduler.give_up(request, [[]], tokens)
     found = Results()
     while not found.received:
         (found,) = engine.run()
@@ -619,12 +619,15 @@ def test_steps_that_are_planned_ahead_are_timed_one_by_one(make_engine: Callable
     request = Request("a", list(range(1000)))
     engine.blocks["a"] = list(range(1, 64))
     engine.scheduler.matched_tokens(request, 0)
-    for _ in range(2):
-        engine.scheduler.plan({"a": 100}, lambda name: None)
-    for _ in range(2):
+    steps = []
+    for _ in range(3):
+        steps.append(engine.scheduler.plan({"a": 100}, lambda name: None).step)
+        assert engine.scheduler.plan({}, lambda name: None).step == 0, "vLLM may not report it"
+    for step in steps:
         clock.now += 1.0
-        engine.scheduler.stepped(None, ())
+        engine.scheduler.stepped(StepReport(step=step), ())
     assert engine.scheduler._break_even.prefill_rate == 100.0
+    assert not engine.scheduler._steps
 
 
 def test_an_abort_during_a_load_keeps_the_lease_until_the_load_ends(make_engine: Callable[..., Step]) -> None:
