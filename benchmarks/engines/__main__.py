@@ -122,7 +122,7 @@ def main(
     console.print(table(report))
     console.print("baseline of look-ups: one message to another process and back")
     path = write(report, output, "engines")
-    section = section_of(report, samples, _asked(effort.questions, busy))
+    section = section_of(report, samples, _description(effort.questions, busy))
     path.with_suffix(".md").write_text(section)
     console.print(section, markup=False, soft_wrap=True)
     console.print(f"written to {path} and {path.with_suffix('.md')}", soft_wrap=True)
@@ -131,7 +131,7 @@ def main(
         PAGE.write_text(re.sub(pattern, lambda _: section + "\n", PAGE.read_text(), count=1, flags=re.DOTALL))
 
 
-def _asked(questions: Questions, busy: int) -> str:
+def _description(questions: Questions, busy: int) -> str:
     low, high = questions.history
     return (
         f"Questions: {questions.users} users, texts of {low:,} to {high:,} tokens, questions of {questions.question} "

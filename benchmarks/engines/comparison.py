@@ -113,16 +113,16 @@ class Comparison:
         user has read, asked and been told before. A user who has no room left begins again with the text."""
         known = self._effort.questions
         texts = [self._tokens(self._random.randint(*known.history)) for _ in range(known.users)]
-        said = [list(text) for text in texts]
+        conversations = [list(text) for text in texts]
         questions: list[dict[str, Any]] = []
         at = 0.0
         while (at := at + self._random.expovariate(rate)) < known.seconds or not questions:
             user = self._random.randrange(known.users)
-            if len(said[user]) + known.question + known.answer > MAX_TOKENS:
-                said[user] = list(texts[user])
-            said[user] += self._tokens(known.question)
-            questions.append({"at": at, "tokens": list(said[user]), "new": known.answer})
-            said[user] += self._tokens(known.answer)  # engines differ in what they answer
+            if len(conversations[user]) + known.question + known.answer > MAX_TOKENS:
+                conversations[user] = list(texts[user])
+            conversations[user] += self._tokens(known.question)
+            questions.append({"at": at, "tokens": list(conversations[user]), "new": known.answer})
+            conversations[user] += self._tokens(known.answer)  # engines differ in what they answer
         return [{"at": 0.0, "tokens": text, "new": 1} for text in texts], questions
 
     def _batch(self) -> list[dict[str, Any]]:

@@ -59,8 +59,8 @@ def results_of(samples: Samples) -> list[Result]:
     return results
 
 
-def section_of(report: Report, samples: Samples, asked: str) -> str:
-    """Return the section with the tables for the documentation. `asked` describes the questions."""
+def section_of(report: Report, samples: Samples, questions: str) -> str:
+    """Return the section with the tables for the documentation. `questions` describes them."""
     by_name = {result.name: result for result in report.results}
 
     def row(figure: str) -> str:
@@ -89,7 +89,7 @@ the differences from vLLM alone are upper bounds of the cost of a connector.
 {datetime.now().astimezone():%d %B %Y}, {report.machine["cores"]} cores, load
 {report.machine["load"]}. Medians of {len(samples["seconds"][BARE])} interleaved rounds.
 The last column is Larder's connector divided by {compared}, in the same round, with its interval of 95 %.
-{asked}{failed}
+{questions}{failed}
 
 | | {" | ".join(TITLES.values())} | Larder's ratio |
 |---|{"---|" * (len(TITLES) + 1)}

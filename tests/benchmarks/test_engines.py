@@ -30,7 +30,7 @@ class Fake:
         return times | {"faults": 3, "first": [self.seconds] * len(requests), "cached": [0] * len(requests)}
 
 
-def compared(effort: Effort = EFFORT, **engines: Fake) -> tuple[Lineup, Comparison]:
+def compared(engines: dict[str, Fake], effort: Effort = EFFORT) -> tuple[Lineup, Comparison]:
     lineup, comparison = Lineup(), Comparison(effort)
     lineup.engines.update(engines)  # type: ignore[arg-type]
     comparison.measure(lineup)
@@ -39,7 +39,7 @@ def compared(effort: Effort = EFFORT, **engines: Fake) -> tuple[Lineup, Comparis
 
 def test_an_engine_that_fails_is_left_out_and_the_report_says_why():
     lineup, comparison = compared(
-        **{BARE: Fake(1.0), LMCACHE: Fake(0.8), GATEWAY: Fake(1.5, fails_at=5), LARDER: Fake(0.4)}
+        {BARE: Fake(1.0), LMCACHE: Fake(0.8), GATEWAY: Fake(1.5, fails_at=5), LARDER: Fake(0.4)}
     )
     assert lineup.failed == {GATEWAY: "no answer of vLLM: it ended"}
     samples = {
@@ -62,21 +62,21 @@ def test_an_engine_that_fails_is_left_out_and_the_report_says_why():
 
 
 def test_a_first_token_is_in_time_within_three_times_that_of_the_fastest_engine_without_load():
-    _, comparison = compared(**{BARE: Fake(1.0), LARDER: Fake(0.3)})
+    _, comparison = compared({BARE: Fake(1.0), LARDER: Fake(0.3)})
     assert comparison.samples["goodput_unloaded@10"][BARE] == [0.0, 0.0]
     assert all(comparison.samples["goodput_unloaded@10"][LARDER])
 
 
 def test_without_the_engine_that_others_are_compared_with_there_is_no_figure():
     with pytest.raises(RuntimeError, match="it ended"):
-        compared(**{BARE: Fake(1.0, fails_at=1), LARDER: Fake(1.0)})
+        compared({BARE: Fake(1.0, fails_at=1), LARDER: Fake(1.0)})
 
 
-def test_all_engines_answer_the_same_questions_which_continue_what_was_said_and_fit_the_model():
+def test_all_engines_answer_the_same_questions_which_continue_conversations_and_fit_the_model():
     bare, larder = Fake(1.0), Fake(1.0)
     compared(
+        {BARE: bare, LARDER: larder},
         Effort(1, 1, 0, 1 << 20, Questions(users=2, history=(4000, 4000), rates=(20.0,), seconds=5.0)),
-        **{BARE: bare, LARDER: larder},
     )
     assert bare.served == larder.served
     *_, texts, alone, questions = larder.served
@@ -84,7 +84,7 @@ def test_all_engines_answer_the_same_questions_which_continue_what_was_said_and_
     assert alone[0]["tokens"][:4000] == texts[0]["tokens"]
     assert all(len(each["tokens"]) + each["new"] <= MAX_TOKENS for each in questions)
     for text in texts:
-        asked = [each["tokens"] for each in questions if each["tokens"][:4000] == text["tokens"]]
-        assert len(asked) > 1
-        assert len({tuple(each) for each in asked}) == len(asked)
+        prompts = [each["tokens"] for each in questions if each["tokens"][:4000] == text["tokens"]]
+        assert len(prompts) > 1
+        assert len({tuple(prompt) for prompt in prompts}) == len(prompts)
     assert [each["at"] for each in questions] == sorted(each["at"] for each in questions)

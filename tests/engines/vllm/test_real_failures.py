@@ -95,13 +95,14 @@ def test_a_load_that_fails_is_computed_from_the_failed_block_on_and_is_a_miss_af
     assert failed["transfer_params"] == {"larder": {"loaded_tokens": 4 * CHUNK}}
     assert after["cached"] >= 4 * CHUNK
 
-    def all_loads_counted() -> dict[str, int]:
-        engine.generate(prompt(40))
-        found: dict[str, int] = engine.do("counters")
-        return found if found["loaded_tokens"] >= 13 * CHUNK else {}
+    counts: dict[str, int] = {}
 
-    counts = {}
-    wait_for(lambda: counts.update(all_loads_counted()) or counts, "vLLM has reported all loads")
+    def all_loads_counted() -> bool:
+        engine.generate(prompt(40))
+        counts.update(engine.do("counters"))
+        return counts["loaded_tokens"] >= 13 * CHUNK
+
+    wait_for(all_loads_counted, "vLLM has reported all loads")
     assert bool(counts["step_loaded_tokens"]) == inside
 
     def found_again() -> bool:
