@@ -32,7 +32,8 @@ def run(setting: Setting) -> list[Result]:
         """The attributes of vLLM's requests that the connector reads."""
         return SimpleNamespace(
             request_id=str(next(numbers)), all_token_ids=tokens, num_tokens=TOKENS, num_prompt_tokens=TOKENS,
-            cache_salt=None, lora_request=None, mm_features=None, prompt_embeds=None, kv_transfer_params=None,
+            cache_salt=None, lora_request=None, mm_features=None, prompt_embeds=None, pooling_params=None,
+            kv_transfer_params=None,
         )  # fmt: skip
 
     with setting.client(BLOCK_BYTES) as client, setting.roundtrip() as message:

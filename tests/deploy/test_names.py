@@ -45,12 +45,13 @@ OTHER_VARIABLES = {
     "LARDER_PORT",
     "LARDER_SECRETS",
     "LARDER_SHIM",
+    "LARDER_SHIM_UNREAD_S",
     "LARDER_SHM_SIZE",
     "LARDER_TOKEN_FILE",
 }
 """Variables of Compose, of the chart's own program and of the shim, and the one that Kubernetes sets for a service."""
-NO_METRICS = {"larder_pool_max_blocks", "larder_shim", "larder_tokens", "larder_url"}
-"""What a recipe adds, a library, and variables of programs."""
+NO_METRICS = {"larder_connector", "larder_pool_max_blocks", "larder_shim", "larder_tokens", "larder_url"}
+"""What a recipe adds, a plugin, a library, and variables of programs."""
 NO_EVENTS = {"manager.env", "snapshot.apply", "tier.load", "tier.spill"}
 """A value of the chart, and spans."""
 NO_SETTINGS = {"dataplane.client", "dataplane.ipc", "dataplane.env", "dataplane.tiers", "dataplane.uid"}

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import Moment, NewTenantName, RecordName, TtlS, at_most_one, bounds, given, implies
+from app.schemas.base.fields import Moment, NewTenantName, RecordName, Rule, TtlS, at_most_one, bounds, given, implies
 
 RoleName = Literal["alerts", "viewer", "operator", "admin"]
 
@@ -39,7 +39,7 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
         Moment | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry.")
     ] = None
 
-    RULES: ClassVar = (
+    RULES: ClassVar[tuple[Rule, ...]] = (
         at_most_one("ttl_s", "expires_at"),
         implies({"anyOf": [given("role", "admin"), given("role", "alerts")]}, {"not": given("tenants")}),
     )
@@ -55,7 +55,7 @@ class TokenPatch(msgspec.Struct, forbid_unknown_fields=True):
         Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."),
     ] = msgspec.UNSET
 
-    RULES: ClassVar = ({"not": {"required": ["ttl_s", "expires_at"]}},)
+    RULES: ClassVar[tuple[Rule, ...]] = ({"not": {"required": ["ttl_s", "expires_at"]}},)
 
 
 class TokenAnswer(msgspec.Struct, frozen=True):

@@ -40,6 +40,10 @@ KEY = rf"[0-9a-fA-F]{{{2 * KEY_BYTES}}}"
 SPACE = r"[0-9a-fA-F]{32}"
 
 
+Rule = dict[str, Any]
+"""A schema that every object of a struct meets."""
+
+
 def whole(pattern: str) -> str:
     """Return the pattern of JSON Schema for texts that a pattern matches as a whole."""
     return f"^({pattern})$"

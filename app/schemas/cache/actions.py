@@ -12,6 +12,7 @@ from app.schemas.base.fields import (
     NewTenantName,
     NodeName,
     RecordName,
+    Rule,
     SpaceText,
     TenantName,
     TierName,
@@ -44,7 +45,7 @@ class TargetedPost(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Meta(description="Names of several nodes."),
     ] = None
 
-    RULES: ClassVar = (at_most_one("node", "nodes"),)
+    RULES: ClassVar[tuple[Rule, ...]] = (at_most_one("node", "nodes"),)
 
 
 class KeySource(TargetedPost, kw_only=True):
@@ -75,7 +76,7 @@ class ScopePost(KeySource, kw_only=True):
     model: Annotated[ModelName | None, Meta(description="Model, with all of its spaces.")] = None
     space: Annotated[SpaceText | None, Meta(description="One space: 32 hex digits, as nodes list it.")] = None
 
-    RULES: ClassVar = (
+    RULES: ClassVar[tuple[Rule, ...]] = (
         *TargetedPost.RULES,
         PROMPT_RULE,
         at_most_one(*KEY_SOURCES),
@@ -124,7 +125,10 @@ class MovePost(ScopePost, kw_only=True):
     dry_run: Annotated[bool, Meta(description="Only count the blocks, without moving them.")] = False
 
     AT_LEAST_ONE: ClassVar = SCOPE_FIELDS
-    RULES: ClassVar = (*ScopePost.RULES, implies(given("tier", MEMORY), {"properties": {"source": {"const": MEMORY}}}))
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *ScopePost.RULES,
+        implies(given("tier", MEMORY), {"properties": {"source": {"const": MEMORY}}}),
+    )
 
 
 class CompressPost(ScopePost, kw_only=True):
@@ -172,7 +176,7 @@ class LookupPost(KeySource, kw_only=True):
     ] = None
 
     EXACTLY_ONE: ClassVar = KEY_SOURCES
-    RULES: ClassVar = (*TargetedPost.RULES, PROMPT_RULE)
+    RULES: ClassVar[tuple[Rule, ...]] = (*TargetedPost.RULES, PROMPT_RULE)
 
 
 class DryRunPost(TargetedPost, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import LabelKey, LabelValue, Size, given, implies
+from app.schemas.base.fields import LabelKey, LabelValue, Rule, Size, given, implies
 from app.schemas.base.status import NodeStateName
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.gateways import GatewayClient, GatewayInstance
@@ -192,7 +192,7 @@ class ExpelPost(msgspec.Struct, forbid_unknown_fields=True):
     kill: bool = False
     """End the process with SIGKILL."""
 
-    RULES: ClassVar = (
+    RULES: ClassVar[tuple[Rule, ...]] = (
         implies({"anyOf": [given("force", True), given("kill", True)]}, {"properties": {"on": {"const": True}}}),
     )
 

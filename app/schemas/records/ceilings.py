@@ -1,11 +1,11 @@
 """Ceilings: bounds for changes that callers limited to a tenant make to its quota and pins."""
 
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import Size, TtlS, Weight, given, implies
+from app.schemas.base.fields import Size, TtlS, Weight
 from app.schemas.base.records import Note
 from dataplane.protocol.control.records import Strength
 
@@ -35,13 +35,6 @@ class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
         list[NoBound], Meta(description="Fields without any bound; `max_ttl_s` is always one of them if it is null.")
     ] = []
     note: Note = ""
-
-    RULES: ClassVar = tuple(
-        implies(
-            {"required": ["no_bound"], "properties": {"no_bound": {"contains": {"const": name}}}}, {"not": given(name)}
-        )
-        for name in get_args(NoBound)
-    )
 
 
 class CeilingAnswer(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from app.schemas.base.fields import (
     Moment,
     NewTenantName,
     PrefixLabel,
+    Rule,
     TokenIds,
     TtlS,
     at_most_one,
@@ -96,7 +97,7 @@ class PinPut(PinSource, forbid_unknown_fields=True):
     selector: Selector = None
 
     EXACTLY_ONE: ClassVar = ("prefix", *KEY_SOURCES)
-    RULES: ClassVar = (
+    RULES: ClassVar[tuple[Rule, ...]] = (
         PROMPT_RULE,
         {"anyOf": [given("prefix"), given("model")]},
         implies(given("refresh_on_hit", True), given("ttl_s")),

@@ -118,10 +118,5 @@ class StepReport:
 
     def __bool__(self) -> bool:
         return bool(
-            self.step
-            or self.saves_ended
-            or self.loads_failed
-            or self.loaded_tokens
-            or self.new_weights
-            or self.layouts
+            self.step or self.saves_ended or self.loads_failed or self.loaded_tokens or self.new_weights or self.layouts
         )

@@ -131,7 +131,7 @@ def requests() -> Iterator[tuple[str, str, str, str, dict[str, Any]]]:
         headers = {"content-type": kind} if kind else {}
         if any(parameter["name"] == "If-Match" for parameter in operation.get("parameters", ())):
             headers["if-match"] = "*"
-        url = re.sub(r"{(\w+)}", lambda found, names=names: names[found[1]], path)
+        url = path.format(**names)
         if body:
             for field, content in forbidden_bodies(body):
                 yield operation["operationId"], method, url, field, {"json": content, "headers": headers}
@@ -139,7 +139,7 @@ def requests() -> Iterator[tuple[str, str, str, str, dict[str, Any]]]:
         for place, field, text in forbidden_parameters(operation):
             if place == "path":
                 there = {**names, field: text}
-                wrong = re.sub(r"{(\w+)}", lambda found, there=there: there[found[1]], path)
+                wrong = path.format(**there)
                 yield operation["operationId"], method, wrong, field, {**content, "headers": headers}
             else:
                 more = {"params": {field: text}, "headers": headers, **content}

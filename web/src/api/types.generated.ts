@@ -1841,7 +1841,7 @@ export interface components {
             note: string;
             /** @description Strengths that pins may have; null for `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
-        } & (unknown & unknown & unknown & unknown & unknown & unknown);
+        };
         /** ChangeAnswer */
         ChangeAnswer: {
             action: string;
