@@ -15,6 +15,8 @@ from benchmarks.engines.lineup import MAX_TOKENS, Engine, Lineup
 
 VOCABULARY = 4096
 BATCH, PROMPT_TOKENS, NEW_TOKENS = 8, 1000, 16
+KILLED_S = 10.0
+"""Longest time until a killed process has ended."""
 TTFT_BOUND_S = 1.0
 UNLOADED_TIMES = 3
 """The second bound of a first token in time: this many times the shortest one of an engine without load."""
@@ -146,4 +148,4 @@ def _busy(count: int) -> Iterator[None]:
     finally:
         for other in others:
             other.kill()
-            other.wait()
+            other.wait(KILLED_S)

@@ -214,6 +214,7 @@ def test_stores_and_reads_are_reported(client: Client, gateway: Gateway) -> None
     (stored,) = gateway.bench.events(BlocksStored)
     assert (stored.tenant, stored.blocks, stored.bytes) == ("a", 2, 2 * CHUNK_BYTES)
     client.prepare_retrieve(prompt(2), cache_salt="a")
+    client.commit_retrieve(prompt(2), cache_salt="a")
     gateway.pass_time(0.1)
     assert node_stats(gateway.bench.node, gateway.bench.now).totals.read_bytes == 2 * CHUNK_BYTES
 

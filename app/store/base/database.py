@@ -40,6 +40,7 @@ from dataplane.base.settings import SettingsError
 
 BUSY_TIMEOUT_MS = 5_000
 """SQLite: milliseconds that a write waits for other writers, in this process and elsewhere, before it is refused."""
+WAL_RETRY_S = 0.02
 CONNECT_TIMEOUT_S = 3.0
 COMMAND_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_MS = 4_000
@@ -393,10 +394,23 @@ def _engine(url: sa.URL, file: DatabaseFile) -> AsyncEngine:
 def _prepare_sqlite(connection: Any) -> None:
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _use_wal(cursor)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _use_wal(cursor: Any) -> None:
+    """Switch the journal to WAL. SQLite does not wait for processes that switch a new database at the same time."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        sa.util.await_only(asyncio.sleep(WAL_RETRY_S))
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -32,6 +32,7 @@ config = SimpleNamespace(
     cache_config=SimpleNamespace(block_size=16),
     model_config=SimpleNamespace(multimodal_config=None, model="m", revision=None),
     parallel_config=SimpleNamespace(rank=0),
+    device_config=SimpleNamespace(device_type="cuda"),
 )
 caches = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=["a"])])
 

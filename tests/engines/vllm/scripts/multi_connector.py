@@ -140,6 +140,7 @@ config: Any = SimpleNamespace(
     cache_config=SimpleNamespace(block_size=16),
     model_config=SimpleNamespace(multimodal_config=None, model="m", revision=None),
     parallel_config=SimpleNamespace(rank=0),
+    device_config=SimpleNamespace(device_type="cuda"),
 )
 
 
