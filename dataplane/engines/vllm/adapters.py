@@ -156,6 +156,8 @@ class Adapters:
 
     def _identity(self, lora: Any) -> str | None:
         number, shown = lora.lora_int_id, f"adapter {lora.lora_name!r:.80} at {lora.lora_path!r:.160}"
+        if getattr(lora, "tensorizer_config_dict", None):  # until 0.31
+            raise Unkeyed("adapter", f"{shown}: tensorizer reads it from elsewhere")
         now = files_of(lora.lora_path)
         if now is None:
             self._loaded.setdefault(number, None)

@@ -1,4 +1,4 @@
-"""vLLM's connector interface (`KVConnectorBase_V1` of 0.32) over the scheduler's and the worker's side.
+"""vLLM's connector interface (`KVConnectorBase_V1`, from 0.27 on) over the scheduler's and the worker's side.
 
 vLLM creates one connector with the role SCHEDULER in the engine's core, and one with the role WORKER in each worker.
 An error in a method of this class is logged and counts as a miss: it does not end the engine. Only invalid settings end
@@ -19,18 +19,18 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
-    KVConnectorTransferResults,
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from dataplane.devices.runtime import DeviceError
 from dataplane.engines.guards import ErrorLog, guarded
+from dataplane.engines.vllm import releases
 from dataplane.engines.vllm.adapters import AdapterFiles, files_of
 from dataplane.engines.vllm.layouts import CacheRefused, ModelIdentity, copies_of, identity_of, slides
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
 from dataplane.engines.vllm.metrics import LarderPromMetrics, LarderStats
+from dataplane.engines.vllm.request_blocks import RequestBlocks
 from dataplane.engines.vllm.scheduler import SchedulerSide
 from dataplane.engines.vllm.settings import read_settings
 from dataplane.engines.vllm.worker import Results, WorkerSide
@@ -64,7 +64,7 @@ class LarderWorkerMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
 class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Loads prefixes from Larder into vLLM's KV cache, and stores computed prefixes in Larder."""
 
-    _cache_hit_source = CacheHitSource.HOST
+    _cache_hit_source = releases.HOST
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -72,6 +72,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._settings = read_settings(transfer.kv_connector_extra_config)
         self._group = f"vllm-{transfer.engine_id}"
         self._scheduler: SchedulerSide | None = None
+        self._request_blocks = None if hasattr(self, "bind_kv_cache_manager") else RequestBlocks()
         self._worker: WorkerSide | None = None
         self._groups: list[GroupLayout] = []
         """KV-cache groups of this worker; none if Larder cannot copy them."""
@@ -103,7 +104,9 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             ),
             loads=transfer.is_kv_consumer,
             saves=transfer.is_kv_producer,
-            evict=self._evict if _may_load_in_step(vllm_config, kv_cache_config) else None,
+            evict=self._evict
+            if self._request_blocks is None and _may_load_in_step(vllm_config, kv_cache_config)
+            else None,
             hashes_media=_hashes_media(vllm_config),
         )
         _watch_adapters()
@@ -147,8 +150,12 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """Return the work of a step for the workers."""
         assert self._scheduler is not None
-        state = scheduler_output.kv_connector_block_state
-        blocks_of = self._block_ids if state is None else state.get_block_ids
+        if self._request_blocks is not None:
+            self._request_blocks.follow(scheduler_output)
+            blocks_of = self._request_blocks.of
+        else:
+            state = scheduler_output.kv_connector_block_state
+            blocks_of = self._block_ids if state is None else state.get_block_ids
         return LarderMetadata(
             self._scheduler.plan(
                 scheduler_output.num_scheduled_tokens, blocks_of, scheduler_output.preempted_req_ids or ()
@@ -164,7 +171,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         assert self._scheduler is not None
         meta = connector_output.kv_connector_worker_meta
         report = meta.report if isinstance(meta, LarderWorkerMetadata) else None
-        self._scheduler.stepped(report, connector_output.finished_recving or (), connector_output.failed_recving or ())
+        failed = getattr(connector_output, "failed_recving", None) or ()
+        self._scheduler.stepped(report, connector_output.finished_recving or (), failed)
 
     @guarded(lambda: (False, None))
     def request_finished_all_groups(
@@ -205,6 +213,11 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._kv_caches = kv_caches
         rank = self._vllm_config.parallel_config.rank
         try:
+            if slides(self._kv_cache_config) and not releases.NAMES_FAILED_REQUESTS:
+                raise CacheRefused(
+                    "its KV caches have several groups or windows; Larder serves these from vLLM 0.30 on, which can"
+                    " compute a request again if a load into them fails"
+                )
             self._identity = self._identity or identity_of(self._vllm_config, self._settings.model)
             copies = copies_of(
                 self._vllm_config,
@@ -274,11 +287,12 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._worker.begin_loads(plan)
             return
         for load in plan.loads:  # registration failed: no request may wait for these loads, or use their blocks
-            if load.in_step:
+            if load.in_step or not releases.NAMES_FAILED_REQUESTS:
                 self._results.bad_blocks.update(load.blocks[0])
             else:
-                self._results.received.add(load.request)
                 self._results.failed.add(load.request)
+            if not load.in_step:
+                self._results.received.add(load.request)
 
     @guarded()
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
@@ -303,19 +317,21 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         else:
             self._results.sent.update(plan.released)
 
-    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Return the loads and saves that have ended since the last call. vLLM fails if it gets one of them twice."""
+        results = self._take_results()
+        return releases.transfer_results(results.sent, results.received, results.failed)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Return the same results in the form of vLLM up to 0.29, which learns of failed loads by their blocks."""
+        results = self._take_results()
+        return results.sent, results.received
+
+    def _take_results(self) -> Results:
         if self._worker is not None:
             self._results.add(self._worker.results())
         results, self._results = self._results, Results(bad_blocks=self._results.bad_blocks)
-        return KVConnectorTransferResults(
-            finished_sending=results.sent, finished_recving=results.received, failed_recving=results.failed
-        )
-
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Return the same results in the form of older vLLM releases."""
-        results = self.get_transfer_results(finished_req_ids)
-        return results.finished_sending, results.finished_recving
+        return results
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Return the engine's blocks that were not loaded, according to the results since the last call."""

@@ -79,7 +79,7 @@ def copies_of(
         space = Space(
             model=identity.model,
             revision=identity.revision,
-            layout=_layout_name(group.tensors, layers, kv_cache_config.kv_cache_layout, page_tokens),
+            layout=_layout_name(group.tensors, layers, getattr(kv_cache_config, "kv_cache_layout", None), page_tokens),
             dtype=_dtype_of(vllm_config),
             kv_group=number,
             world_size=parallel.world_size,

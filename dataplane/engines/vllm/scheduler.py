@@ -448,11 +448,10 @@ class SchedulerSide:
         name = request.request_id
         if not tokens or any(load.request == name for load in self._plan.loads):
             return
-        if not self.loads_in_step(name):
-            self._plan_load(Load(name, b"", 0, tokens, ()))
-            return
-        self._step_loads[name] = _StepLoad(request, 0, list(blocks[0]))
-        self._plan_load(Load(name, b"", 0, tokens, (list(blocks[0]),), in_step=True))
+        in_step = self.loads_in_step(name)
+        if in_step:
+            self._step_loads[name] = _StepLoad(request, 0, list(blocks[0]))
+        self._plan_load(Load(name, b"", 0, tokens, tuple(list(numbers) for numbers in blocks), in_step=in_step))
 
     def _plan_load(self, load: Load) -> None:
         self._plan.loads.append(load)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.vllm_model import write_model
+from dataplane.client import Client, Space, attach
 from tests.dataplane.conftest import make_plane, plane
 from tests.dataplane.plane import Plane
 from tests.engines.vllm.engine import PYTHON, REPOSITORY, Engine
@@ -61,6 +62,13 @@ def pool() -> Iterator[Plane]:
         plane = Plane(folder, POOL).start()
         yield plane
         plane.kill()
+
+
+@pytest.fixture
+def observer(pool: Plane) -> Iterator[Client]:
+    """Attach a client that sees the index, and whose space has no blocks."""
+    with attach(pool.socket, [Space(model="observer", block_bytes=4096)], timeout_s=30) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

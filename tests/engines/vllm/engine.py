@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.peers.environment import CONNECTOR, QUIET, python
+from benchmarks.peers.environment import CONNECTOR, QUIET, VLLM_RELEASES, python
 from benchmarks.peers.line_process import LineProcess
 
 SCRIPT = Path(__file__).parent / "scripts" / "serve.py"
@@ -19,7 +19,9 @@ ANSWER_S = 300.0
 PATIENT = {"timeout_s": 30.0, "load_timeout_s": 60.0, "step_load_s": 1.0}
 """Settings of a connector whose look-ups and loads must not time out on a busy machine."""
 VOCABULARY = 4096
-PYTHON = python(CONNECTOR)
+RELEASE = os.environ.get("LARDER_TEST_VLLM", "")
+"""Release of vLLM that all tests run, such as `0.27.1`; empty for the newest one that is built."""
+PYTHON = python(VLLM_RELEASES[RELEASE] if RELEASE else CONNECTOR)
 """The Python interpreter of vLLM's environment; None if the environment is not built."""
 
 

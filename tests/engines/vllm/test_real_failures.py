@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,15 +13,13 @@ import httpx
 import numpy as np
 import pytest
 
-from dataplane.client import Client, Space
-from dataplane.client import attach as attach_client
-from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT
+from dataplane.client import Client
 from tests.dataplane.plane import Plane, wait_for
 from tests.e2e.larder import START_S, Larder, start, until
 from tests.engines.vllm.conftest import POOL
 from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.stored_blocks import flip, stored_blocks
 from tests.free_port import free_port
-from tests.integrity.faulty_memory import memory_fd
 from tests.run_marks import short_folder
 
 CHUNK = 128
@@ -41,31 +39,6 @@ def right(make_engine: Make) -> Callable[[list[int]], list[int]]:
 Right = Callable[[list[int]], list[int]]
 
 
-@pytest.fixture
-def observer(pool: Plane) -> Iterator[Client]:
-    """Attach a client that sees the index, and whose space has no blocks."""
-    with attach_client(pool.socket, [Space(model="observer", block_bytes=4096)], timeout_s=30) as client:
-        yield client
-
-
-def rows(client: Client) -> dict[int, tuple[int, int]]:
-    """Return segment and offset of each descriptor that has ever had bytes."""
-    attachment = client._link.attachment
-    assert attachment is not None
-    hot = attachment.index.hot
-    return {
-        int(at): (int(hot[at, HOT_SPACE_SEGMENT]) >> 32, int(hot[at, HOT_OFFSET]))
-        for at in np.flatnonzero(hot[:, HOT_NBYTES])
-    }
-
-
-def flip(plane: Plane, segment: int, offset: int) -> None:
-    """Change one bit of a block."""
-    with memory_fd(plane, "segment", segment) as fd:
-        byte = os.pread(fd, 1, offset)
-        os.pwrite(fd, bytes([byte[0] ^ 0x10]), offset)
-
-
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_load_that_fails_is_computed_from_the_failed_block_on_and_is_a_miss_afterwards(
     make_engine: Make, pool: Plane, observer: Client, right: Right, inside: bool
@@ -78,11 +51,11 @@ def test_a_load_that_fails_is_computed_from_the_failed_block_on_and_is_a_miss_af
     stored = pool.wait_stats(lambda stats: True, "it answers").totals.stored_blocks
     engine.generate(tokens[: 4 * CHUNK])
     pool.wait_stats(lambda stats: stats.totals.stored_blocks == stored + 4, "four blocks are stored")
-    before = rows(observer)
+    before = stored_blocks(observer)
     engine.forget()
     engine.generate(tokens[: 5 * CHUNK])
     pool.wait_stats(lambda stats: stats.totals.stored_blocks == stored + 5, "the fifth block is stored")
-    (fifth,) = rows(observer).items() - before.items()
+    (fifth,) = stored_blocks(observer).items() - before.items()
     engine.forget()
     engine.generate(tokens)
     pool.wait_stats(lambda stats: stats.totals.stored_blocks == stored + 7, "seven blocks are stored")

@@ -153,11 +153,11 @@ def test_a_load_that_could_not_be_planned_fails(make_engine: Callable[..., Step]
     tokens = engine.found(request)
     with pytest.raises(TypeError):
         engine.scheduler.allocated(request, None, tokens)  # type: ignore[arg-type]
-    engine.scheduler.give_up(request, [[]], tokens)
+    engine.scheduler.give_up(request, [[20, 21, 22]], tokens)
     found = Results()
     while not found.received:
         (found,) = engine.run()
-    assert (found.received, found.failed, found.bad_blocks) == ({"b"}, {"b"}, set())
+    assert (found.received, found.failed, found.bad_blocks) == ({"b"}, set(), {20, 21, 22})
 
 
 def test_every_job_of_a_step_ends_although_the_device_fails(

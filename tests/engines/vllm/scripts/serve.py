@@ -29,7 +29,6 @@ os.environ.update(
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.lora.request import LoRARequest
-from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
 
 
 def generate(request):
@@ -87,6 +86,8 @@ def abort(request):
 
 
 def hint(request):
+    from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope  # from 0.31 on
+
     action = KvHintAction("action", request["action"], "1", request["payload"])
     engine.add_request(
         "hinted",

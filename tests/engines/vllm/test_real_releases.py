@@ -1,0 +1,48 @@
+"""Earlier releases of vLLM: hits have the right tokens, and loads that fail are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.peers.environment import VLLM_RELEASES, python
+from dataplane.client import Client
+from tests.dataplane.plane import Plane
+from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.stored_blocks import flip, stored_blocks
+
+CHUNK = 128
+TOKENS = 1000
+FOUND = TOKENS // CHUNK * CHUNK
+
+
+@pytest.mark.parametrize("release", VLLM_RELEASES)
+def test_a_release_loads_what_another_engine_has_stored_and_computes_what_it_cannot_load(
+    make_engine: Callable[..., Engine], pool: Plane, observer: Client, release: str
+) -> None:
+    program = python(VLLM_RELEASES[release])
+    if program is None:
+        pytest.skip(f"vLLM {release} is not built: run `make engines`")
+    settings = {"chunk_tokens": CHUNK, "min_load_tokens": 0, "verify": "always", "program": program}
+    tokens = prompt(TOKENS, 1)
+    bare = make_engine(None, program=program).ready()
+    right = bare.generate(tokens)["tokens"]
+    bare.close()
+    before = stored_blocks(observer)
+    stored = pool.wait_stats(lambda stats: True, "it answers").totals.stored_blocks
+    first = make_engine(pool.socket, **settings).ready()
+    assert first.generate(tokens, "acme") | {"seconds": 0} == {
+        "cached": 0, "tokens": right, "finish": "length", "transfer_params": None, "seconds": 0,
+    }  # fmt: skip
+    pool.wait_stats(lambda stats: stats.totals.stored_blocks == stored + FOUND // CHUNK, "the prompt is stored")
+    first.close()
+    second = make_engine(pool.socket, **settings).ready()
+    found = second.generate(tokens, "acme")
+    assert (found["cached"], found["tokens"]) == (FOUND, right)
+    assert found["transfer_params"] == {"larder": {"loaded_tokens": FOUND}}
+    for place in stored_blocks(observer).items() - before.items():
+        flip(pool, *place[1])
+    second.forget()
+    assert second.generate(tokens, "acme")["tokens"] == right
+    assert second.do("counters")["failed_loads"] == 1
