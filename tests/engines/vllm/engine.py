@@ -21,6 +21,8 @@ PATIENT = {"timeout_s": 30.0, "load_timeout_s": 60.0, "step_load_s": 1.0}
 VOCABULARY = 4096
 RELEASE = os.environ.get("LARDER_TEST_VLLM", "")
 """Release of vLLM that all tests run, such as `0.27.1`; empty for the newest one that is built."""
+LOADS_IN_STEP = RELEASE not in ("0.27.1", "0.28.0", "0.29.0")
+"""Whether the connector loads hits inside steps of this release."""
 PYTHON = python(VLLM_RELEASES[RELEASE] if RELEASE else CONNECTOR)
 """The Python interpreter of vLLM's environment; None if the environment is not built."""
 
