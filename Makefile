@@ -118,6 +118,7 @@ generated: $(INSTALLED) web/node_modules/.package-lock.json  ## rewrite what fol
 	$(BIN)/python -m pytest -q --update-golden tests/dataplane/test_wire.py
 	$(BIN)/python docs/generate.py
 	$(WITH_NODE) npm run --silent api && npm run --silent fixtures && npm run --silent diagrams
+	$(BIN)/python -m tests.web.recorded_findings
 
 screenshots: $(INSTALLED) web  ## draw every page of the dashboard into docs/pictures/dashboard; needs Chromium
 	$(BIN)/python -m tests.web.screenshots

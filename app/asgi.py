@@ -42,7 +42,7 @@ from app.http.routes.records import (
     tokenizers,
 )
 from app.http.routes.usage.reports import get_usage
-from app.http.routes.views import alerts, overview, series
+from app.http.routes.views import alerts, findings, overview, series
 from app.http.routes.views.events import list_events
 from app.http.routes.views.health import get_fleet_health, get_health, get_ready
 from app.http.routes.views.metrics import metrics
@@ -93,6 +93,7 @@ SERVICES = (
     "apply",
     "export",
     "overview",
+    "findings",
     "series",
     "snapshots",
     "health",
@@ -176,6 +177,7 @@ def routed(settings: AppSettings) -> Litestar:
             get_usage,
             tokenizers.router,
             apply_router(settings.apply_limit_bytes),
+            findings.router,
             overview.router,
             series.router,
             stream_events,

@@ -76,6 +76,8 @@ from app.services.usage.retention import Retention
 from app.services.views.alerts import Alerts
 from app.services.views.applied_changes import AppliedChanges
 from app.services.views.events import Events
+from app.services.views.evidence import EvidenceReader
+from app.services.views.findings import Findings
 from app.services.views.health import HealthChecks
 from app.services.views.marks import Marks
 from app.services.views.overview import OverviewService
@@ -188,8 +190,11 @@ class Parts:
             lambda: leader_election.pushing,
         )
 
+        self.applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
+        self.refusal_runs = RefusalRuns(bus)
+        evidence = EvidenceReader(database, self.applied_changes, self.refusal_runs)
         self.overview = OverviewService(
-            database, fleet, self.rate_meter, bus, self.progress, self.nodes, self.pins, self.policies
+            database, fleet, self.rate_meter, bus, self.progress, self.nodes, self.pins, self.policies, evidence
         )
         self.health = HealthChecks(
             database,
@@ -200,9 +205,7 @@ class Parts:
         self.snapshots = Snapshots(database, fleet, self.progress, bus)
         self.token_expiries = TokenExpiries(database, bus, lambda: leader_election.pushing)
         self.rollup = Rollup(bus)
-        self.refusal_runs = RefusalRuns(bus)
         self.events = Events(database, retention_days=app.events_retention_days, lost=lambda: self.ingest.lost)
-        self.applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
         self.series_writer = SeriesWriter(database, self.sampler, lambda: leader_election.pushing)
         self.series = SeriesService(
             database,
@@ -212,6 +215,7 @@ class Parts:
             prometheus=PrometheusSeries(app.prometheus_url) if app.prometheus_url else None,
         )
         self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
+        self.findings = Findings(evidence, self.overview, self.alerts, self.series)
         # Every manager receives the events of nodes; only one stores them.
         bus.keep = lambda event: (
             self.events.offer(event)

@@ -53,6 +53,7 @@ TAGS = {
     "events": "Events as they happen, and stored events.",
     "alerts": "Alerts of Alertmanager and Grafana, and the changes beside them.",
     "snapshot": "The complete state for agents and controllers, which can wait for the next state.",
+    "findings": "What is wrong, since when, the likely cause, and what to do.",
     "overview": "The state that the dashboard shows.",
     "series": "Figures over time, and what happened meanwhile.",
     "usage": "Usage of tenants per hour, and the prefill time that it saved.",

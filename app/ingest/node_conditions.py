@@ -16,6 +16,16 @@ from app.observe.events import EventBus
 from app.schemas.base.listing import PageRequest
 from app.schemas.fleet.nodes import ConditionType, NodeCondition
 from app.schemas.views.events import EventFilters
+from app.schemas.views.findings import (
+    CRASHES,
+    CRASHES_S,
+    MIN_EVICTED,
+    MIN_REFUSED,
+    THRASHING_EVICTED,
+    THRASHING_FULL,
+    THRASHING_HITS,
+    WINDOW_S,
+)
 from app.store.base.database import Database
 from app.store.views import events
 from app.store.views.events import EventRow
@@ -23,16 +33,8 @@ from dataplane.protocol.codes import Code
 from dataplane.protocol.salts import shown
 from dataplane.protocol.stats.node import NodeStats
 
-CRASHES, CRASHES_S = 3, 600.0
-"""A crash loop: at least this many unexpected ends of a node's process within this many seconds."""
-WINDOW_S, SAMPLE_S = 120.0, 5.0
-FULL, EVICTED, HITS = 0.9, 0.5, 0.05
-"""Thrashing: within `WINDOW_S`, the pool is at least this full of what the policy fills, this share of the stored
-blocks was evicted, and a smaller share of the requested blocks was hit."""
-MIN_EVICTED = 100
-"""Smallest number of evicted blocks that counts as thrashing."""
-MIN_REFUSED = 100
-"""A tenant at its limit: at least this many of its blocks were refused for its limit within `WINDOW_S`."""
+SAMPLE_S = 5.0
+"""Seconds between two samples of a node's counters."""
 QUIET_S = 60.0
 """Seconds without a condition after which it has ended."""
 STOPS = ("node.stopped", "dataplane.stopped")
@@ -231,8 +233,13 @@ def _thrashes(samples: deque[_Sample], stats: NodeStats) -> str:
     stored, evicted = last.stored - first.stored, last.evicted - first.evicted
     requested, hit = last.requested - first.requested, last.hit - first.hit
     target = stats.policy.low_watermark  # to which evictions bring the pool
-    is_full = stats.pool.used_bytes >= FULL * target * stats.pool.capacity_bytes
-    if not is_full or evicted < max(MIN_EVICTED, EVICTED * stored) or not requested or hit >= HITS * requested:
+    is_full = stats.pool.used_bytes >= THRASHING_FULL * target * stats.pool.capacity_bytes
+    if (
+        not is_full
+        or evicted < max(MIN_EVICTED, THRASHING_EVICTED * stored)
+        or not requested
+        or hit >= THRASHING_HITS * requested
+    ):
         return ""
     return (
         f"its pool is full, and in {WINDOW_S / 60:.0f} min {stored:,} blocks were stored, {evicted:,} evicted, and "

@@ -4,11 +4,14 @@ Nodes report numbers of refused blocks. An event for each refusal would mean tho
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from app.observe.catalogue.alerts import LimitExceeded, LimitRestored, RefusalsEnded, RefusalsStarted
 from app.observe.events import EventBus
+from dataplane.protocol.salts import shown
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tenants import TenantStats
 
@@ -20,14 +23,29 @@ _Key = tuple[str, str]
 """Node and tenant."""
 
 
+class Refusal(NamedTuple):
+    """Refusals of a tenant's blocks on a node, which last."""
+
+    node: str
+    """Empty for a caller that may not see it."""
+    tenant: str
+    """As shown."""
+    since: float
+    """Unix seconds."""
+    blocks: dict[str, int]
+    """Refused blocks by code name."""
+
+
 @dataclass
 class _Run:
     """Refusals of a tenant on a node, or its time over its limit."""
 
     last: float
     """Time at which it was last seen."""
-    blocks: int = 0
-    """Refused blocks."""
+    since: float = field(default_factory=time.time)
+    """Unix seconds."""
+    blocks: Counter[str] = field(default_factory=Counter)
+    """Refused blocks by code name."""
 
 
 class RefusalRuns:
@@ -62,11 +80,15 @@ class RefusalRuns:
         self._counts = counts
         for (name, salt), run in _ended(self._refusing, now):
             if name in nodes:
-                self._bus.publish(RefusalsEnded(salt, run.blocks), node=name)
+                self._bus.publish(RefusalsEnded(salt, run.blocks.total()), node=name)
         for (name, salt), _ in _ended(self._over, now):
             if name in nodes:
                 nbytes = next((each.bytes for each in nodes[name].tenants if each.tenant == salt), 0)
                 self._bus.publish(LimitRestored(salt, nbytes), node=name)
+
+    def lasting(self) -> list[Refusal]:
+        """Return the refusals that have not ended."""
+        return [Refusal(node, shown(salt), run.since, dict(run.blocks)) for (node, salt), run in self._refusing.items()]
 
     def _refused(self, node: str, tenant: TenantStats, was: dict[str, int], now: float) -> None:
         rises = {code: count - was.get(code, 0) for code, count in tenant.refused.items()}
@@ -79,7 +101,7 @@ class RefusalRuns:
             self._bus.publish(RefusalsStarted(tenant.tenant, reason), node=node)
         run = self._refusing[key]
         run.last = now
-        run.blocks += sum(rise for rise in rises.values() if rise > 0)
+        run.blocks.update({code: rise for code, rise in rises.items() if rise > 0})
 
     def _exceeds(self, node: str, tenant: TenantStats, now: float, *, begins: bool) -> None:
         """Note a tenant over its limit. `begins`: the node has reported before, so this is new."""

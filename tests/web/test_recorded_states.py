@@ -26,6 +26,7 @@ from app.schemas.views.events import EventList
 from app.schemas.views.overview import Overview
 from app.schemas.views.series import Mark
 from tests.web.player import FIXTURES, fixture
+from tests.web.recorded_findings import found_in
 
 NAMES = sorted(file.stem for file in FIXTURES.glob("*.json"))
 
@@ -67,6 +68,11 @@ def test_a_fixture_has_the_shape_of_the_api_and_nothing_else(name):
     assert msgspec.to_builtins(msgspec.convert(loaded.get("marks", []), list[Mark])) == loaded.get("marks", [])
     for path, answer in loaded.get("answers", {}).items():
         assert msgspec.to_builtins(msgspec.convert(answer, ANSWERS[path])) == answer, path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fixture_has_what_the_management_plane_finds_in_it(name):
+    assert msgspec.to_builtins(found_in(fixture(name))) == fixture(name)["overview"]["findings"]
 
 
 @pytest.mark.parametrize("name", NAMES)

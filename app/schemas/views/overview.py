@@ -7,6 +7,7 @@ from app.schemas.fleet.nodes import NodeAnswer
 from app.schemas.records.pins import PinAnswer
 from app.schemas.records.policies import PolicyAnswer
 from app.schemas.records.tenants import TenantAnswer
+from app.schemas.views.findings import Finding
 from dataplane.protocol.stats.pool import PoolStats, Totals
 
 __all__ = ["LarderEvent", "Overview", "RecentRates"]
@@ -47,5 +48,7 @@ class Overview(msgspec.Struct, frozen=True):
     nodes: list[NodeAnswer]
     refused: dict[str, int]
     """Refused blocks by code name."""
+    findings: list[Finding]
+    """What is wrong, or was in the last ten minutes, the worst first; see `/api/v1/findings`."""
     recent: list[LarderEvent]
     """The last 20 events, oldest first."""

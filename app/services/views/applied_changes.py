@@ -202,12 +202,20 @@ def shown(rows: Iterable[AuditRow], by: Principal) -> list[ChangeAnswer]:
             msgspec.json.encode(change)
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
-        if by.salts is None:
-            found.append(change)
-        elif change.tenant and by.sees_shown(change.tenant):
-            actor = change.actor if change.actor == by.actor else ""
-            found.append(msgspec.structs.replace(change, audit_id=None, actor=actor))
-    return found
+        found.append(change)
+    return visible(found, by)
+
+
+def visible(changes: Iterable[ChangeAnswer], by: Principal) -> list[ChangeAnswer]:
+    """Return the changes that the caller may see: one that is limited to tenants, those of its tenants, without the
+    names of other callers."""
+    if by.salts is None:
+        return list(changes)
+    return [
+        msgspec.structs.replace(change, audit_id=None, actor=change.actor if change.actor == by.actor else "")
+        for change in changes
+        if change.tenant and by.sees_shown(change.tenant)
+    ]
 
 
 def _answer(row: AuditRow) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from app.services.records.pins import Pins
 from app.services.records.policies import Policies
 from app.services.records.progress import RecordProgress
 from app.services.records.tenants import known_tenants
+from app.services.views.evidence import Evidence, EvidenceReader
 from app.store.base.database import Database
 from app.store.records.policies import PolicyRow
 from dataplane.protocol.control.records import POLICY_IN_FORCE
@@ -53,6 +54,7 @@ class _State:
     tenants: Sequence[TenantAnswer]
     """Tenants, the largest first."""
     policy: PolicyRow | None
+    evidence: Evidence
 
 
 @dataclass
@@ -78,6 +80,7 @@ class OverviewService:
         nodes: Nodes,
         pin_service: Pins,
         policy_service: Policies,
+        evidence: EvidenceReader,
     ) -> None:
         self._database = database
         self._fleet = fleet
@@ -87,6 +90,7 @@ class OverviewService:
         self._nodes = nodes
         self._pins = pin_service
         self._policies = policy_service
+        self._evidence = evidence
         self._overviews: LRUCache[frozenset[str] | None, _SharedOverview] = LRUCache(MAX_SETS)
         self._state: _State | None = None
         self._reading = asyncio.Lock()
@@ -105,7 +109,7 @@ class OverviewService:
         stats = self._fleet.stats()
         known = await known_tenants(self._database, stats, salts)
         tenants = await asyncio.to_thread(sorted, known, key=lambda answer: (-answer.bytes, answer.tenant))
-        return _State(version, at, stats, tenants, policy_row)
+        return _State(version, at, stats, tenants, policy_row, await self._evidence.recent())
 
     async def _cut(self, state: _State, by: Principal) -> Overview:
         """Return the overview of a caller, derived from the state. Raises StoreUnavailable."""
@@ -131,19 +135,12 @@ class OverviewService:
             policy=None if policy_row is None else self._policies.answers([policy_row])[0],
             nodes=self._nodes.page(by).items,
             refused=refused,
+            findings=[],
             recent=redaction.visible_events(self._bus.recent, by),
         )
-        if by.salts is None:
-            return whole
-        totals = redaction.totals_of(tenants)
-        return msgspec.structs.replace(
-            whole,
-            pool=redaction.pool_of(tenants, whole.pool),
-            totals=totals,
-            rates=redaction.rates_of(totals),
-            policy=redaction.rules_of(whole.policy),
-            refused=redaction.refused_of(tenants),
-        )
+        overview = whole if by.salts is None else _limited(whole, tenants)
+        found = self._evidence.of_overview(overview, state.evidence, by)
+        return msgspec.structs.replace(overview, findings=found)
 
     async def encoded(self, salts: frozenset[str] | None = None) -> tuple[int, bytes]:
         """Return the version of the event bus, and the overview as JSON for all callers who are limited to these
@@ -168,6 +165,19 @@ class OverviewService:
     def _is_fresh(self, version: int, at: float) -> bool:
         age_s = time.monotonic() - at
         return age_s < SHARED_MIN_S or (version == self._bus.version and age_s < SHARED_S)
+
+
+def _limited(whole: Overview, tenants: Sequence[TenantAnswer]) -> Overview:
+    """Return an overview with the sums of these tenants only."""
+    totals = redaction.totals_of(tenants)
+    return msgspec.structs.replace(
+        whole,
+        pool=redaction.pool_of(tenants, whole.pool),
+        totals=totals,
+        rates=redaction.rates_of(totals),
+        policy=redaction.rules_of(whole.policy),
+        refused=redaction.refused_of(tenants),
+    )
 
 
 def total(kind: type[S], parts: Iterable[S]) -> S:

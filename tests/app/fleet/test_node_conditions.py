@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.ingest.node_conditions import CRASHES_S, QUIET_S, SAMPLE_S, WINDOW_S, NodeConditions
+from app.ingest.node_conditions import QUIET_S, SAMPLE_S, NodeConditions
 from app.observe.catalogue.service import DataplaneExited
 from app.observe.events import EventBus
 from app.schemas.fleet.nodes import NodeCondition
+from app.schemas.views.findings import CRASHES_S, WINDOW_S
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
@@ -185,6 +186,6 @@ async def test_a_crash_loop_is_in_the_api_the_status_the_metrics_and_the_events(
         assert "in_sync (crash loop, draining)" in (await larder(plane, *command))[1]
     assert "crash_loop" in (await larder(plane, "nodes", "describe", "node-a"))[1].split("\n\n")[0]
     code, out, _ = await larder(plane, "why", "node-a")
-    assert out.splitlines()[1].startswith("  node node-a is in a crash loop since ")
-    assert "Most likely: Node node-a is in a crash loop: " in out
+    assert out.split("\n\n")[1].startswith("Findings\n  Node node-a is in a crash loop since ")
+    assert "Most likely: Node node-a is in a crash loop since " in out
     assert 'larder_node_condition{node="node-a",type="crash_loop"} 1.0' in (await plane.http.get("/metrics")).text

@@ -521,6 +521,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/findings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what is wrong, or was, with the change that most likely caused it: what explains most comes first
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["listFindings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/ipc": {
         parameters: {
             query?: never;
@@ -2146,6 +2166,37 @@ export interface components {
             message: string;
             path: string;
         };
+        /** Finding */
+        Finding: {
+            code: string;
+            detail: string;
+            ended_at: number | null;
+            likely_change: components["schemas"]["ChangeAnswer"] | null;
+            runbook: string;
+            /** @enum {string} */
+            severity: "critical" | "warning" | "info";
+            since: number | null;
+            subject: components["schemas"]["FindingSubject"];
+            to_do: string;
+            what: string;
+        };
+        /** FindingList */
+        FindingList: {
+            cause: string;
+            items: components["schemas"]["Finding"][];
+            total: number;
+        };
+        /** FindingSubject */
+        FindingSubject: {
+            /** @enum {string} */
+            kind: "fleet" | "node" | "tier" | "tenant" | "pin" | "policy" | "actor";
+            /** @default  */
+            name: string;
+            /** @default  */
+            node: string;
+            /** @default  */
+            tenant: string;
+        };
         /** FleetHealth */
         FleetHealth: {
             /** @default  */
@@ -2782,6 +2833,7 @@ export interface components {
         Overview: {
             armed: boolean;
             at: number;
+            findings: components["schemas"]["Finding"][];
             nodes: components["schemas"]["NodeAnswer"][];
             pins: components["schemas"]["PinAnswer"][];
             pins_total: number;
@@ -9035,6 +9087,140 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ExportAnswer"];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listFindings: {
+        parameters: {
+            query?: {
+                /** @description Only what concerns this tenant, as shown, or the fleet. */
+                tenant?: string;
+                /** @description Only what concerns this node, or the fleet. */
+                node?: string;
+                /** @description Earliest events and changes to look at, in Unix seconds. Defaults to an hour ago. */
+                since?: number;
+            };
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FindingList"];
                 };
             };
             /** @description The caller already has this state (`If-None-Match`). */

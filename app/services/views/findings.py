@@ -1,0 +1,45 @@
+"""Lists findings: what `diagnosis` finds in the overview, in events and changes, in alerts and in the hit ratio."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.schemas.base.listing import PageRequest
+from app.schemas.views.alerts import AlertFilters
+from app.schemas.views.findings import FindingList
+from app.services.base.principals import Principal
+from app.services.views.alerts import Alerts
+from app.services.views.diagnosis import RATIO_STEP_S, concerning, findings, likely_cause, visible
+from app.services.views.evidence import EvidenceReader
+from app.services.views.overview import OverviewService
+from app.services.views.series import SeriesQuery, SeriesService
+
+MAX_ALERTS = 200
+RATIO_RANGE_S = 3600
+
+
+class Findings:
+    """Lists findings, also those that only alerts and the hit ratio show."""
+
+    def __init__(
+        self, evidence: EvidenceReader, overview: OverviewService, alerts: Alerts, series: SeriesService
+    ) -> None:
+        self._evidence = evidence
+        self._overview = overview
+        self._alerts = alerts
+        self._series = series
+
+    async def page(self, tenant: str | None, node: str | None, since: float, by: Principal) -> FindingList:
+        """Return the findings about a tenant (as shown), a node or the fleet (None: about any), with what ended after
+        `since` in Unix seconds. Raises StoreUnavailable, NotFound."""
+        overview = await self._overview.now(by)
+        state = self._evidence.state(overview, await self._evidence.after(since), by)
+        firing = await self._alerts.page(PageRequest(MAX_ALERTS), AlertFilters("firing"), by)
+        ratio: Sequence[tuple[float, float | None]] = ()
+        if any(change.kind == "policy" for change in state.changes):
+            answer = await self._series.answer(
+                SeriesQuery(["hit_ratio"], [], [], RATIO_RANGE_S, RATIO_STEP_S, None), by
+            )
+            ratio = list(zip(answer.at, answer.series[0].values, strict=True))
+        state = replace(state, alerts=firing.items, hit_ratio=ratio)
+        found = concerning(visible(findings(state), by), tenant, node)
+        return FindingList(found, len(found), likely_cause(found))

@@ -1,0 +1,63 @@
+"""`GET /api/v1/findings`, and the findings of the overview."""
+
+import time
+
+import pytest
+
+from dataplane.protocol.stats.tenants import TenantStats
+from tests.app.callers import create_token, send
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+F = "/api/v1/findings"
+
+
+async def test_refusals_after_a_tightened_quota_are_found_with_the_change(plane: Plane, node: FakeNode) -> None:
+    await plane.until_state("in_sync")
+    assert await plane.get(F) == {"items": [], "total": 0, "cause": ""}
+    runs = plane.app.parts.refusal_runs
+    await plane.until(lambda: bool(runs._counts))  # what was refused before it looked has no time
+    await plane.put_quota("acme", "8GiB")
+    await plane.put_quota("acme", "1GiB")
+    stats = [TenantStats("acme", bytes=2 << 30, limit_bytes=1 << 30, over_limit=True, refused={"over_limit": 5})]
+    await plane.report(node, tenants=stats)
+    await plane.until(lambda: bool(runs.lasting()))
+    answer = await plane.get(f"{F}?tenant=acme")
+    assert [item["code"] for item in answer["items"]] == ["blocks_refused", "tenant_over_limit"]
+    (first, _) = answer["items"]
+    assert (first["severity"], first["subject"]["node"], first["detail"]) == ("warning", "node-a", "5 over_limit")
+    assert first["likely_change"]["summary"] == "quota acme: limit_bytes 8 GiB → 1 GiB"
+    assert "earlier: quota acme: limit_bytes 8 GiB → 1 GiB by local at " in answer["cause"]
+    assert (await plane.get(f"{F}?tenant=rival"))["items"] == []
+    later = await plane.get(f"{F}?tenant=acme&since={time.time() + 9}")
+    assert [item["likely_change"] for item in later["items"]] == [None, None]
+    refused = await plane.http.get(f"{F}?since=x")
+    assert (refused.status_code, "since" in refused.text) == (422, True)
+    overview = await plane.get("/api/v1/overview")
+    assert {"blocks_refused", "tenant_over_limit"} <= {finding["code"] for finding in overview["findings"]}
+
+
+async def test_a_lost_node_is_found(plane: Plane, node: FakeNode) -> None:
+    await plane.until_state("in_sync")
+    await node.stop()
+    await plane.until_state("lost")
+    answer = await plane.get(f"{F}?node=node-a")
+    assert answer["items"][0]["code"] == "node_lost"
+    assert answer["cause"].startswith("Node node-a is lost since ")
+    assert answer["items"][0]["runbook"] == "/docs/operate/runbook.md#a-node-is-lost"
+
+
+async def test_a_token_of_one_tenant_sees_findings_about_it_alone(guarded: Plane, node: FakeNode) -> None:
+    await guarded.until_state("in_sync")
+    token = await create_token(guarded, "reader", tenants=["acme"])
+    over = [TenantStats(name, bytes=9, limit_bytes=1, over_limit=True) for name in ("acme", "rival")]
+    await guarded.report(node, tenants=over, id_journal_bytes=9, id_journal_capacity_bytes=9)
+    whole = (await guarded.get(F))["items"]
+    assert {item["code"] for item in whole} == {"tenant_over_limit", "id_journal_fills"}
+    for path, name in ((F, "items"), ("/api/v1/overview", "findings")):
+        seen = await send(guarded, token, "GET", path)
+        assert [item["subject"]["tenant"] for item in seen.json()[name]] == ["acme"]
+        assert "rival" not in seen.text
+    assert (await send(guarded, token, "GET", f"{F}?tenant=rival")).json()["items"] == []
+    assert (await send(guarded, token, "GET", f"{F}?node=node-a")).json()["items"] == []
