@@ -14,7 +14,7 @@ import msgspec
 from app.cli.support.api.client import base_url, call, default_url
 from app.cli.support.machine import checkup, gpus
 from app.cli.support.machine.checkup import CheckResult
-from app.cli.support.printing import caches, show
+from app.cli.support.printing import caches, findings, show
 from app.cli.support.printing.terminal import Column, table
 from app.cli.support.resources.options import Output, output_option
 from app.settings import Settings, load
@@ -29,13 +29,10 @@ if TYPE_CHECKING:  # the real import takes as long as all the checks
 
 CLOCKS_APART_S = 2.0
 HOLDER_PROGRAM = "dataplane/holding/holder.py"
+MAX_MODELS = 10
+"""Most models that are named."""
 ASK_S = 5.0
 """Seconds to wait for the answer of the Larder that runs on this machine."""
-_NOT_LOADED_FIXES = {
-    "budget": "raise pin_budget_ratio or the tenant's pin_budget_bytes, or delete a pin",
-    "failed": "see the tier in larder tiers list, and 'A tier is out of service' in docs/operate/runbook.md",
-}
-"""How to fix that blocks of a pin are not loaded from tiers, by reason."""
 _MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE"}
 _COLUMNS = (
     Column("", lambda each: _MARKS[each.state]),
@@ -94,9 +91,7 @@ def _look(config: str | None) -> list[CheckResult]:
     on_gpus = gpus.gpu_copies(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
     cached = _cache(settings) if runs else _held_memory(settings)
     names = [] if node is None else _unknown_weights(node["stats"].get("spaces", ()))
-    gateway = None if node is None else node["stats"].get("gateway")
-    clients = [] if gateway is None else _refused_clients(gateway.get("clients", ()))
-    return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached, *names, *clients]
+    return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached, *names]
 
 
 def _other_server() -> list[CheckResult]:
@@ -188,14 +183,46 @@ def _cache(settings: Settings) -> list[CheckResult]:
     try:
         overview = call(default_url(), "GET", "/api/v1/overview", timeout_s=ASK_S)
         reporting = [node for node in overview["nodes"] if node["stats"] is not None]
-        found = _lost(overview["nodes"], settings) + _conditions(overview["nodes"])
-        found += [_node_cache(node) for node in reporting] + _empty_pins(overview["pins"])
+        found = _findings(overview, settings) + [
+            _node_cache(node) for node in reporting if not node["stats"].get("cold")
+        ]
         found += [each for node in reporting for each in (*_tiers(node), *_layouts(node))]
         return found or [CheckResult("cache", "ok", "no node has reported its cache, or this token may not read it")]
     except click.ClickException as error:
         return [CheckResult("cache", "ok", f"not checked: {error.message}")]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [CheckResult("cache", "ok", f"not checked: the server at {default_url()} is not a Larder")]
+
+
+_NAMES = {"cache_cold": "cache", "gateway_client_refused": "LMCache client"}
+_STATES: dict[str, checkup.State] = {"critical": "failure", "warning": "warning", "info": "ok"}
+
+
+def _findings(overview: dict[str, Any], settings: Settings) -> list[CheckResult]:
+    """Report what the server found about nodes, tiers and pins; of a lost node also that it may not accept a key that
+    was made after its last answer."""
+    from app.push.keys import key_path
+
+    try:
+        key_made_at = key_path(settings.state_dir, settings.app.curve_key_file).stat().st_mtime
+    except OSError:
+        key_made_at = 0.0
+    nodes = {node["name"]: node for node in overview["nodes"]}
+    results = []
+    for finding in overview.get("findings", ()):
+        kind, message, fix = finding["subject"]["kind"], findings.line(finding), findings.fix(finding)
+        if kind not in ("node", "tier", "pin"):
+            continue
+        node = nodes.get(finding["subject"]["node"])
+        if finding["code"] == "node_lost" and node is not None:
+            fix = f"larder why {node['name']}, then {fix}"
+            if node["public_key"] and key_made_at > node["seen_at"]:
+                made = show.ago(key_made_at)
+                message += f"; the manager's key is newer ({made}), so the node may not accept it"
+                fix = "see A lost management plane's key in docs/operate/fleet.md"
+        name = _NAMES.get(finding["code"], {"tier": "tiers", "pin": "pins"}.get(kind, kind))
+        results.append(CheckResult(name, _STATES[finding["severity"]], message, fix))
+    return results
 
 
 def _unknown_weights(spaces: Iterable[dict[str, Any]]) -> list[CheckResult]:
@@ -210,92 +237,23 @@ def _unknown_weights(spaces: Iterable[dict[str, Any]]) -> list[CheckResult]:
             f"if they change: delete the model's permanent pins, larder invalidate --model {shlex.quote(model)}, and"
             " only then start engines with the new ones; or give these another path or name",
         )
-        for model in models[: caches.MAX_PINS]
+        for model in models[:MAX_MODELS]
     ]
-
-
-def _refused_clients(clients: Iterable[dict[str, Any]]) -> list[CheckResult]:
-    """Report LMCache clients whose requests are refused as a whole: they store and find nothing, and do not say so."""
-    found: dict[tuple[str, str, str], list[int]] = {}
-    for client in clients:
-        if client["refused"] or client["unknown"]:
-            same = found.setdefault((client["release"], client["unknown"], client["reason"]), [0, client["pid"]])
-            same[0] += client["refused"]
-    return [
-        CheckResult(
-            "LMCache client",
-            "warning",
-            f"{f'process {pid}' if pid else 'one of an unknown process'}, LMCache {release or 'of an unknown release'}"
-            + (f", sends what no known release sends ({unknown})" if unknown else "")
-            + f": {refused} of its requests were refused"
-            + (f", the last one: {reason}" if reason else ""),
-            "compare its release with the table in docs/engines/lmcache.md, and install one of these"
-            if unknown
-            else "change what the reason says: the client stores or finds nothing by these requests",
-        )
-        for (release, unknown, reason), (refused, pid) in list(found.items())[: caches.MAX_PINS]
-    ]
-
-
-def _lost(nodes: list[dict[str, Any]], settings: Settings) -> list[CheckResult]:
-    """Report lost nodes, and those that may not accept a key that was made after their last answer."""
-    from app.push.keys import key_path
-
-    try:
-        key_made_at = key_path(settings.state_dir, settings.app.curve_key_file).stat().st_mtime
-    except OSError:
-        key_made_at = 0.0
-    found = []
-    for node in nodes:
-        if node["state"] != "lost":
-            continue
-        message = f"node {node['name']} is lost: its last answer was {show.ago(node['seen_at'])}"
-        fix = f"larder why {node['name']}, then A node is lost in docs/operate/runbook.md"
-        if node["public_key"] and key_made_at > node["seen_at"]:
-            message += f"; the manager's key is newer ({show.ago(key_made_at)}), so the node may not accept it"
-            fix = "see A lost management plane's key in docs/operate/fleet.md"
-        found.append(CheckResult("node", "failure", message, fix))
-    return found
-
-
-def _conditions(nodes: list[dict[str, Any]]) -> list[CheckResult]:
-    found = []
-    for node in nodes:
-        for each in node.get("conditions", ()):
-            crashes = each["type"] == "crash_loop"
-            state: checkup.State = "failure" if crashes and each["ended_at"] is None else "warning"
-            fix = {
-                "crash_loop": f"larder why {node['name']}",
-                "thrashing": f"larder why {node['name']}, then A node thrashes in docs/operate/runbook.md",
-            }.get(each["type"], f"larder why {node['name']}, then Stores are refused in docs/operate/runbook.md")
-            found.append(CheckResult("node", state, caches.condition(node["name"], each), fix))
-    return found
 
 
 def _node_cache(node: dict[str, Any]) -> CheckResult:
     stats = node["stats"]
-    if stats.get("cold"):
-        fix = "engines fill it again as they store; see Cold caches in docs/operate/runbook.md"
-        return CheckResult("cache", "warning", caches.began(node), fix)
     blocks = show.plural(stats["pool"]["blocks"], "block")
     holds = f"cache of {node['name']} holds {blocks} ({show.size(stats['pool']['ready_bytes'])})"
     return CheckResult("cache", "ok", caches.began(node) or holds)
 
 
 def _tiers(node: dict[str, Any]) -> list[CheckResult]:
-    """Report tiers of a node that are out of service, and a directory that is too small; nothing without tiers."""
-    lines = show.tier_faults(node)
-    fix = "see A tier is out of service in docs/operate/runbook.md"
-    found = [CheckResult("tiers", "warning", line, fix) for line in lines]
-    if line := show.unlisted_blocks(node):
-        found.append(
-            CheckResult("tiers", "warning", line, "raise dataplane.tier_directory_blocks and restart the node")
-        )
-    if found or not show.tiers(node):
-        return found
-    serve = ", ".join(
-        tier["name"] + (f" ({listing})" if (listing := show.listing(tier)) else "") for tier in show.tiers(node)
-    )
+    """Report tiers of a node that are in service."""
+    serving = [tier for tier in show.tiers(node) if tier["serves"]]
+    if not serving:
+        return []
+    serve = ", ".join(tier["name"] + (f" ({listing})" if (listing := show.listing(tier)) else "") for tier in serving)
     return [CheckResult("tiers", "ok", f"tiers of {node['name']} in service: {serve}")]
 
 
@@ -316,22 +274,6 @@ def _layouts(node: dict[str, Any]) -> list[CheckResult]:
         for (model, world_size), found in layouts.items()
         if len(found) > 1
     ]
-
-
-def _empty_pins(pins: list[dict[str, Any]]) -> list[CheckResult]:
-    fix = "send a request that begins with the prefix of the pin to an engine, or larder pins delete NAME"
-    found = caches.empty(pins)
-    named = [
-        CheckResult("pins", "warning", f"{pin['name']} ({pin['tenant']}): {caches.holds_nothing(pin)}", fix)
-        for pin in found[: caches.MAX_PINS]
-    ]
-    if more := len(found) - len(named):
-        named.append(CheckResult("pins", "warning", f"{more} more pins hold nothing", "larder pins list"))
-    for pin in caches.waiting(pins)[: caches.MAX_PINS]:
-        line = f"{pin['name']} ({pin['tenant']}): {caches.only_in_tiers(pin)}"
-        fix = _NOT_LOADED_FIXES.get(pin["not_loaded"], "")
-        named.append(CheckResult("pins", "warning" if fix else "ok", line, fix))
-    return named
 
 
 def _database(settings: Settings) -> list[CheckResult]:

@@ -8,7 +8,7 @@ import click
 from app.cli.support.api.client import call, every, state_headers, url_option, wait_option
 from app.cli.support.api.names import names
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
-from app.cli.support.printing import caches, show
+from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say
 from app.cli.support.resources.fields import field_options, given_fields
 from app.cli.support.resources.options import (
@@ -35,6 +35,19 @@ _ONE_SOURCE = (
 )
 
 
+def _state(pin: Mapping[str, Any]) -> str:
+    """Return the state of a pin, for a column."""
+    if pin.get("holds_nothing"):
+        return "holds nothing"
+    if count := pin.get("only_in_tiers"):
+        reason = {"budget": "no room in the pin budget", "failed": "load failed", "detached": "no engine attached"}
+        return f"{count:,} only in tiers: {reason.get(pin['not_loaded'], 'loading')}"
+    if tiers := pin.get("unlisted_tiers"):
+        return f"unknown until {' and '.join(tiers)} {'is' if len(tiers) == 1 else 'are'} listed"
+    state = show.applied(dict(pin))
+    return "degraded: beyond the pin budget" if state == "applied" and pin.get("degraded") else state
+
+
 _COLUMNS = (
     Column("name", lambda p: p["name"]),
     Column("tenant", lambda p: p["tenant"]),
@@ -46,7 +59,7 @@ _COLUMNS = (
     Column("bytes", lambda p: show.size(p["bytes"]), drop=5, right=True),
     Column("in tiers", show.pin_tiers, drop=5),
     Column("ends", lambda p: show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""), drop=2),
-    Column("state", caches.pin_state),
+    Column("state", _state),
     Column("nodes", lambda p: reach(p["selector"]), drop=7),
     Column("owner", lambda p: p["managed_by"] or "-", drop=9),
     Column("note", lambda p: p["note"], drop=8, text=True),
@@ -231,13 +244,40 @@ def _print_pin(name: str, answer: dict[str, Any], output: Output, unchanged: str
     )
     say(answer["summary"])
     if answer.get("holds_nothing"):
-        say(f"note: {caches.holds_nothing(answer)}")
+        say(f"note: {_holds_nothing(answer)}")
     elif answer.get("only_in_tiers"):
-        say(f"note: {caches.only_in_tiers(answer)}")
+        say(f"note: {_only_in_tiers(answer)}")
     elif answer.get("unlisted_tiers"):
-        say(f"note: {caches.unlisted(answer)}")
+        say(f"note: {_unlisted(answer)}")
     if answer.get("tier") == "gpu" and not _is_reported(answer) and (reason := show.ineffective(answer)):
         say(reason)
+
+
+def _holds_nothing(pin: Mapping[str, Any]) -> str:
+    """Return why a pin holds nothing and what to expect."""
+    blocks = pin["resolved"]
+    if blocks == 1:
+        return "its only block is not cached; it is kept as soon as an engine stores it"
+    return f"none of its {blocks:,} blocks is cached; they are kept as soon as an engine stores them"
+
+
+def _unlisted(pin: Mapping[str, Any]) -> str:
+    """Return why it is not known whether a pin holds blocks."""
+    tiers = pin["unlisted_tiers"]
+    one = f"the listing of tier {tiers[0]} is complete"
+    until = one if len(tiers) == 1 else f"the listings of the tiers {', '.join(tiers)} are complete"
+    return f"none of its blocks is in memory; whether tiers hold them is unknown until {until}"
+
+
+def _only_in_tiers(pin: Mapping[str, Any]) -> str:
+    """Return how many blocks of a pin are not in memory yet, and what happens to them."""
+    blocks = f"{pin['only_in_tiers']:,} of {show.plural(pin['resolved'], 'block')} only in tiers, not in memory"
+    next_step = {
+        "budget": "the pin budgets have no room for them",
+        "failed": "the last load failed; it is tried again",
+        "detached": "they are loaded once an engine of the model attaches",
+    }
+    return f"{blocks}: {next_step.get(pin['not_loaded'], 'they are being loaded')}"
 
 
 def _is_reported(answer: Mapping[str, Any]) -> bool:

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from app.cli.commands.views.causes import at
 from app.cli.support.api.client import call, url_option
 from app.cli.support.api.names import NODES, TENANTS, names
 from app.cli.support.keys import seconds
 from app.cli.support.printing import show
+from app.cli.support.printing.findings import at
 from app.cli.support.printing.terminal import Column, say, table, wrapped
 from app.cli.support.resources.options import Output, output_option
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from app.cli.support.api.client import ApiError, call, url_option
-from app.cli.support.printing import caches, show
+from app.cli.support.printing import caches, findings, show
 from app.cli.support.printing.terminal import Column, say, table, wrapped
 from app.cli.support.resources.options import Output, output_option, watch_option
 
@@ -57,10 +57,11 @@ def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
     pool, rates = overview["pool"], overview["rates"]
     reason = f" ({unready})" if unready else ""
     ready = f"ready{reason}" if overview["ready"] else f"not ready{reason}"
-    trouble = caches.trouble(overview)
+    found = overview.get("findings", ())  # a server of an older release does not report them
+    trouble = findings.trouble(found)
     but = f", but {trouble}" if trouble else ""
     wrapped(f"{ready}, quotas {'enforced' if overview['armed'] else 'not enforced'}{but}")
-    for line in caches.lines(overview):
+    for line in [*findings.lines(found), *filter(None, map(caches.began, overview["nodes"]))]:
         wrapped(line)
     reporting = [node for node in overview["nodes"] if node["stats"] is not None]
     for node in reporting:

@@ -1,20 +1,19 @@
-"""`larder why`: alerts, figures, changes and events of a tenant or node, and the most likely cause."""
+"""`larder why`: findings, alerts, figures, changes and events of a tenant or node, and the most likely cause."""
 
 import difflib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import click
 
-from app.cli.commands.views import causes
-from app.cli.commands.views.causes import STEP_S, Evidence, at, author
 from app.cli.support.api.client import ApiError, call, every, find, segment, url_option
 from app.cli.support.api.names import TENANTS_AND_NODES
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
-from app.cli.support.printing import caches, show
+from app.cli.support.printing import findings, show
+from app.cli.support.printing.findings import at, author
 from app.cli.support.printing.terminal import say, table, wrapped
 from app.cli.support.resources.events import EVENT_COLUMNS, concerns
 from app.cli.support.resources.options import Output, output_option
@@ -22,6 +21,7 @@ from app.cli.support.resources.options import Output, output_option
 MAX_ALERTS = 200
 MAX_CHANGES = 1000
 MAX_EVENTS = 1000
+MAX_HOLDERS = 3
 SHOWN = 8
 """Maximum number of alerts, of changes and of events that are shown."""
 ROUTINE = (
@@ -66,31 +66,20 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
     ]
     changes = _changes(url, since_at)
     own = [change for change in changes if _concerns_change(change, kind, name)]
-    events = _events(url, since_at, None if node is None else name)
-    evidence = Evidence(
-        kind=kind,
-        name=name,
-        tenant=tenant,
-        nodes=nodes if node is None else [node],
-        alerts=alerts,
-        changes=changes,
-        events=events,
-        since=since_at,
-        series=_hit_ratio(url),
-    )
+    events = _events(url, since_at)
+    answer = call(url, "GET", "/api/v1/findings", None, {kind: name, "since": str(max(since_at, 0))})
     found = {
         "name": name,
         "kind": kind,
         "alerts": alerts,
         "figures": tenant if node is None else node,
         "changes": own[:SHOWN],
-        "events": _most_relevant(
-            _distinct(each for each in events if each["at"] >= since_at and _concerns_event(each, kind, name))
-        ),
-        "cause": causes.cause(evidence),
+        "events": _most_relevant(_distinct(each for each in events if _concerns_event(each, kind, name))),
+        "findings": answer["items"],
+        "cause": answer["cause"],
     }
     if not output.data(found, name):
-        _show(found, evidence, max(0, len(own) - SHOWN), output)
+        _show(found, nodes if node is None else [node], max(0, len(own) - SHOWN), output)
 
 
 def _concerns_event(event: Mapping[str, Any], kind: str, name: str) -> bool:
@@ -120,24 +109,12 @@ def _changes(url: str | None, since_at: float) -> list[dict[str, Any]]:
     return [note["change"] for note in reversed(notes)]
 
 
-def _events(url: str | None, since_at: float, node: str | None) -> list[dict[str, Any]]:
-    """Return the events since a time and the earlier ones about nodes and their tiers, or about one node, in the order
-    of their arrival, newest first; none for callers who may not see them."""
-    found: dict[int, dict[str, Any]] = {}
-    queries: list[dict[str, str | None]] = [
-        {"since": str(max(since_at, 0)), "sort": "-id"},
-        *({"name": f"{noun}.*", "node": node, "sort": "-id"} for noun in ("node", "tier")),
-    ]
-    for query in queries:
-        page = _unless_forbidden(partial(every, url, "/api/v1/events/history", query, MAX_EVENTS))
-        found |= {event["id"]: event for event in page["items"]} if page else {}
-    return [found[number] for number in sorted(found, reverse=True)]
-
-
-def _hit_ratio(url: str | None) -> dict[str, Any]:
-    """Return the hit ratio of the last hour: of all tenants that the caller may see."""
-    answer = call(url, "GET", "/api/v1/series", None, {"name": "hit_ratio", "range_s": "3600", "step_s": str(STEP_S)})
-    return {"at": answer["at"], "hit_ratio": answer["series"][0]["values"]}
+def _events(url: str | None, since_at: float) -> list[dict[str, Any]]:
+    """Return the events since a time in the order of their arrival, newest first; none for callers who may not see
+    them."""
+    query = {"since": str(max(since_at, 0)), "sort": "-id"}
+    page = _unless_forbidden(partial(every, url, "/api/v1/events/history", query, MAX_EVENTS))
+    return page["items"] if page else []
 
 
 def _unless_forbidden(answer: Callable[[], Any]) -> Any:
@@ -169,10 +146,13 @@ def _unknown(url: str | None, name: str, kind: str | None, nodes: Iterable[Mappi
     return f"{message}; there are {names}" if named else message
 
 
-def _show(found: Mapping[str, Any], evidence: Evidence, more: int, output: Output) -> None:
+def _show(found: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], more: int, output: Output) -> None:
     """`more`: number of changes that are not shown."""
     say(f"{found['kind']} {found['name']}")
-    for line in caches.conditions(evidence.nodes) if evidence.kind == "node" else ():
+    say()
+    shown = [finding for finding in found["findings"] if finding["code"] != "alert_firing"]  # they follow
+    say("Findings" if shown else "Findings: none")
+    for line in findings.lines(shown):
         wrapped(f"  {line}")
     say()
     alerts = found["alerts"]
@@ -184,7 +164,7 @@ def _show(found: Mapping[str, Any], evidence: Evidence, more: int, output: Outpu
             wrapped(f"  {alert['runbook_url']}")
     say()
     say("Figures")
-    for line in _tenant(evidence) if evidence.kind == "tenant" else _node(evidence.nodes[0]):
+    for line in _tenant(found["figures"], nodes) if found["kind"] == "tenant" else _node(nodes[0]):
         wrapped(f"  {line}")
     say()
     changes = found["changes"]
@@ -204,11 +184,9 @@ def _show(found: Mapping[str, Any], evidence: Evidence, more: int, output: Outpu
     )
 
 
-def _tenant(evidence: Evidence) -> list[str]:
-    tenant = evidence.tenant
-    assert tenant is not None
-    states = [f"{node['name']} {node['state']}" for node in evidence.nodes]
-    if evidence.nodes and not any(node["stats"] for node in evidence.nodes):
+def _tenant(tenant: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    states = [f"{node['name']} {node['state']}" for node in nodes]
+    if nodes and not any(node["stats"] for node in nodes):
         return [
             f"limit {show.size(tenant['limit_bytes'])}; what it uses is not known, because no node reports",
             f"nodes: {', '.join(states[:10])}",
@@ -250,6 +228,17 @@ def _node(node: Mapping[str, Any]) -> list[str]:
         f"refused blocks by reason: {refused}; evicted {totals['evicted_blocks']:,}",
         f"hit ratio since its start {show.percent(totals['hit_blocks'] / requested if requested else None)} of "
         f"{requested:,} requested blocks",
-        *[f"leased by {line}" for line in causes.holders(node)],
+        *[f"leased by {line}" for line in _holders(node)],
         *([f"cache start: {stats['start']['kind']}"] if stats.get("start") else []),
+    ]
+
+
+def _holders(node: Mapping[str, Any]) -> list[str]:
+    """Return the engines of a node that lease the most blocks, as text."""
+    leasing = sorted(node["stats"].get("engines", ()), key=lambda engine: -engine["leased_blocks"])
+    return [
+        f"{engine['engine'] or 'an engine'} (client {engine['client']}, pid {engine['pid'] or 'unknown'}): "
+        f"{show.plural(engine['leased_blocks'], 'block')}"
+        for engine in leasing[:MAX_HOLDERS]
+        if engine["leased_blocks"]
     ]
