@@ -240,7 +240,7 @@ def test_tenants_show_use_against_limit_their_shares_and_what_of_a_floor_is_in_e
 def test_over_limit_degraded_and_quarantined_are_the_first_findings(open_state: OpenState):
     page = open_state("over-limit").page
     expect(verdict(page)).to_have_text("3 warnings")
-    for finding in ("Tenant chat is over its limit by 2.2 GiB", "48 blocks refused in the last minute",
+    for finding in ("Tenant chat is over its limit by 2.2 GiB", "Blocks of tenant code-search are refused (over_limit)",
                     "Pin eval-harness is degraded", "2.4 GiB are quarantined"):  # fmt: skip
         expect(page.get_by_role("link", name=finding)).to_be_visible()
 
@@ -320,7 +320,7 @@ def test_a_hot_prefix_can_be_pinned_and_leads_to_its_blocks(open_state: OpenStat
 
 def test_a_nacked_node_shows_its_faults_and_generations(open_state: OpenState):
     page = open_state("nacked").page
-    expect(verdict(page)).to_have_text("1 problem, 3 warnings")
+    expect(verdict(page)).to_have_text("1 problem, 4 warnings")
     page.get_by_role("link", name=re.compile("^Nodes")).click()
     nodes = panel(page, "Nodes")
     for mark in ("nacked", "behind", "joining", "in sync"):

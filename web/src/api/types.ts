@@ -5,6 +5,7 @@ import type { components } from './types.generated';
 type Schemas = components['schemas'];
 
 export type Overview = Schemas['Overview'];
+export type Finding = Schemas['Finding'];
 export type SeriesAnswer = Schemas['SeriesAnswer'];
 export type SeriesMark = Schemas['Mark'];
 export type PoolStats = Schemas['PoolStats'];

@@ -23,9 +23,7 @@ export class App {
   readonly nodes = $derived(this.live.overview?.nodes ?? []);
   /** No node reports, so only records are known. Users who are limited to tenants see no node's statistics. */
   readonly unknown = $derived(!this.limited && noNodeReports(this.nodes));
-  readonly verdict = $derived(
-    this.live.overview ? judge(this.live.overview, this.live.refusedLastMinute, this.live.now, this.alerts.value, this.live.events) : null,
-  );
+  readonly verdict = $derived(this.live.overview ? judge(this.live.overview, this.alerts.value) : null);
 
   /** Time of the newest event whose name starts with one of these; a list that such events change is read again. */
   newest(...prefixes: string[]): number {

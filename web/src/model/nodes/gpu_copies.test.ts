@@ -2,9 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Overview, Pin } from '../../api/types';
 import { state } from '../../fixtures/states';
 import { eventSentence } from '../history/events';
-import { conditions } from './nodes';
-import { poolState, gpuCopyState, gpuCopiesByNode, troubled, waiting, whyNowhere } from './gpu_copies';
-import { judge } from '../overview/verdict';
+import { poolState, gpuCopyState, gpuCopiesByNode, waiting, whyNowhere } from './gpu_copies';
 
 function named(overview: Overview, name: string): Pin {
   const pin = overview.pins.find((each) => each.name === name);
@@ -57,14 +55,6 @@ describe('GPU copies of pins', () => {
     const nodes = Object.fromEntries(['a', 'b', 'c', 'd', 'e', 'f'].map((name) => [name, on]));
     expect(gpuCopiesByNode({ ...pin, nodes: { ...nodes, g: { ...on, gpu_copies_wanted: 0, gpu_copies: 0 } } })).toBe('a 1 of 2, b 1 of 2, c 1 of 2, d 1 of 2 and 2 more nodes');
   });
-
-  it('that no GPU keeps are a note, and none of a pin that has ended', () => {
-    const { overview } = state('thousand-tenants');
-    const pins = [named(overview, 'chat-system-prompt')];
-    const found = judge({ ...overview, tenants: [], pins }, {}, overview.at);
-    expect([found.level, found.findings[0]?.title]).toEqual(['note', 'Pin chat-system-prompt has no GPU copies']);
-    expect(judge({ ...overview, tenants: [], pins: pins.map((pin) => ({ ...pin, expired: true })) }, {}, overview.at).level).toBe('good');
-  });
 });
 
 describe('pools of GPU copies', () => {
@@ -79,17 +69,6 @@ describe('pools of GPU copies', () => {
     expect(poolState({ ...full, copying: 3 })).toBe('copying');
     expect(poolState({ ...broken, copying: 3 })).toBe('problem');
     expect(waiting({ ...well, wanted: 1 })).toBe(0);
-  });
-
-  it('with a problem are a warning of the node and of the verdict', () => {
-    const { overview } = state('nacked');
-    const [node] = overview.nodes.filter((each) => troubled(each).length > 0);
-    if (!node) throw new Error('no node has a problem');
-    expect(conditions(node).map((each) => each.label)).toContain('GPU copies: problem');
-    const [finding] = judge(overview, {}, overview.at).findings.filter((each) => each.title.startsWith('GPU copies'));
-    expect(finding).toMatchObject({ level: 'warn', page: 'nodes', title: 'GPU copies on a GPU of gpu-a3 have a problem' });
-    expect(finding?.detail).toContain('NVIDIA H200 GPU-91ce2f00');
-    expect(finding?.detail).toContain('out of memory');
   });
 
   it('come and fail as events that can be read', () => {

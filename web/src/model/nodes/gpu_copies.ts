@@ -1,6 +1,6 @@
 /** GPU copies of pinned blocks in the memory of GPUs: of a pin, and of a GPU's pool. */
 
-import type { Node, Pin, GpuCopyPool } from '../../api/types';
+import type { Pin, GpuCopyPool } from '../../api/types';
 import { whole } from '../../format';
 
 export type GpuCopyState = 'host' | 'nowhere' | 'few' | 'none-yet' | 'unread' | 'all';
@@ -48,9 +48,4 @@ export function poolState(pool: GpuCopyPool): PoolState {
 /** Number of blocks that pins want on the GPU but that have no copy there. */
 export function waiting(pool: GpuCopyPool): number {
   return Math.max(0, pool.wanted - pool.gpu_copies);
-}
-
-/** GPUs of a node that need attention. */
-export function troubled(node: Node): GpuCopyPool[] {
-  return (node.stats?.gpu_copy_pools ?? []).filter((pool) => pool.problem);
 }

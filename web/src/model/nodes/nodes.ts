@@ -1,7 +1,5 @@
-import { ago, bytes, duration, plural } from '../../format';
-import type { CacheStart, Node, NodeState, PoolStats } from '../../api/types';
-import { troubled } from './gpu_copies';
-import { outOfService } from './tiers';
+import { ago, plural } from '../../format';
+import type { Node, NodeState, PoolStats } from '../../api/types';
 import type { Level } from '../overview/findings';
 
 export interface Applied {
@@ -70,65 +68,6 @@ export interface Label {
 export function labels(node: Node): Label[] {
   const { labels: all = {}, own_labels: own = {} } = node;
   return Object.keys(all).sort().map((key) => ({ text: `${key}=${all[key]}`, own: key in own }));
-}
-
-export interface Condition {
-  tone: 'bad' | 'warn' | 'note';
-  label: string;
-  title: string;
-}
-
-const LASTING: Record<Node['conditions'][number]['type'], Pick<Condition, 'tone' | 'label'>> = {
-  crash_loop: { tone: 'bad', label: 'crash loop' },
-  thrashing: { tone: 'warn', label: 'thrashing' },
-  tenant_at_limit: { tone: 'warn', label: 'tenant at its limit' },
-};
-
-/** Conditions of a node that last, with their reasons. */
-export function lasting(node: Node): Condition[] {
-  return node.conditions.filter((each) => each.ended_at === null).map((each) => ({ ...LASTING[each.type], title: each.message }));
-}
-
-/** Unusual conditions of a node besides its state. */
-export function conditions(node: Node): Condition[] {
-  const { draining = false, clock_offset_s = 0, stats } = node;
-  const found = lasting(node);
-  if (draining) {
-    const drains = stats?.draining === true;
-    found.push({
-      tone: drains ? 'note' : 'warn',
-      label: drains ? 'draining' : 'to drain',
-      title: drains ? 'It accepts no new engines and stores no new blocks; cached blocks can be read' : 'It receives the request to drain when it connects',
-    });
-  }
-  if (stats && !stats.armed) {
-    found.push({ tone: 'warn', label: 'not enforcing', title: 'It has no snapshot of quotas yet' });
-  }
-  if (stats?.cold) {
-    found.push({ tone: 'warn', label: 'cache cold', title: `${lostAtStart(stats.start)} when it started; it holds less than half of that again` });
-  }
-  const gpus = troubled(node);
-  if (gpus.length > 0) {
-    found.push({ tone: 'warn', label: 'GPU copies: problem', title: gpus.map((pool) => `${pool.name} ${pool.device}: ${pool.problem}`).join('; ') });
-  }
-  const away = outOfService(node);
-  if (away.length > 0) {
-    found.push({ tone: 'warn', label: 'tier out of service', title: away.map((tier) => `${tier.name}: ${tier.reason}`).join('; ') });
-  }
-  if (clock_offset_s !== 0) {
-    found.push({
-      tone: 'warn',
-      label: `clock ${duration(Math.abs(clock_offset_s))} ${clock_offset_s > 0 ? 'ahead' : 'behind'}`,
-      title: 'Pins end by the clock of the node: set it right and start the data plane again',
-    });
-  }
-  return found;
-}
-
-/** `1,234 blocks (3.4 GiB) were lost`; without the bytes where only the number of blocks is known. */
-export function lostAtStart(start: CacheStart): string {
-  const size = start.lost_bytes > 0 ? ` (${bytes(start.lost_bytes)})` : '';
-  return `${plural(start.lost_blocks, 'block')}${size} ${start.lost_blocks === 1 ? 'was' : 'were'} lost`;
 }
 
 /** How the cache of a node began; empty if unknown, as with a data plane of an older release. */

@@ -1,16 +1,11 @@
 /** Tiers behind the memory of a node. */
 
-import type { Node, Pin, Tenant, Tier, TierRecord } from '../../api/types';
+import type { Pin, Tenant, Tier, TierRecord } from '../../api/types';
 import { bytes, plural, whole } from '../../format';
 
 /** The state of a tier that does not serve; nodes of older releases do not report it. */
 function stateOf(tier: Tier): string {
   return tier.state && tier.state !== 'in service' ? tier.state : 'out of service';
-}
-
-/** Tiers of a node that do not serve. */
-export function outOfService(node: Node): Tier[] {
-  return (node.stats?.tiers ?? []).filter((tier) => !tier.serves);
 }
 
 /** `1,204 away, 12 failed`: blocks by reason, most first; empty if there are none. */

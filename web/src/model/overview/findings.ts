@@ -1,14 +1,73 @@
-/** What is not as it should be. */
+/** Display of what the management plane found. It alone decides what is wrong. */
 
+import type { Change, Finding } from '../../api/types';
+import { ago, dateTime, duration, whole } from '../../format';
 import type { PageName } from '../frame/pages';
 
 export type Level = 'bad' | 'warn' | 'note' | 'good';
 
-export interface Finding {
-  level: Exclude<Level, 'good'>;
-  title: string;
-  detail: string;
-  /** The page with details, and the one thing on it that the finding is about; empty for several. */
-  page: PageName;
-  name?: string;
+const LEVELS = { critical: 'bad', warning: 'warn', info: 'note' } as const;
+/** Findings of one type that are shown one by one. */
+const SHOWN = 3;
+
+const PAGES: Record<Finding['subject']['kind'], PageName> = {
+  fleet: 'nodes', node: 'nodes', tier: 'nodes', tenant: 'tenants', pin: 'pins', policy: 'policy', actor: 'changes',
+};
+
+export function levelOf({ severity }: Finding): Exclude<Level, 'good'> {
+  return LEVELS[severity];
+}
+
+/** The page with details, and the one thing on it that the finding is about; empty for several. */
+export function placeOf({ subject: { kind, name, node } }: Finding): { page: PageName; name: string } {
+  const one = { tenant: name, pin: name, node, tier: node } as Partial<Record<typeof kind, string>>;
+  return { page: PAGES[kind], name: one[kind] ?? '' };
+}
+
+/** How long it lasts, why, and the change before it. */
+export function detailOf(finding: Finding, now: number): string {
+  const { since, ended_at, detail, likely_change: change } = finding;
+  const when = ended_at !== null ? `Until ${ago(now - ended_at)}` : since !== null && since <= now ? `For ${duration(now - since)}` : '';
+  const why = [when, detail].filter(Boolean).join(': ');
+  return [why && `${why[0]?.toUpperCase()}${why.slice(1)}.`, change && before(change, now)].filter(Boolean).join(' ');
+}
+
+function before(change: Change, now: number): string {
+  return `The latest change before it: ${change.summary}${change.actor ? ` by ${change.actor}` : ''}, ${ago(Math.max(0, now - change.at))}.`;
+}
+
+/** At most three findings of a type; the rest is counted after them. */
+export function listed(findings: readonly Finding[]): { finding: Finding; more: string }[] {
+  const counts = new Map<string, number>();
+  for (const { code } of findings) counts.set(code, (counts.get(code) ?? 0) + 1);
+  const seen = new Map<string, number>();
+  return findings.flatMap((finding) => {
+    const nth = (seen.get(finding.code) ?? 0) + 1;
+    seen.set(finding.code, nth);
+    const left = (counts.get(finding.code) ?? 0) - SHOWN;
+    return nth > SHOWN ? [] : [{ finding, more: nth === SHOWN && left > 0 ? `And ${whole(left)} more like this.` : '' }];
+  });
+}
+
+/** What the mark of a node's state already says. */
+const STATES = ['node_lost', 'node_behind', 'node_joining', 'snapshot_refused'];
+
+/** Marks of a node besides its state: one for each type of finding that lasts. */
+export function marksOf(findings: readonly Finding[], node: string): { tone: Exclude<Level, 'good'>; label: string; title: string }[] {
+  const marks = new Map<string, { tone: Exclude<Level, 'good'>; label: string; title: string }>();
+  for (const finding of of(findings, node)) {
+    const label = finding.code.replace(/^node_/, '').replaceAll('_', ' ');
+    if (!STATES.includes(finding.code) && !marks.has(label)) marks.set(label, { tone: levelOf(finding), label, title: `${finding.what}${finding.detail ? `: ${finding.detail}` : ''}` });
+  }
+  return [...marks.values()];
+}
+
+/** Findings about a node itself and its tiers, that last. */
+export function of(findings: readonly Finding[], node: string): Finding[] {
+  return findings.filter(({ subject, ended_at }) => subject.node === node && !subject.tenant && ended_at === null);
+}
+
+/** The time at which a finding began, for a tooltip. */
+export function sinceOf({ since }: Finding): string {
+  return since === null ? '' : `since ${dateTime(since)}`;
 }
