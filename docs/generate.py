@@ -15,7 +15,15 @@ sys.path.insert(0, str(FOLDER.parent))
 from app.http.problems import KINDS, TYPE_PREFIX  # noqa: E402
 from dataplane.protocol.codes import Code, ReserveOutcome  # noqa: E402
 from dataplane.protocol.states import TRANSITIONS, BlockStep, State  # noqa: E402
-from docs import connector_tables, listener_tables, log_lines, reference_tables, settings_table, tier_tables  # noqa: E402
+from docs import (  # noqa: E402  # noqa: E402
+    alert_rules,
+    connector_tables,
+    listener_tables,
+    log_lines,
+    reference_tables,
+    settings_table,
+    tier_tables,
+)
 
 NOTE = "<!-- Made by docs/generate.py; change the code instead. -->"
 
@@ -94,10 +102,12 @@ def settings() -> str:
 
 
 FILES: dict[str, Callable[[], str]] = {
+    "../deploy/prometheus/larder.rules.yml": alert_rules.alert_rules,
     "reference/block-states.md": block_states,
     "reference/cli.md": lambda: reference_tables.commands(NOTE),
     "reference/errors.md": errors,
     "reference/events.md": lambda: reference_tables.event_page(NOTE),
+    "reference/findings.md": lambda: reference_tables.findings(NOTE),
     "reference/listeners.md": lambda: listener_tables.page(NOTE),
     "reference/log-lines.md": lambda: log_lines.page(NOTE),
     "reference/metrics.md": lambda: reference_tables.metric_page(NOTE),

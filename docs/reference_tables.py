@@ -33,6 +33,7 @@ from app.observe import (
 from app.observe.catalogue import OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
 from app.observe.page import MetricDeclaration
 from app.observe.series import SERIES
+from app.schemas.views.findings import FINDING_TYPES
 from dataplane.holding import messages as holder_messages
 from dataplane.protocol import engine, join
 from dataplane.protocol.control import messages
@@ -242,6 +243,25 @@ def routes(note: str) -> str:
     ]
     for tag in sorted(by_tag):
         lines += ["", f"## {tag}", "", "| method | path | what |", "|---|---|---|", *by_tag[tag]]
+    return "\n".join(lines) + "\n"
+
+
+def findings(note: str) -> str:
+    """`reference/findings.md`: every type of finding."""
+    lines = [
+        "# Findings",
+        "",
+        note,
+        "",
+        "What the management plane finds wrong, which `GET /api/v1/findings`, the dashboard, `larder why`, "
+        "`larder status` and `larder doctor` show. Types are in the order in which they explain trouble.",
+        "",
+        "| code | severity | what to do |",
+        "|---|---|---|",
+    ]
+    for code, declared in FINDING_TYPES.items():
+        link = f" ([runbook](../operate/runbook.md#{declared.runbook}))" if declared.runbook else ""
+        lines.append(f"| `{code}` | {declared.severity} | {declared.to_do}{link} |")
     return "\n".join(lines) + "\n"
 
 
