@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -66,6 +67,8 @@ ENDS = (*STOPS, "node.started", "node.lost", "dataplane.exited")
 STATE_EVENTS = (*RUNS, "node.lost", "dataplane.exited", "tier.lost", "tier.recovered")
 """Events in which states of nodes and tiers begin and end."""
 REFUSAL_EVENTS = ("refusals.started", "refusals.ended")
+K = TypeVar("K")
+V = TypeVar("V")
 _SIZES = ("limit_bytes", "store_rate_bytes", "pin_budget_bytes")
 _FLEET = FindingSubject("fleet")
 _SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
@@ -91,22 +94,60 @@ class FleetState:
     hit_ratio: Sequence[tuple[float, float | None]] = field(default=())
     """Time and hit ratio of the RATIO_STEP_S before it."""
 
+    @cached_property
+    def events_by_node(self) -> dict[str, list[LarderEvent]]:
+        """Newest first."""
+        return _grouped(self.events, lambda event: event.node)
+
+    @cached_property
+    def quota_changes(self) -> dict[str, list[ChangeAnswer]]:
+        """Changes of quotas by tenant, newest first."""
+        return _grouped((change for change in self.changes if change.kind == "quota"), lambda change: change.tenant)
+
+    @cached_property
+    def policy_changes(self) -> list[ChangeAnswer]:
+        """Newest first."""
+        return [change for change in self.changes if change.kind == "policy"]
+
+    @cached_property
+    def pin_burst(self) -> tuple[ChangeAnswer, str] | None:
+        """The latest of many changes of pins by one actor, and what they were; None without such."""
+        bursts = (burst for burst in _bursts(self) if burst.kind == "pin" and burst.verb != "deleted")
+        return next(((burst.changes[0], burst.text(self)) for burst in bursts), None)
+
+    @cached_property
+    def deletions(self) -> dict[tuple[str, str], list[ChangeAnswer]]:
+        """Deletions by kind and name of their record, newest first."""
+        deleted = (change for change in self.changes if change.action == "delete")
+        return _grouped(deleted, lambda change: (change.kind, change.name))
+
+
+def _grouped(items: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
+    groups: dict[K, list[V]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
 
 def findings(state: FleetState) -> list[Finding]:
     """Return what is wrong: what lasts first, then by severity, then what explains most."""
-    found = sorted((finding for rule in _RULES for finding in rule(state)), key=_order)
+    return sorted((finding for rule in _RULES for finding in rule(state)), key=_order)
+
+
+def bounded(found: Sequence[Finding]) -> list[Finding]:
+    """Return the first findings of each type, and in place of the others how many there are."""
     counts = Counter(finding.code for finding in found)
     shown: Counter[str] = Counter()
-    bounded = []
+    kept = []
     for finding in found:
         shown[finding.code] += 1
-        if shown[finding.code] == MAX_OF_TYPE and counts[finding.code] > MAX_OF_TYPE:
-            more = f"{counts[finding.code] - MAX_OF_TYPE + 1:,} more: {finding.code.replace('_', ' ')}"
-            subject = FindingSubject(finding.subject.kind)
-            bounded.append(msgspec.structs.replace(finding, subject=subject, what=more, detail="", likely_change=None))
-        elif shown[finding.code] < MAX_OF_TYPE or counts[finding.code] <= MAX_OF_TYPE:
-            bounded.append(finding)
-    return bounded
+        more = counts[finding.code] - MAX_OF_TYPE + 1
+        if shown[finding.code] < MAX_OF_TYPE or counts[finding.code] == MAX_OF_TYPE:
+            kept.append(finding)
+        elif shown[finding.code] == MAX_OF_TYPE:
+            what, subject = f"{more:,} more: {finding.code.replace('_', ' ')}", FindingSubject(finding.subject.kind)
+            kept.append(msgspec.structs.replace(finding, subject=subject, what=what, detail="", likely_change=None))
+    return kept
 
 
 def visible(found: Iterable[Finding], by: Principal) -> list[Finding]:
@@ -258,8 +299,9 @@ def _drains(node: str) -> Callable[[ChangeAnswer], bool]:
 
 
 def _lost(state: FleetState, node: NodeAnswer) -> Finding:
-    lost = next((event for event in state.events if event.name == "node.lost" and event.node == node.name), None)
-    last = next((event for event in state.events if event.name in RUNS and event.node == node.name), None)
+    events = state.events_by_node.get(node.name, ())
+    lost = next((event for event in events if event.name == "node.lost"), None)
+    last = next((event for event in events if event.name in RUNS), None)
     detail = "it neither receives snapshots nor reports; its process or the network failed"
     if last is not None and last.name in STOPS:
         detail = f"its data plane was stopped at {clock(last.at)} and has not started again"
@@ -404,8 +446,8 @@ def _tiers_that_recovered(state: FleetState) -> Iterator[Finding]:
 
 def _tier_events(state: FleetState, node: str, tier: str) -> Iterator[LarderEvent]:
     """Yield the events that a tier of a node is out of service or in service again, newest first."""
-    for event in state.events:
-        if event.name in ("tier.lost", "tier.recovered") and event.node == node and event.fields.get("tier") == tier:
+    for event in state.events_by_node.get(node, ()):
+        if event.name in ("tier.lost", "tier.recovered") and event.fields.get("tier") == tier:
             yield event
 
 
@@ -423,9 +465,7 @@ def _unexpected_ends(state: FleetState, node: str) -> list[_End]:
     ends: list[_End] = []
     epochs: set[object] = set()
     announced, lost_at = False, None
-    for event in reversed(state.events):
-        if event.node != node:
-            continue
+    for event in reversed(state.events_by_node.get(node, [])):
         if event.name == "dataplane.exited":
             announced, code = True, event.fields.get("code")
             if code != 0:
@@ -475,14 +515,13 @@ def _refusals(state: FleetState) -> Iterator[Finding]:
     for run in state.refusals:
         yield _refusal(state, run, None)
     lasting = {(run.node, run.tenant): run.since for run in state.refusals}
-    for event in state.events:
+    for event, ended_at in _ended_refusals(state.events):
         tenant = event.fields.get("tenant")
-        if event.name != "refusals.started" or event.at < state.since or not isinstance(tenant, str):
+        if event.at < state.since or not isinstance(tenant, str):
             continue
-        if event.at >= lasting.get((event.node, tenant), float("inf")) - SLACK_S:
-            continue
-        blocks = {str(event.fields.get("reason", "refused")): 0}
-        yield _refusal(state, Refusal(event.node, tenant, event.at, blocks), _refusals_ended_at(state, event))
+        if event.at < lasting.get((event.node, tenant), float("inf")) - SLACK_S:
+            blocks = {str(event.fields.get("reason", "refused")): 0}
+            yield _refusal(state, Refusal(event.node, tenant, event.at, blocks), ended_at)
 
 
 def _refusal(state: FleetState, run: Refusal, ended_at: float | None) -> Finding:
@@ -498,9 +537,9 @@ def _refusal(state: FleetState, run: Refusal, ended_at: float | None) -> Finding
             blocks = _plural(node.stats.pool.blocks, "block")
             detail += f"{'; ' if detail else ''}of {blocks}, engines lease: {'; '.join(leasing)}"
             detail += "; larder engines expel ends the leases of a process"
-        if change is None and (burst := _pin_burst(state)) is not None:
-            change = burst.changes[0]
-            detail += f"{'; ' if detail else ''}{burst.text(state)}"
+        if change is None and state.pin_burst is not None:
+            change, text = state.pin_burst
+            detail += f"{'; ' if detail else ''}{text}"
     subject = FindingSubject("tenant", run.tenant, run.node, run.tenant)
     return _finding("blocks_refused", subject, what, detail, since=run.since, ended_at=ended_at, change=change)
 
@@ -513,27 +552,30 @@ def _cause_of_refusal(state: FleetState, run: Refusal, ended_at: float | None) -
         is_in_force = deleted_at is None or (ended_at is not None and run.since <= deleted_at + SLACK_S)
         return is_in_force and change.at <= run.since + SLACK_S
 
-    policy = _change(state, lambda each: each.kind == "policy" and run.since <= each.at + BEFORE_S and applies(each))
+    policies = (each for each in state.policy_changes if run.since <= each.at + BEFORE_S and applies(each))
+    policy = next(policies, None)
     if BY_QUOTA.intersection(run.blocks):
-        quota = _change(state, lambda each: _tightens(each, run.tenant) and applies(each))
+        changes = state.quota_changes.get(run.tenant, ())
+        quota = next((each for each in changes if _tightens(each, run.tenant) and applies(each)), None)
         if quota is not None and (policy is None or policy.at <= quota.at or _rejects(quota)):
             return quota
     return policy
 
 
-def _refusals_ended_at(state: FleetState, started: LarderEvent) -> float:
-    """Return when refusals ended, with their node at the latest; their begin if that is not known."""
-    ends = [
-        event.at
-        for event in state.events
-        if event.node == started.node
-        and event.at >= started.at
-        and (
-            event.name in ENDS
-            or (event.name == "refusals.ended" and event.fields.get("tenant") == started.fields.get("tenant"))
-        )
-    ]
-    return min(ends, default=started.at)
+def _ended_refusals(events: Sequence[LarderEvent]) -> Iterator[tuple[LarderEvent, float]]:
+    """Yield the begin of refusals and the time at which they ended, with their node at the latest; their begin if that
+    is not known."""
+    begun: dict[str, dict[object, LarderEvent]] = {}
+    for event in reversed(events):
+        tenants, tenant = begun.setdefault(event.node, {}), event.fields.get("tenant")
+        if event.name == "refusals.started":
+            tenants.setdefault(tenant, event)
+        elif event.name == "refusals.ended" and tenant in tenants:
+            yield tenants.pop(tenant), event.at
+        elif event.name in ENDS:
+            yield from ((started, event.at) for started in tenants.values())
+            tenants.clear()
+    yield from ((started, started.at) for tenants in begun.values() for started in tenants.values())
 
 
 def _tightens(change: ChangeAnswer, tenant: str) -> bool:
@@ -579,14 +621,18 @@ def _tenants(state: FleetState) -> Iterator[Finding]:
         elif tightening is not None and limit and tenant.bytes >= AT_LIMIT_SHARE * limit:
             detail = "stores beyond it are refused" if tenant.on_exceed == "reject" else "its own blocks are evicted"
             what = f"Tenant {tenant.tenant} is at its limit"
-            yield _finding("tenant_at_limit", subject, what, detail, since=since, change=tightening)
+            yield _finding(
+                "tenant_at_limit", subject, what, detail, since=since, change=tightening,
+                severity="warning" if tenant.on_exceed == "reject" else "info",
+            )  # fmt: skip
         if is_used and _never_hits(overview, tenant):
             yield _unread(overview, tenant, subject)
 
 
 def _tightening(state: FleetState, tenant: str) -> ChangeAnswer | None:
     """Return the newest change that tightened the quota of a tenant, if it is in force."""
-    return _change(state, lambda each: _tightens(each, tenant) and _deleted_at(state, each) is None)
+    changes = state.quota_changes.get(tenant, ())
+    return next((each for each in changes if _tightens(each, tenant) and _deleted_at(state, each) is None), None)
 
 
 def _never_hits(overview: Overview, tenant: TenantAnswer) -> bool:
@@ -738,10 +784,6 @@ def _bursts(state: FleetState) -> Iterator[_Burst]:
             yield _Burst(kind, verb, actor, changes)
 
 
-def _pin_burst(state: FleetState) -> _Burst | None:
-    return next((each for each in _bursts(state) if each.kind == "pin" and each.verb != "deleted"), None)
-
-
 def _many_changes(state: FleetState) -> Iterator[Finding]:
     pool = state.overview.pool
     is_crowded = pool.pinned_bytes >= CROWDED_SHARE * pool.capacity_bytes > 0
@@ -810,16 +852,8 @@ def _before(state: FleetState, node: str, when: float | None, tier: str = "") ->
 
 def _deleted_at(state: FleetState, change: ChangeAnswer) -> float | None:
     """Return when the record of a change was deleted after it; None if it exists."""
-    return min(
-        (
-            each.at
-            for each in state.changes
-            if (each.action, each.kind, each.name) == ("delete", change.kind, change.name)
-            and each.at >= change.at
-            and each is not change
-        ),
-        default=None,
-    )
+    deletions = state.deletions.get((change.kind, change.name), ())
+    return min((each.at for each in deletions if each.at >= change.at and each is not change), default=None)
 
 
 def _plural(number: int, noun: str) -> str:

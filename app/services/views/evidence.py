@@ -1,5 +1,6 @@
 """Reads the events and changes that explain what is wrong, and finds it, as far as the caller may see it."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from app.services.base import redaction
 from app.services.base.principals import PLANE, Principal
 from app.services.views import applied_changes
 from app.services.views.applied_changes import AppliedChanges
-from app.services.views.diagnosis import REFUSAL_EVENTS, STATE_EVENTS, FleetState, findings, visible
+from app.services.views.diagnosis import REFUSAL_EVENTS, STATE_EVENTS, FleetState, bounded, findings, visible
 from app.store.base.database import Database
 from app.store.views import events
 from app.store.views.events import EventRow
@@ -51,17 +52,18 @@ class EvidenceReader:
     async def recent(self) -> Evidence:
         """Return the evidence of the last hour, read a moment ago. Raises StoreUnavailable."""
         if time.monotonic() - self._read_at > SHARED_S:
-            self._read_at = time.monotonic()
             self._recent = await self.after(time.time() - LOOK_BACK_S)
+            self._read_at = time.monotonic()
         return self._recent
 
     async def after(self, since: float) -> Evidence:
         """Return the newest events and changes after a time. Raises StoreUnavailable."""
+        end = time.time() + LOOK_BACK_S  # clocks of nodes may be ahead
         async with self._database.read() as session:
             # States begin before the time at which the search begins.
             rows = [
-                *await events.between(session, STATE_EVENTS, 0.0, time.time(), MAX_EVENTS),
-                *await events.between(session, REFUSAL_EVENTS, since, time.time(), MAX_EVENTS),
+                *await events.between(session, STATE_EVENTS, 0.0, end, MAX_EVENTS),
+                *await events.between(session, REFUSAL_EVENTS, since, end, MAX_EVENTS),
             ]
         changes = await self._changes.between(since, time.time(), MAX_CHANGES, PLANE)
         return Evidence(since, [_event(row) for row in sorted(rows, key=lambda row: -row.id)], changes[::-1])
@@ -82,11 +84,14 @@ class EvidenceReader:
             since=evidence.since,
         )
 
-    def of_overview(self, overview: Overview, evidence: Evidence, by: Principal) -> list[Finding]:
+    async def of_overview(self, overview: Overview, evidence: Evidence, by: Principal) -> list[Finding]:
         """Return the findings that an overview shows: those that last, or ended a short time ago."""
         oldest = overview.at - ENDED_SHOWN_S
-        found = findings(self.state(overview, evidence, by))
-        return visible((each for each in found if each.ended_at is None or each.ended_at >= oldest), by)
+        found = await asyncio.to_thread(findings, self.state(overview, evidence, by))
+        recent = [each for each in found if each.ended_at is None or each.ended_at >= oldest]
+        # A tenant that evicts its own blocks at its limit works as its quota says: only who asks about it is told.
+        quiet = (each for each in recent if (each.code, each.severity) != ("tenant_at_limit", "info"))
+        return bounded(visible(quiet, by))
 
 
 def _event(row: EventRow) -> LarderEvent:

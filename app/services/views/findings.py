@@ -1,5 +1,6 @@
 """Lists findings: what `diagnosis` finds in the overview, in events and changes, in alerts and in the hit ratio."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ from app.schemas.views.alerts import AlertFilters
 from app.schemas.views.findings import FindingList
 from app.services.base.principals import Principal
 from app.services.views.alerts import Alerts
-from app.services.views.diagnosis import RATIO_STEP_S, concerning, findings, likely_cause, visible
+from app.services.views.diagnosis import RATIO_STEP_S, bounded, concerning, findings, likely_cause, visible
 from app.services.views.evidence import EvidenceReader
 from app.services.views.overview import OverviewService
 from app.services.views.series import SeriesQuery, SeriesService
@@ -41,5 +42,6 @@ class Findings:
             )
             ratio = list(zip(answer.at, answer.series[0].values, strict=True))
         state = replace(state, alerts=firing.items, hit_ratio=ratio)
-        found = concerning(visible(findings(state), by), tenant, node)
+        found = visible(await asyncio.to_thread(findings, state), by)
+        found = bounded(concerning(found, tenant, node))
         return FindingList(found, len(found), likely_cause(found))

@@ -139,7 +139,7 @@ class OverviewService:
             recent=redaction.visible_events(self._bus.recent, by),
         )
         overview = whole if by.salts is None else _limited(whole, tenants)
-        found = self._evidence.of_overview(overview, state.evidence, by)
+        found = await self._evidence.of_overview(overview, state.evidence, by)
         return msgspec.structs.replace(overview, findings=found)
 
     async def encoded(self, salts: frozenset[str] | None = None) -> tuple[int, bytes]:

@@ -17,7 +17,7 @@ from app.schemas.views.changes import ChangeAnswer
 from app.schemas.views.findings import FINDING_TYPES, MAX_OF_TYPE, Finding
 from app.schemas.views.overview import Overview
 from app.services.base.principals import Principal
-from app.services.views.diagnosis import FleetState, concerning, findings, likely_cause, visible
+from app.services.views.diagnosis import FleetState, bounded, concerning, findings, likely_cause, visible
 from tests.web.player import fixture
 
 Json = dict[str, Any]
@@ -259,7 +259,7 @@ def test_many_findings_of_one_type_are_counted() -> None:
     def over(raw: Json) -> None:
         raw["tenants"] = [{**raw["tenants"][0], "tenant": f"t{n}", "over_limit": True} for n in range(MAX_OF_TYPE + 5)]
 
-    found = findings(FleetState(overview(over)))
+    found = bounded(findings(FleetState(overview(over))))
     assert (len(found), found[-1].what) == (MAX_OF_TYPE, "6 more: tenant over limit")
 
 

@@ -29,7 +29,7 @@ def line(finding: Json) -> str:
     since, ended_at = finding["since"], finding["ended_at"]
     when = ""
     if ended_at is not None:
-        when = f" until {at(ended_at)}"
+        when = f" at {at(ended_at)}" if since in (None, ended_at) else f" from {at(since)} to {at(ended_at)}"
     elif since is not None:
         when = f" since {at(since)}"
     detail = f": {finding['detail']}" if finding["detail"] else ""
