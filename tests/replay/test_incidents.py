@@ -17,29 +17,27 @@ from tests.forked import Forked
 CAUSES = {
     "noisy-tenant": (
         "scanner",
-        r"limit_bytes was lowered from 48 MiB to 4 MiB and on_exceed was changed from evict_self to reject in the "
-        r"quota of tenant scanner by bob at \S+Z \(audit entry "
-        r"\d+\), and its blocks are refused \(\w+\) on node shown since \S+Z, (\d+ s|less than a second) later\.",
+        r"Blocks of tenant scanner are refused \(\w+\) on node shown since \S+Z: .+\. The latest change before it, "
+        r"(\d+ s|less than a second) earlier: quota scanner: limit_bytes 48 MiB .+ by bob at .+ \(audit entry \d+\)\.",
     ),
     "pin-flood": (
         "shown",
-        r"bob created or changed \d\d pins for \w+.* from \S+Z to \S+Z, audit entries \d+ to \d+; pins keep .+\.",
+        r"bob created \d\d pins of \w+.* (from \S+Z to|since) \S+Z: audit entries \d+ to \d+; pins keep .+\.",
     ),
     "partition": ("shown", r"Node shown is lost since \S+Z: .+"),
     "bad-policy": (
         "chat",
-        r"The algorithm of policy default was set to noop, which evicts nothing, by bob at \S+Z \(audit entry "
-        r"\d+\), and (blocks of tenant chat are refused \(\w+\) on node shown since|the hit ratio fell from) .+",
+        r"(Blocks of tenant chat are refused \(\w+\) on node shown since|The hit ratio fell from) .+ policy default.+"
+        r"by bob at \S+Z \(audit entry \d+\)\.",
     ),
     "crash-loop": (
         "shown",
-        r"The data plane of node shown exited \d times from \S+Z to \S+Z \(killed by signal 9\); "
-        r".+\.",
+        r"(The data plane of node shown exited \d times from \S+Z to|Node shown is in a crash loop since) \S+Z: .*"
+        r"killed by signal 9.+\.",
     ),
     "disk-failure": (
         "shown",
-        r"Tier disk of node shown is out of service since \S+Z: .+; the node serves blocks only from its memory; "
-        r".+\.",
+        r"Tier disk of node shown is out of service since \S+Z: .+; the node serves blocks only from its memory\..*",
     ),
 }
 """Tenant or node for `larder why`, and the expected sentence."""

@@ -49,6 +49,7 @@ from app.schemas.views.overview import Overview
 from app.services.base.principals import Principal
 from dataplane.base.units import format_size
 from dataplane.protocol.stats.gateways import GatewayClient
+from dataplane.protocol.stats.pool import PoolStats
 
 BEFORE_S = 300.0
 """Longest time from a change of a policy to its effect."""
@@ -113,7 +114,8 @@ class FleetState:
     def pin_burst(self) -> tuple[ChangeAnswer, str] | None:
         """The latest of many changes of pins by one actor, and what they were; None without such."""
         bursts = (burst for burst in _bursts(self) if burst.kind == "pin" and burst.verb != "deleted")
-        return next(((burst.changes[0], burst.text(self)) for burst in bursts), None)
+        pool = self.overview.pool
+        return next(((burst.changes[0], f"{burst.what}, {burst.detail(pool)}") for burst in bursts), None)
 
     @cached_property
     def deletions(self) -> dict[tuple[str, str], list[ChangeAnswer]]:
@@ -158,7 +160,8 @@ def visible(found: Iterable[Finding], by: Principal) -> list[Finding]:
 
 
 def concerning(found: Iterable[Finding], tenant: str | None, node: str | None) -> list[Finding]:
-    """Return the findings about a tenant, a node or the fleet (None: about any), own ones first."""
+    """Return the findings about a tenant, a node or the fleet (None: about any): own ones first, notes and what ended
+    last."""
 
     def concerns(subject: FindingSubject) -> bool:
         if tenant is not None and subject.tenant != tenant and (subject.tenant or subject.kind == "pin"):
@@ -170,15 +173,17 @@ def concerning(found: Iterable[Finding], tenant: str | None, node: str | None) -
         return (tenant is not None and subject.tenant != tenant) or (node is not None and subject.node != node)
 
     own = [each for each in found if concerns(each.subject)]
-    return sorted(own, key=lambda each: (each.ended_at is not None, is_foreign(each)))
+    return sorted(own, key=lambda each: (each.ended_at is not None, each.severity == "info", is_foreign(each)))
 
 
 def likely_cause(found: Iterable[Finding]) -> str:
     """Return the first finding that explains trouble, with its change, as sentences; empty if none does."""
     explaining = [
-        each for each in found if FINDING_TYPES[each.code].explains and (each.severity != "info" or each.likely_change)
+        each
+        for each in found
+        if FINDING_TYPES[each.code].explains
+        and (each.severity != "info" or each.likely_change or each.code == "many_changes")
     ]
-    # What ended, and began without a change, explains less than an alert that fires now.
     return next(map(sentence, explaining), "")
 
 
@@ -747,19 +752,20 @@ class _Burst:
     changes: list[ChangeAnswer]
     """Newest first."""
 
-    def text(self, state: FleetState) -> str:
-        """Return who changed what, and for pins also what they keep."""
+    @property
+    def what(self) -> str:
         tenants = [name for name, _ in Counter(each.tenant for each in self.changes).most_common(3) if name]
         of = f" of {', '.join(tenants)}" if tenants else ""
-        first, last = clock(self.changes[-1].at), clock(self.changes[0].at)
-        text = f"{self.actor} {self.verb} {len(self.changes)} {_kinds(self.kind)}{of} from {first} to {last}"
+        return f"{self.actor} {self.verb} {len(self.changes)} {_kinds(self.kind)}{of}"
+
+    def detail(self, pool: PoolStats) -> str:
+        """Return where the changes are in the audit log, and what pins keep of the pool."""
         entries = [each.audit_id for each in self.changes if each.audit_id is not None]
-        text += f", audit entries {min(entries)} to {max(entries)}" if entries else ""
-        pool = state.overview.pool
+        parts = [f"audit entries {min(entries)} to {max(entries)}"] if entries else []
         if self.kind == "pin" and pool.capacity_bytes:
-            text += f"; pins keep {format_size(pool.pinned_bytes)} of {format_size(pool.capacity_bytes)}"
-            text += f", with a budget of {format_size(pool.pin_budget_bytes)}" if pool.pin_budget_bytes else ""
-        return text
+            budget = f", with a budget of {format_size(pool.pin_budget_bytes)}" if pool.pin_budget_bytes else ""
+            parts.append(f"pins keep {format_size(pool.pinned_bytes)} of {format_size(pool.capacity_bytes)}{budget}")
+        return "; ".join(parts)
 
 
 def _kinds(kind: str) -> str:
@@ -791,12 +797,10 @@ def _many_changes(state: FleetState) -> Iterator[Finding]:
         is_cause = burst.kind == "pin" and burst.verb != "deleted" and is_crowded
         tenants = {change.tenant for change in burst.changes}
         tenant = tenants.pop() if len(tenants) == 1 and not is_cause else ""
-        what = f"{burst.actor} {burst.verb} {len(burst.changes)} {_kinds(burst.kind)}"
-        last = burst.changes[0]
         yield _finding(
-            "many_changes", FindingSubject("actor", burst.actor, tenant=tenant), what, burst.text(state),
-            since=burst.changes[-1].at, ended_at=None if is_cause else last.at,
-            severity="warning" if is_cause else "info", change=last,
+            "many_changes", FindingSubject("actor", burst.actor, tenant=tenant), burst.what, burst.detail(pool),
+            since=burst.changes[-1].at, ended_at=None if is_cause else burst.changes[0].at,
+            severity="warning" if is_cause else "info",
         )  # fmt: skip
 
 

@@ -146,7 +146,7 @@ async def test_the_command_line_lists_tiers(plane: Plane, node: FakeNode) -> Non
     for command in (("status",), ("nodes", "list")):
         _, out, _ = await larder(plane, *command)
         assert "node-a tier two: out of service: no such device" in out, command
-    assert "but tier two of node-a is out of service" in (await larder(plane, "status"))[1]
+    assert "but tier two of node node-a is out of service" in (await larder(plane, "status"))[1]
 
 
 async def test_the_engine_that_loads_from_tiers_is_not_shown(plane: Plane, node: FakeNode) -> None:

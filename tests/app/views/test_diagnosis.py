@@ -368,7 +368,7 @@ CAUSES: dict[str, tuple[FleetState, dict[str, str], Sequence[str]]] = {
     "many pins, and a full pool": (
         FleetState(overview(CROWDED), changes=PINS, refusals=[Refusal("gpu-a1", "b", T + 20, {"pool_full": 1})]),
         {"tenant": "b"},
-        ["alice created 12 pins of acme from ", "audit entries 1 to 12", "pins keep 60 B of 64 B"],
+        ["alice created 12 pins of acme", "audit entries 1 to 12", "pins keep 60 B of 64 B"],
     ),
     "many pins of another tenant": (FleetState(overview(), changes=PINS), {"tenant": "b"}, []),
     "many pins that keep most of the pool": (
