@@ -46,6 +46,7 @@ from app.schemas.views.findings import (
     Severity,
 )
 from app.schemas.views.overview import Overview
+from app.services.base.expiry import LATEST
 from app.services.base.principals import Principal
 from dataplane.base.units import format_size
 from dataplane.protocol.stats.gateways import GatewayClient
@@ -213,7 +214,8 @@ def author(change: ChangeAnswer) -> str:
 
 
 def clock(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
+    """Return the time of day. Nodes may report any number."""
+    return datetime.fromtimestamp(min(max(0.0, seconds), LATEST - 1), UTC).strftime("%H:%M:%SZ")
 
 
 def _order(finding: Finding) -> tuple[bool, int, int]:

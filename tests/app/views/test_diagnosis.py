@@ -271,6 +271,11 @@ def test_callers_of_one_tenant_see_neither_nodes_nor_other_tenants() -> None:
     assert visible(found, Principal()) == found
 
 
+def test_a_time_that_no_clock_has_does_not_stop_the_others() -> None:
+    found = findings(FleetState(overview(put(f"{STATS}.cold", True), put(f"{STATS}.start.at", 1e300))))
+    assert "is cold since" in likely_cause(found)
+
+
 # ---- the change before
 
 

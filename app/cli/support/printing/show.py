@@ -9,9 +9,6 @@ from app.cli.support.printing.terminal import Column, say
 from app.cli.support.printing.terminal import table as print_table
 from dataplane.base.units import format_size
 
-ID_JOURNAL_WARNS = 0.8
-"""Share of the id journal's capacity above which a line warns."""
-
 
 def size(value: int | None) -> str:
     return "-" if value is None else format_size(value)
@@ -186,9 +183,11 @@ def pool_state(pool: dict[str, Any]) -> str:
 
 def _id_journal(node: dict[str, Any]) -> None:
     """Print a line if the node will soon refuse further tenants."""
+    from app.schemas.views.findings import ID_JOURNAL_SHARE  # a command that needs no schema starts sooner
+
     stats = node["stats"] or {}
     used, capacity = stats.get("id_journal_bytes", 0), stats.get("id_journal_capacity_bytes", 0)
-    if capacity and used >= ID_JOURNAL_WARNS * capacity:
+    if capacity and used >= ID_JOURNAL_SHARE * capacity:
         say(
             f"  {node['name']} id journal: {100 * used / capacity:.0f} % full of tenants with blocks; "
             "further tenants are refused when it is full"
