@@ -31,7 +31,7 @@ class Findings:
 
     async def page(self, tenant: str | None, node: str | None, since: float, by: Principal) -> FindingList:
         """Return the findings about a tenant (as shown), a node or the fleet (None: about any), with what ended after
-        `since` in Unix seconds. Raises StoreUnavailable, NotFound."""
+        `since` in Unix seconds; of tenants and pins, those that the overview lists. Raises StoreUnavailable."""
         overview = await self._overview.now(by)
         state = self._evidence.state(overview, await self._evidence.after(since), by)
         firing = await self._alerts.page(PageRequest(MAX_ALERTS), AlertFilters("firing"), by)
