@@ -81,7 +81,6 @@ from app.services.views.findings import Findings
 from app.services.views.health import HealthChecks
 from app.services.views.marks import Marks
 from app.services.views.overview import OverviewService
-from app.services.views.prometheus_series import PrometheusSeries
 from app.services.views.series import SeriesService
 from app.services.views.series_writer import SeriesWriter
 from app.services.views.snapshot import Snapshots
@@ -207,13 +206,7 @@ class Parts:
         self.rollup = Rollup(bus)
         self.events = Events(database, retention_days=app.events_retention_days, lost=lambda: self.ingest.lost)
         self.series_writer = SeriesWriter(database, self.sampler, lambda: leader_election.pushing)
-        self.series = SeriesService(
-            database,
-            self.sampler,
-            self.series_writer,
-            Marks(database, self.applied_changes),
-            prometheus=PrometheusSeries(app.prometheus_url) if app.prometheus_url else None,
-        )
+        self.series = SeriesService(database, self.sampler, self.series_writer, Marks(database, self.applied_changes))
         self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
         self.findings = Findings(evidence, self.overview, self.alerts, self.series)
         # Every manager receives the events of nodes; only one stores them.

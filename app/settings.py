@@ -10,7 +10,6 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -120,9 +119,6 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Serve the paths of LMCache's HTTP interface, such as `/quota` and `/cache/clear`, for its command line."""
     lmcache_metrics: bool = True
     """Also export metrics under the names of their LMCache equivalents, for nodes that serve LMCache clients."""
-    prometheus_url: str = ""
-    """URL of the Prometheus that scrapes Larder, such as `http://127.0.0.1:9090`; empty: none. With it,
-    `GET /api/v1/series` answers for 400 days instead of 30, beyond 30 with the series that Prometheus has."""
     web_dist: str = ""
     """Folder of the built dashboard; the default is `web/dist` beside the code."""
 
@@ -183,27 +179,11 @@ def _check(common: Common, app: AppSettings) -> None:
             f"app.body_budget_bytes: expected at least {largest}, the larger of app.body_limit_bytes and "
             f"app.apply_limit_bytes, got {app.body_budget_bytes}"
         )
-    if app.prometheus_url:
-        _check_prometheus_url(app.prometheus_url)
     _check_admin_token("app.admin_token", app.admin_token)
     proxies(app)
     join_addresses(app)
     if app.join_url and not app.join_url.startswith(("tcp://", "ipc://")):
         raise SettingsError(f"app.join_url: expected an endpoint such as tcp://0.0.0.0:8471, got {app.join_url!r}")
-
-
-def _check_prometheus_url(url: str) -> None:
-    """Raises SettingsError."""
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # an invalid port or IPv6 address
-        is_address = False
-    if not is_address or "@" in url or parts.query or parts.fragment:
-        raise SettingsError(
-            "app.prometheus_url: expected a URL such as http://127.0.0.1:9090, without a password and a query, got "
-            f"{url!r}"
-        )
 
 
 def admin_token(app: AppSettings) -> str:

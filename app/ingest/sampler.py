@@ -17,6 +17,7 @@ from app.observe.series import (
     OTHER_TENANTS,
     TENANT_COLUMNS,
     SeriesColumn,
+    is_tenant,
     node_scope,
     tenant_scope,
 )
@@ -50,9 +51,18 @@ class Point(NamedTuple):
         packed = self.packed.get(scope)
         return None if packed is None else _decoder.decode(packed)
 
+    def by_column(self, scope: str) -> dict[str, int | None]:
+        """Return the values of a scope by column; empty if it was not sampled."""
+        values = self.values(scope)
+        return {} if values is None else dict(zip(columns_of(scope), values, strict=True))
+
+    def measured_s(self, scope: str) -> int:
+        """Return the seconds in which the counters of a scope increased: those of one scope are measured together."""
+        return 0 if self.by_column(scope).get("requested_blocks") is None else STEP_S
+
 
 def columns_of(scope: str) -> Mapping[str, SeriesColumn]:
-    return TENANT_COLUMNS if scope.startswith("t") else NODE_COLUMNS
+    return TENANT_COLUMNS if is_tenant(scope) else NODE_COLUMNS
 
 
 _decoder = msgspec.msgpack.Decoder(Values)
@@ -183,6 +193,9 @@ class Sampler:
 
 
 _LARGEST = 2**50
+"""Largest value of a tenant or node."""
+_LARGEST_SUM = 2**55
+"""Largest sum over nodes or tenants: those of half an hour fit into 64 bits."""
 _USED = list(TENANT_COLUMNS).index("used_bytes")
 _REQUESTED = list(TENANT_COLUMNS).index("requested_blocks")
 
@@ -206,5 +219,5 @@ def _sum(columns: Sequence[SeriesColumn], parts: Sequence[Values]) -> Values:
     found: list[int | None] = []
     for column, values in zip(columns, zip(*parts, strict=True), strict=True):
         known = [value for value in values if value is not None]
-        found.append((sum(known) if column.adds else max(known)) if known else None)
+        found.append(min(sum(known) if column.adds else max(known), _LARGEST_SUM) if known else None)
     return tuple(found)

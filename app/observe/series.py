@@ -29,6 +29,10 @@ def tenant_scope(tenant: str) -> str:
     return f"t{tenant}"
 
 
+def is_tenant(scope: str) -> bool:
+    return scope.startswith("t")
+
+
 @dataclass(frozen=True)
 class SeriesColumn:
     """A stored column."""
@@ -155,6 +159,7 @@ def _micros(histogram: Histogram | None) -> int:
 
 NODE_COLUMNS: Mapping[str, SeriesColumn] = {each.name: each for each in _COLUMNS if each.of_node}
 TENANT_COLUMNS: Mapping[str, SeriesColumn] = {each.name: each for each in _COLUMNS if each.of_tenant}
+COLUMNS: Mapping[str, SeriesColumn] = {each.name: each for each in _COLUMNS}
 COUNTERS = frozenset(each.name for each in _COLUMNS if each.is_counter)
 
 

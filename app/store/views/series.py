@@ -1,113 +1,99 @@
-"""Series in the database: packed points of one scope over an hour or a day, and the newest points of all scopes.
+"""The history of series: a row for each scope and step, with a column for each figure.
 
-Points of 10 s arrive each minute, for all scopes in one row of `series_recent`. When an hour is complete, it becomes a
-row for each scope in `series`, and when a day is complete, so do its points of 5 minutes.
+Rows of the shortest step are written; those of the longer ones are made from them in the same transaction, so that each
+step is complete up to the newest row, and writing a time twice changes nothing.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.base.declarative import Base, LongName, Whole, upsert
+from app.observe.series import COLUMNS, COUNTERS, FLEET, is_tenant
+from app.store.base.declarative import Base, insert, upsert
+
+HOUR_S, DAY_S = 3600, 86_400
+RETENTION_S: Mapping[int, int] = {10: 2 * HOUR_S, 120: 25 * HOUR_S, 1800: 30 * DAY_S}
+"""Seconds for which rows are kept, by their step; each step is a multiple of the one before."""
+STEP_S = min(RETENTION_S)
 
 
 class SeriesRow(Base):
-    """Points of one scope: of 10 s over an hour, or of 5 minutes over a day."""
+    """Figures of one scope for the step that ends at `at` (Unix seconds). A gauge is the mean of the step, a counter
+    its increase in `measured_s` seconds; null if there is none."""
 
-    __tablename__ = "series"
-
-    scope: Mapped[LongName] = mapped_column(primary_key=True)
-    step_s: Mapped[Whole] = mapped_column(primary_key=True)
-    start: Mapped[Whole] = mapped_column(primary_key=True)
-    """Unix seconds at which the first step starts; points are for the ends of steps."""
-    size_bytes: Mapped[Whole]
-    """Size of `points`."""
-    points: Mapped[bytes] = mapped_column(sa.LargeBinary())
-
-
-class RecentSeriesRow(Base):
-    """Points of all scopes that are not part of a complete hour yet."""
-
-    __tablename__ = "series_recent"
-
-    at: Mapped[Whole] = mapped_column(primary_key=True, autoincrement=False)
-    """Unix seconds of the newest point."""
-    points: Mapped[bytes] = mapped_column(sa.LargeBinary())
-
-
-class PackedSeries(NamedTuple):
-    """The key of a row, and its packed points."""
-
-    scope: str
-    step_s: int
-    start: int
-    points: bytes
-
-
-async def newest(session: AsyncSession, spans: Mapping[int, int]) -> int:
-    """Return the time up to which points are stored; 0 without any. `spans` are the seconds of rows by their step."""
-    recent = await session.scalar(sa.select(sa.func.max(RecentSeriesRow.at)))
-    query = sa.select(SeriesRow.step_s, sa.func.max(SeriesRow.start)).group_by(SeriesRow.step_s)
-    ends = [start + spans[step_s] for step_s, start in (await session.execute(query)).all()]
-    return max(recent or 0, *ends, 0)
-
-
-async def add_recent(session: AsyncSession, at: int, points: bytes) -> None:
-    await upsert(session, RecentSeriesRow, [{"at": at, "points": points}])
-
-
-async def recent(session: AsyncSession, after: int, until: int) -> Sequence[tuple[int, bytes]]:
-    """Return the time of the newest point and the packed points of rows with points in (after, until], oldest first.
-    A row before the first one in time may reach into it, so callers check the times of points."""
-    query = sa.select(RecentSeriesRow.at, RecentSeriesRow.points).where(
-        RecentSeriesRow.at > after, RecentSeriesRow.at <= until
+    __table__ = sa.Table(
+        "series",
+        Base.metadata,
+        sa.Column("step_s", sa.BigInteger(), primary_key=True),
+        sa.Column("scope", sa.String(256), primary_key=True),
+        sa.Column("at", sa.BigInteger(), primary_key=True),
+        sa.Column("measured_s", sa.BigInteger(), nullable=False),
+        *(sa.Column(name, sa.BigInteger()) for name in COLUMNS),
+        sqlite_with_rowid=False,  # the key is long: a second copy of it, in an index, would be a third of the file
     )
-    return [(row[0], row[1]) for row in (await session.execute(query.order_by(RecentSeriesRow.at))).all()]
 
 
-async def oldest_recent(session: AsyncSession) -> int | None:
-    """Return the time of the oldest row of recent points."""
-    return await session.scalar(sa.select(sa.func.min(RecentSeriesRow.at)))
+_ROWS = SeriesRow.__table__.c
 
 
-async def delete_recent(session: AsyncSession, until: int) -> None:
-    await session.execute(sa.delete(RecentSeriesRow).where(RecentSeriesRow.at <= until))
+def _end(step_s: int) -> sa.ColumnElement[int]:
+    """The end of the step that a row is in. Text: Postgres does not see that two parameters are equal."""
+    return sa.literal_column(f"(at + {step_s - 1}) / {step_s} * {step_s}", sa.BigInteger())
 
 
-async def put(session: AsyncSession, blocks: Iterable[PackedSeries]) -> None:
-    """Insert rows, or replace them."""
-    await upsert(session, SeriesRow, [{**each._asdict(), "size_bytes": len(each.points)} for each in blocks])
+async def newest(session: AsyncSession) -> int:
+    """Return the time up to which rows are stored; 0 without any. If the rows of the shortest step are deleted, it is
+    the end of a longer one."""
+    ends = [
+        sa.select(sa.func.max(_ROWS.at)).where(_ROWS.step_s == step_s, _ROWS.scope == FLEET) for step_s in RETENTION_S
+    ]
+    return await session.scalar(sa.select(sa.func.coalesce(*(end.scalar_subquery() for end in ends), 0))) or 0
 
 
-async def blocks(
-    session: AsyncSession, scopes: Collection[str], step_s: int, first: int, last: int
-) -> Sequence[PackedSeries]:
-    """Return the rows of these scopes that start from `first` to `last`."""
-    query = sa.select(SeriesRow.scope, SeriesRow.step_s, SeriesRow.start, SeriesRow.points).where(
-        SeriesRow.scope.in_(list(scopes)), SeriesRow.step_s == step_s, SeriesRow.start >= first, SeriesRow.start <= last
+async def add(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows of the shortest step, or replace them, and make those of longer steps around them again."""
+    for of_tenants in (False, True):  # they have different columns
+        await upsert(session, SeriesRow, [row for row in rows if is_tenant(row["scope"]) is of_tenants])
+    scopes, oldest = {row["scope"] for row in rows}, min(row["at"] for row in rows)
+    for finer, step_s in pairwise(RETENTION_S):
+        figures = [
+            sa.cast(sa.func.sum(column) if name in COUNTERS else sa.func.round(sa.func.avg(column)), sa.BigInteger())
+            for name, column in _ROWS.items()
+            if name in COLUMNS
+        ]
+        measured_s = sa.cast(sa.func.sum(_ROWS.measured_s), sa.BigInteger())
+        query = sa.select(sa.literal_column(str(step_s)), _ROWS.scope, _end(step_s), measured_s, *figures).where(
+            _ROWS.step_s == finer, _ROWS.scope.in_(scopes), _ROWS.at > (oldest - 1) // step_s * step_s
+        )
+        statement = insert(session, SeriesRow).from_select(_ROWS.keys(), query.group_by(_ROWS.scope, _end(step_s)))
+        changed = {name: statement.excluded[name] for name in ("measured_s", *COLUMNS)}
+        keys = ("step_s", "scope", "at")
+        await session.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed))
+
+
+async def merged(
+    session: AsyncSession,
+    scopes: Collection[str],
+    columns: Sequence[str],
+    row_s: int,
+    step_s: int,
+    after: int,
+    until: int,
+) -> Sequence[Sequence[Any]]:
+    """Return rows of the step `row_s` with times in (after, until], merged into those of `step_s`: the scope, the end
+    of the step, the measured seconds and the value of each column."""
+    values = [(sa.func.sum if name in COUNTERS else sa.func.avg)(sa.cast(_ROWS[name], sa.Double())) for name in columns]
+    measured_s = sa.cast(sa.func.sum(_ROWS.measured_s), sa.BigInteger())
+    query = sa.select(_ROWS.scope, _end(step_s), measured_s, *values).where(
+        _ROWS.step_s == row_s, _ROWS.scope.in_(scopes), _ROWS.at > after, _ROWS.at <= until
     )
-    return [PackedSeries(*row) for row in (await session.execute(query)).all()]
+    return (await session.execute(query.group_by(_ROWS.scope, _end(step_s)))).all()
 
 
-async def keys(session: AsyncSession, step_s: int, before: int) -> set[tuple[str, int]]:
-    """Return the scopes and starts of rows that start before a time."""
-    query = sa.select(SeriesRow.scope, SeriesRow.start).where(SeriesRow.step_s == step_s, SeriesRow.start < before)
-    return {(row[0], row[1]) for row in (await session.execute(query)).all()}
-
-
-async def sizes(session: AsyncSession, step_s: int) -> list[tuple[int, int]]:
-    """Return the starts of rows with the bytes of their points, oldest first."""
-    query = sa.select(SeriesRow.start, sa.func.sum(SeriesRow.size_bytes)).where(SeriesRow.step_s == step_s)
-    found = await session.execute(query.group_by(SeriesRow.start).order_by(SeriesRow.start))
-    return [(row[0], int(row[1])) for row in found.all()]
-
-
-async def delete_before(session: AsyncSession, step_s: int, start: int, most: int) -> int:
-    """Delete rows that start before a time, at most `most`. Return their number."""
-    key = SeriesRow.__table__.primary_key
-    some = sa.select(*key).where(SeriesRow.step_s == step_s, SeriesRow.start < start).limit(most)
-    done = await session.execute(sa.delete(SeriesRow).where(sa.tuple_(*key).in_(some)))
-    return int(getattr(done, "rowcount", 0))
+async def delete_old(session: AsyncSession, step_s: int, now: float) -> None:
+    """Delete the rows of a step that need not be kept."""
+    old = _ROWS.at <= int(now) - RETENTION_S[step_s] - step_s
+    await session.execute(sa.delete(SeriesRow).where(_ROWS.step_s == step_s, old))

@@ -36,7 +36,7 @@ NOT_SECRET = {
     Common: {"http_host", "engine_socket", "control_url", "events_url", "kv_events_url", "state_dir"},
     AppSettings: {
         *("auth", "admin_token_file", "trusted_proxies", "allowed_hosts", "allowed_origins", "join_url"),
-        *("join_addresses", "curve_key_file", "apply_file", "log_level", "log_format", "prometheus_url", "web_dist"),
+        *("join_addresses", "curve_key_file", "apply_file", "log_level", "log_format", "web_dist"),
     },
     DataPlaneTable: {
         *("node", "labels", "join_token_file", "advertise_control_url", "advertise_events_url"),

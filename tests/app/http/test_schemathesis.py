@@ -87,10 +87,9 @@ BEYOND_JSON_SCHEMA = (
         "expected at most (limit_bytes|floor_bytes|high_watermark),",
     ),
     Beyond(
-        "parameters do not depend on each other, on settings, nor on the time",
-        "name|step_s|range_s|prefix|from",
-        "expected (a series that is kept for|a multiple of 300 for|at most [0-9]+ without a Prometheus"
-        "|at most one of 'key'|a time before 'to')",
+        "parameters do not depend on each other, nor on the time",
+        "name|step_s|prefix|from",
+        "expected (a series that is kept for|a multiple of 300 for|at most one of 'key'|a time before 'to')",
         "^(getSeries|listBlocks|getUsage|listAnnotations)$",
     ),
     Beyond("a body does not depend on the name in the path", "selector|priority", "expected (at least one|null|0):? "),

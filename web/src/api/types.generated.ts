@@ -15129,9 +15129,9 @@ export interface operations {
                 node?: string[];
                 /** @description Add the series of this tenant, as shown; repeatable. `/other` is the sum of those without series of their own. Without `node` and `tenant`, the answer is about all nodes and tenants. */
                 tenant?: string[];
-                /** @description Seconds to look back from `end`: at most 30 days, or 400 with a Prometheus (`app.prometheus_url`). */
+                /** @description Seconds to look back from `end`: at most 30 days. */
                 range_s?: number;
-                /** @description Seconds between points: a multiple of 10, or of 300 for times more than a day ago. By default the smallest for at most 720 points. */
+                /** @description Seconds between points: a multiple of 10, or of 300 for times more than a day ago. By default the smallest for at most 720 points. If the points of a time are further apart, their values are repeated. */
                 step_s?: number;
                 /** @description Newest time, in Unix seconds. Defaults to now. */
                 end?: number;

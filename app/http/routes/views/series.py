@@ -47,14 +47,7 @@ async def get_series(
         ),
     ] = None,
     range_s: Annotated[
-        int,
-        QueryParameter(
-            ge=10,
-            le=MAX_RANGE_S,
-            description=(
-                "Seconds to look back from `end`: at most 30 days, or 400 with a Prometheus (`app.prometheus_url`)."
-            ),
-        ),
+        int, QueryParameter(ge=10, le=MAX_RANGE_S, description="Seconds to look back from `end`: at most 30 days.")
     ] = 3600,
     step_s: Annotated[
         int | None,
@@ -64,7 +57,7 @@ async def get_series(
             schema_extra={"multipleOf": 10},
             description=(
                 "Seconds between points: a multiple of 10, or of 300 for times more than a day ago. By default the "
-                "smallest for at most 720 points."
+                "smallest for at most 720 points. If the points of a time are further apart, their values are repeated."
             ),
         ),
     ] = None,
