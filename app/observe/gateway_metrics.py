@@ -1,34 +1,10 @@
 """Metrics of a node's gateway: requests of its clients and their results. A node without a gateway has none."""
 
-from app.observe.page import MetricsPage, counter, gauge, histogram
+from app.observe.page import MetricsPage, counter, gauge, histogram, metrics_of
 from dataplane.protocol.stats.gateways import GatewayStats
 
 _GATEWAY = ("node", "gateway")
-NUMBERS = {
-    "connections": gauge("larder_gateway_connections", "Connections of the gateway's clients.", _GATEWAY),
-    "lookups": gauge(
-        "larder_gateway_lookups", "Look-ups that hold blocks, or whose result has not been fetched yet.", _GATEWAY
-    ),
-    "memory_bytes": gauge(
-        "larder_gateway_memory_bytes", "Size of the named segment that the gateway's clients map.", _GATEWAY
-    ),
-    "stored_bytes": counter("larder_gateway_stored_bytes", "Bytes that clients stored.", _GATEWAY),
-    "read_bytes": counter("larder_gateway_read_bytes", "Bytes that clients read.", _GATEWAY),
-    "chunks_in": counter("larder_gateway_chunks_in", "Chunks that clients stored.", _GATEWAY),
-    "chunks_out": counter("larder_gateway_chunks_out", "Chunks that clients read.", _GATEWAY),
-    "requested_chunks": counter(
-        "larder_gateway_requested_chunks", "Chunks that look-ups requested, when they end.", _GATEWAY
-    ),
-    "hit_chunks": counter("larder_gateway_hit_chunks", "Chunks that look-ups found and requests used.", _GATEWAY),
-    "tier_hit_chunks": counter(
-        "larder_gateway_tier_hit_chunks",
-        "Those of the hit chunks that look-ups waited for while tiers behind memory loaded them.",
-        _GATEWAY,
-    ),
-    "unanswered": counter(
-        "larder_gateway_unanswered", "Responses that could not be delivered because the client was gone.", _GATEWAY
-    ),
-}
+NUMBERS = metrics_of(GatewayStats, _GATEWAY)
 PROBLEM = gauge("larder_gateway_problem", "1 while new workers cannot map the gateway's memory, else 0.", _GATEWAY)
 NAME_RESTORED = counter(
     "larder_gateway_name_restored",

@@ -1,22 +1,9 @@
 """Metrics of a node's publisher of KV events for routers. A node that publishes no KV events has none."""
 
-from app.observe.page import NODE, MetricsPage, counter
+from app.observe.page import NODE, MetricsPage, metrics_of
 from dataplane.protocol.stats.kv_events import KvEventStats
 
-NUMBERS = {
-    "published": counter("larder_kv_events_published", "KV events sent to subscribers.", NODE),
-    "dropped": counter(
-        "larder_kv_events_dropped",
-        "KV events that were lost before they were sent, or that were sent while the queue of a subscriber was full.",
-        NODE,
-    ),
-    "replayed": counter("larder_kv_events_replayed", "KV events sent again to subscribers that asked for them.", NODE),
-    "replays_abandoned": counter(
-        "larder_kv_events_replays_abandoned",
-        "Replays that were abandoned because their client did not read the answers.",
-        NODE,
-    ),
-}
+NUMBERS = metrics_of(KvEventStats, NODE)
 
 
 def add(page: MetricsPage, node: str, stats: KvEventStats) -> None:

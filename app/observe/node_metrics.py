@@ -2,87 +2,21 @@
 
 from app.observe import process_metrics
 from app.observe.bounded import OTHER
-from app.observe.page import NODE, MetricsPage, counter, gauge
+from app.observe.page import NODE, MetricsPage, counter, gauge, metrics_of
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pool import PoolStats, SpaceStats, Totals
+from dataplane.protocol.stats.processes import CacheStart
 
 SPACE_LABELS = 50
 ENGINE_LABELS = 100
 UNNAMED = "unnamed"
 """Label of engines that gave no name."""
-POOL = {
-    "capacity_bytes": gauge("larder_pool_capacity_bytes", "Size of the pool.", NODE),
-    "used_bytes": gauge("larder_pool_used_bytes", "Bytes that are ready, reserved or quarantined.", NODE),
-    "ready_bytes": gauge("larder_pool_ready_bytes", "Bytes of blocks that can be read.", NODE),
-    "reserved_bytes": gauge("larder_pool_reserved_bytes", "Bytes being written.", NODE),
-    "quarantined_bytes": gauge(
-        "larder_pool_quarantined_bytes", "Bytes that are not reused because a process could still write them.", NODE
-    ),
-    "pinned_bytes": gauge("larder_pool_pinned_bytes", "Bytes that guaranteed pins hold.", NODE),
-    "committed_bytes": gauge("larder_pool_committed_bytes", "Memory of segments.", NODE),
-    "blocks": gauge("larder_pool_blocks", "Blocks in the pool.", NODE),
-    "pin_budget_bytes": gauge("larder_pool_pin_budget_bytes", "Bytes that guaranteed pins may hold.", NODE),
-    "padding_bytes": gauge(
-        "larder_pool_padding_bytes", "Internal fragmentation: bytes of slots beyond their blocks.", NODE
-    ),
-    "free_slot_bytes": gauge(
-        "larder_pool_free_slot_bytes", "External fragmentation: free slots in committed segments.", NODE
-    ),
-    "prefaulted_bytes": gauge(
-        "larder_pool_prefaulted_bytes", "Committed memory that was allocated ahead of use.", NODE
-    ),
-    "hinted_bytes": gauge(
-        "larder_pool_hinted_bytes", "Bytes of blocks that requests asked to keep (`larder.pin`).", NODE
-    ),
-    "huge_pages": gauge("larder_pool_huge_pages", "1 when memory is in huge pages, else 0.", NODE),
-    "locked": gauge("larder_pool_locked", "1 when memory is locked into RAM, else 0.", NODE),
-}
-TOTALS = {
-    "requested_blocks": counter("larder_requested_blocks", "Blocks that engines requested.", NODE),
-    "hit_blocks": counter("larder_hit_blocks", "Requested blocks that were cached.", NODE),
-    "stored_bytes": counter("larder_stored_bytes", "Bytes of committed blocks.", NODE),
-    "read_bytes": counter("larder_read_bytes", "Bytes of blocks that engines acquired.", NODE),
-    "stored_blocks": counter("larder_stored_blocks", "Blocks committed.", NODE),
-    "evictions_cancelled": counter("larder_evictions_cancelled", "Evictions cancelled because of a lease.", NODE),
-    "aborted_blocks": counter("larder_aborted_blocks", "Reserved blocks that engines gave up.", NODE),
-    "quarantined_blocks": counter(
-        "larder_quarantined_blocks", "Blocks that were quarantined until a process ended.", NODE
-    ),
-    "invalidated_blocks": counter("larder_invalidated_blocks", "Blocks invalidated.", NODE),
-    "corrupt_blocks": counter(
-        "larder_corrupt_blocks", "Blocks dropped because their bytes do not match their checksum.", NODE
-    ),
-    "false_reports": counter("larder_false_corruption_reports", "Corruption reports about intact blocks.", NODE),
-    "ring_dropped": counter(
-        "larder_ring_dropped", "Accesses that engines could not record because their ring was full.", NODE
-    ),
-    "ring_entries_rejected": counter(
-        "larder_ring_entries_rejected", "Ring entries that reference no live block.", NODE
-    ),
-    "hinted_ttl_blocks": counter(
-        "larder_hinted_ttl_blocks", "Blocks stored with a hint `larder.ttl` of a request.", NODE
-    ),
-    "hinted_pin_blocks": counter(
-        "larder_hinted_pin_blocks", "Blocks to which a hint `larder.pin` of a request applied.", NODE
-    ),
-    "refused_hinted_pin_blocks": counter(
-        "larder_refused_hinted_pin_blocks",
-        "Blocks to which a hint `larder.pin` did not apply, because such blocks held their share already.",
-        NODE,
-    ),
-    "malformed_messages": counter("larder_node_malformed_messages", "Malformed messages that the node received.", NODE),
-}
+POOL = metrics_of(PoolStats, NODE)
+TOTALS = metrics_of(Totals, NODE)
 ENGINES = gauge("larder_engines", "Attached engines.", NODE)
 _ENGINE = ("node", "engine")
-ENGINE_BYTES = {
-    "reserved_bytes": gauge("larder_engine_reserved_bytes", "Bytes that engines of this name are writing.", _ENGINE),
-    "quarantined_bytes": gauge(
-        "larder_engine_quarantined_bytes",
-        "Bytes that are not reused until the processes of engines of this name are gone.",
-        _ENGINE,
-    ),
-    "leased_blocks": gauge("larder_engine_leased_blocks", "Blocks that engines of this name lease.", _ENGINE),
-}
+ENGINE_BYTES = metrics_of(EngineStats, _ENGINE)
 WAITS_FOR = gauge(
     "larder_engine_waits_for_processes",
     "Processes that must be gone before the bytes of detached engines of this name are freed.",
@@ -100,11 +34,7 @@ DECLINED = counter(
     "larder_admission_declined_blocks", "Blocks refused while admission was restricted to keys seen before.", NODE
 )
 _SPACE = ("node", "space", "model", "dtype", "rank")
-SPACES = {
-    "bytes": gauge("larder_space_bytes", "Bytes of the space's blocks.", _SPACE),
-    "blocks": gauge("larder_space_blocks", "Blocks of the space.", _SPACE),
-    "padding_bytes": gauge("larder_space_padding_bytes", "Bytes of the space's slots beyond its blocks.", _SPACE),
-}
+SPACES = metrics_of(SpaceStats, _SPACE)
 SWEEPS = gauge("larder_sweeps", "Invalidations and demotions in progress.", ("node", "kind"))
 SWEEP_LEASED = gauge("larder_sweep_leased_blocks", "Invalidated blocks that are still leased.", NODE)
 ADOPTED = gauge("larder_adopted_blocks", "Blocks taken over from the previous process.", NODE)
@@ -114,18 +44,7 @@ START = gauge(
     "1 for how the cache started: first, warm, cold, released (on purpose) or unknown; 0 for the others.",
     ("node", "kind"),
 )
-STARTS = {
-    "blocks": gauge("larder_cache_start_kept_blocks", "Blocks that the data plane took over at its start.", NODE),
-    "bytes": gauge("larder_cache_start_kept_bytes", "Bytes that the data plane took over at its start.", NODE),
-    "lost_blocks": gauge(
-        "larder_cache_start_lost_blocks",
-        "Blocks of the previous data plane that were lost when this one started.",
-        NODE,
-    ),
-    "lost_bytes": gauge(
-        "larder_cache_start_lost_bytes", "Bytes of the previous data plane that were lost when this one started.", NODE
-    ),
-}
+STARTS = metrics_of(CacheStart, NODE)
 ARMED = gauge("larder_node_armed", "1 when the node enforces quotas, else 0.", NODE)
 DRAINING = gauge("larder_node_draining", "1 while the node accepts no new engines and no stores, else 0.", NODE)
 ID_JOURNAL = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal
 
+import msgspec
 from prometheus_client.core import Exemplar, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -17,6 +18,7 @@ from prometheus_client.utils import floatToGoString
 from prometheus_client.validation import METRIC_LABEL_NAME_RE, METRIC_NAME_RE, RESERVED_METRIC_LABEL_NAME_RE
 
 from app.observe.histogram import LatencyHistogram
+from dataplane.protocol.stats.figures import figures
 
 Kind = Literal["counter", "gauge", "histogram"]
 C: Kind = "counter"
@@ -81,6 +83,14 @@ def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricDeclarati
 def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricDeclaration:
     """Declare a histogram."""
     return MetricDeclaration(name, H, text, labels)
+
+
+def metrics_of(struct: type[msgspec.Struct], labels: tuple[str, ...]) -> dict[str, MetricDeclaration]:
+    """Return the metrics of the figures of a struct, by field."""
+    return {
+        field: MetricDeclaration(figure.metric, figure.kind, figure.meaning, labels)
+        for field, figure in figures(struct)
+    }
 
 
 class MetricsPage:

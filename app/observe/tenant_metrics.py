@@ -5,38 +5,10 @@ from operator import attrgetter
 from app.observe import node_activity_metrics
 from app.observe.bounded import OTHER, BoundedTenants
 from app.observe.node_activity_metrics import TenantCounter
-from app.observe.page import C, G, MetricsPage, counter, gauge
+from app.observe.page import C, G, MetricsPage, metrics_of
 from dataplane.protocol.stats.tenants import TenantStats
 
-TENANTS = {
-    "bytes": gauge("larder_tenant_bytes", "Bytes that the tenant holds.", ("node", "tenant")),
-    "limit_bytes": gauge("larder_tenant_limit_bytes", "The tenant's limit.", ("node", "tenant")),
-    "floor_bytes": gauge("larder_tenant_floor_bytes", "The tenant's floor.", ("node", "tenant")),
-    "effective_floor_bytes": gauge(
-        "larder_tenant_effective_floor_bytes",
-        "Part of the tenant's floor that the node guarantees.",
-        ("node", "tenant"),
-    ),
-    "pinned_bytes": gauge(
-        "larder_tenant_pinned_bytes", "Bytes that the tenant's guaranteed pins hold.", ("node", "tenant")
-    ),
-    "lookup_bytes": gauge(
-        "larder_tenant_lookup_bytes",
-        "Bytes of the tenant's blocks that look-ups of LMCache clients hold until their retrieve.",
-        ("node", "tenant"),
-    ),
-    "would_refuse_blocks": counter(
-        "larder_tenant_would_refuse_blocks",
-        "Blocks that would have been refused in the mode `enforce`.",
-        ("node", "tenant"),
-    ),
-    "requested_blocks": counter(
-        "larder_tenant_requested_blocks", "Blocks that the tenant's engines requested.", ("node", "tenant")
-    ),
-    "hit_blocks": counter(
-        "larder_tenant_hit_blocks", "Requested blocks of the tenant that were cached.", ("node", "tenant")
-    ),
-}
+TENANTS = metrics_of(TenantStats, ("node", "tenant"))
 
 
 def counters(tenant: TenantStats) -> dict[TenantCounter, int]:

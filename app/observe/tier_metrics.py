@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from app.observe.bounded import OTHER, TENANT_LABELS
-from app.observe.page import NODE, MetricsPage, counter, gauge, histogram
+from app.observe.page import NODE, MetricsPage, counter, gauge, histogram, metrics_of
 from app.observe.process_metrics import add_reported
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
@@ -17,48 +17,7 @@ TIER_LABELS = 16
 _TIER = ("node", "tier")
 _REASON = (*_TIER, "reason")
 _TENANT = (*_TIER, "tenant")
-TIERS = {
-    "serves": gauge("larder_tier_serves", "1 while the tier is in service, else 0.", _TIER),
-    "out_of_service": counter(
-        "larder_tier_out_of_service", "Number of times that the tier was taken out of service.", _TIER
-    ),
-    "budget_bytes": gauge("larder_tier_budget_bytes", "Most bytes that the tier may hold.", _TIER),
-    "stored_bytes": gauge(
-        "larder_tier_stored_bytes", "Bytes of the tier's budget in use, headers and rounding included.", _TIER
-    ),
-    "logical_bytes": gauge(
-        "larder_tier_logical_bytes",
-        "Bytes of the blocks in the tier as they are in memory: before compression, without headers and rounding.",
-        _TIER,
-    ),
-    "blocks": gauge("larder_tier_blocks", "Blocks that the tier holds.", _TIER),
-    "foreign_objects": gauge(
-        "larder_tier_foreign_objects", "Things in the tier's place that are not blocks, which are skipped.", _TIER
-    ),
-    "waiting_blocks": gauge("larder_tier_waiting_blocks", "Blocks that wait to be copied to the tier.", _TIER),
-    "waiting_bytes": gauge(
-        "larder_tier_waiting_bytes", "Bytes of the blocks that wait to be copied to the tier.", _TIER
-    ),
-    "spilling_bytes": gauge("larder_tier_spilling_bytes", "Bytes that are being copied to the tier.", _TIER),
-    "loading_bytes": gauge("larder_tier_loading_bytes", "Bytes that are being loaded from the tier.", _TIER),
-    "load_bytes_per_s": gauge(
-        "larder_tier_load_bytes_per_second",
-        "Measured bandwidth of loads from the tier; an assumed value before the first load.",
-        _TIER,
-    ),
-    "spilled_blocks": counter("larder_tier_spilled_blocks", "Blocks that were copied to the tier.", _TIER),
-    "spilled_bytes": counter("larder_tier_spilled_bytes", "Bytes of blocks that were copied to the tier.", _TIER),
-    "cascaded_blocks": counter(
-        "larder_tier_cascaded_blocks",
-        "Those of the spilled blocks that were copied from another tier, which evicts them soon.",
-        _TIER,
-    ),
-    "loaded_blocks": counter("larder_tier_loaded_blocks", "Blocks that were loaded from the tier into memory.", _TIER),
-    "loaded_bytes": counter(
-        "larder_tier_loaded_bytes", "Bytes of blocks that were loaded from the tier into memory.", _TIER
-    ),
-    "evicted_blocks": counter("larder_tier_evicted_blocks", "Blocks that the tier evicted to make room.", _TIER),
-}
+TIERS = metrics_of(TierStats, _TIER)
 LOAD_SECONDS = histogram(
     "larder_tier_load_seconds",
     "Duration of calls that load up to 8 MiB from the tier, without the wait for their turn, failed ones included.",
@@ -108,10 +67,7 @@ REASONS = frozenset(
 DRAINING = gauge(
     "larder_tier_draining_blocks", "Most blocks that no other tier holds yet; only while the tier drains.", _TIER
 )
-TENANTS = {
-    "bytes": gauge("larder_tier_tenant_bytes", "Bytes of the tier's budget that a tenant uses.", _TENANT),
-    "blocks": gauge("larder_tier_tenant_blocks", "Blocks of a tenant that the tier holds.", _TENANT),
-}
+TENANTS = metrics_of(TierTenantStats, _TENANT)
 
 
 FLOOR = gauge(

@@ -1,8 +1,11 @@
 """Engines that are attached, or whose bytes are still held."""
 
+from typing import Annotated
+
 import msgspec
 
 from dataplane.protocol.spaces import LMCACHE_SCHEDULERS, TIER_MOVER
+from dataplane.protocol.stats.figures import gauge
 
 
 class EngineStats(msgspec.Struct):
@@ -14,11 +17,19 @@ class EngineStats(msgspec.Struct):
     spaces: list[str]
     """Models of the engine's spaces; at most 8 names, each cut to 64 characters."""
     connected: bool
-    reserved_bytes: int = 0
-    quarantined_bytes: int = 0
+    reserved_bytes: Annotated[
+        int, gauge("larder_engine_reserved_bytes", "Bytes that engines of this name are writing.")
+    ] = 0
+    quarantined_bytes: Annotated[
+        int,
+        gauge(
+            "larder_engine_quarantined_bytes",
+            "Bytes that are not reused until the processes of engines of this name are gone.",
+        ),
+    ] = 0
     ring_dropped: int = 0
     ring_entries_rejected: int = 0
-    leased_blocks: int = 0
+    leased_blocks: Annotated[int, gauge("larder_engine_leased_blocks", "Blocks that engines of this name lease.")] = 0
     """Blocks that the engine leases, by its own counters."""
     alive: bool = True
     """The process is not proven gone."""

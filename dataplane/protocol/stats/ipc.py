@@ -1,6 +1,10 @@
 """Message queues and object stores in shared memory."""
 
+from typing import Annotated
+
 import msgspec
+
+from dataplane.protocol.stats.figures import counter, gauge
 
 
 class IpcQueueStats(msgspec.Struct):
@@ -61,14 +65,28 @@ class IpcStats(msgspec.Struct):
     """Those with the most bytes per second, at most 16."""
     stores: list[IpcStoreStats] = []
     """Those with the most bytes per second, at most 16."""
-    queues_total: int = 0
-    stores_total: int = 0
-    messages: int = 0
+    queues_total: Annotated[
+        int, gauge("larder_ipc_queues", "Live message queues in shared memory of the data plane's user.")
+    ] = 0
+    stores_total: Annotated[
+        int, gauge("larder_ipc_stores", "Live object stores in shared memory of the data plane's user.")
+    ] = 0
+    messages: Annotated[int, counter("larder_ipc_messages", "Messages of these queues while the data plane ran.")] = 0
     """Messages of all queues, counted while this data plane ran."""
-    message_bytes: int = 0
-    put_bytes: int = 0
+    message_bytes: Annotated[
+        int, counter("larder_ipc_message_bytes", "Bytes of messages of these queues while the data plane ran.")
+    ] = 0
+    put_bytes: Annotated[
+        int, counter("larder_ipc_put_bytes", "Bytes put into these stores while the data plane ran.")
+    ] = 0
     """Bytes put into all stores, counted while this data plane ran."""
-    dead_peers: int = 0
+    dead_peers: Annotated[
+        int,
+        counter(
+            "larder_ipc_dead_peers",
+            "Readers of queues and processes of stores that ended without leaving, while the data plane ran.",
+        ),
+    ] = 0
     """Readers of queues and processes of stores that ended without leaving, counted while this data plane ran."""
     problem: str = ""
     """Why the sample lacks some queues and stores; empty if it has all."""

@@ -1,6 +1,10 @@
 """The publisher of KV events."""
 
+from typing import Annotated
+
 import msgspec
+
+from dataplane.protocol.stats.figures import counter
 
 
 class KvEventStats(msgspec.Struct):
@@ -8,9 +12,24 @@ class KvEventStats(msgspec.Struct):
 
     urls: list[str]
     """URL of each rank's socket."""
-    published: int
-    dropped: int
+    published: Annotated[int, counter("larder_kv_events_published", "KV events sent to subscribers.")]
+    dropped: Annotated[
+        int,
+        counter(
+            "larder_kv_events_dropped",
+            "KV events that were lost before they were sent, or that were sent while the queue of a subscriber was "
+            "full.",
+        ),
+    ]
     """Events that were lost before they were sent, or that were sent while the queue of a subscriber was full."""
-    replayed: int
-    replays_abandoned: int = 0
+    replayed: Annotated[
+        int, counter("larder_kv_events_replayed", "KV events sent again to subscribers that asked for them.")
+    ]
+    replays_abandoned: Annotated[
+        int,
+        counter(
+            "larder_kv_events_replays_abandoned",
+            "Replays that were abandoned because their client did not read the answers.",
+        ),
+    ] = 0
     """Replays that were abandoned because their client did not read the answers."""

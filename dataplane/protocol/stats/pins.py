@@ -1,6 +1,10 @@
 """Pins, and the GPU copies of their blocks."""
 
+from typing import Annotated
+
 import msgspec
+
+from dataplane.protocol.stats.figures import counter, gauge
 
 
 class PinInTier(msgspec.Struct):
@@ -29,10 +33,21 @@ class PinStats(msgspec.Struct):
     expires_at: float | None = None
     """Unix seconds, including extensions by hits."""
     tier: str = "host"
-    gpu_copies: int = 0
+    gpu_copies: Annotated[
+        int, gauge("larder_pin_gpu_copies", "GPU copies of the blocks of a pin of the tier gpu, on all GPUs.")
+    ] = 0
     """Copies of its blocks that are now in GPU memory, over all GPUs."""
-    gpu_copy_bytes: int = 0
-    gpu_copies_wanted: int = 0
+    gpu_copy_bytes: Annotated[
+        int, gauge("larder_pin_gpu_copy_bytes", "Bytes of the GPU copies of a pin of the tier gpu.")
+    ] = 0
+    gpu_copies_wanted: Annotated[
+        int,
+        gauge(
+            "larder_pin_gpu_copies_wanted",
+            "GPU copies that a gpu pin would have with unlimited memory: of each block on each GPU whose engines "
+            "read it.",
+        ),
+    ] = 0
     """Copies that the pin would have without a memory limit: one of each resident block on each GPU whose engines read
     it."""
     tiers: dict[str, PinInTier] = {}
@@ -53,25 +68,47 @@ class GpuCopyPoolStats(msgspec.Struct):
     """UUID."""
     name: str
     """Name of the GPU model."""
-    capacity_bytes: int
-    used_bytes: int
+    capacity_bytes: Annotated[
+        int, gauge("larder_gpu_copy_pool_capacity_bytes", "Memory of the GPU that GPU copies may use.")
+    ]
+    used_bytes: Annotated[
+        int, gauge("larder_gpu_copy_pool_used_bytes", "Memory of the GPU that is in use, in whole extents.")
+    ]
     """Bytes of GPU memory, in whole extents."""
-    gpu_copies: int
+    gpu_copies: Annotated[int, gauge("larder_gpu_copy_pool_gpu_copies", "Blocks that engines may read on the GPU.")]
     """GPU copies that engines may read."""
-    gpu_copy_bytes: int
-    wanted: int
+    gpu_copy_bytes: Annotated[
+        int, gauge("larder_gpu_copy_pool_gpu_copy_bytes", "Bytes of blocks that engines may read on the GPU.")
+    ]
+    wanted: Annotated[
+        int,
+        gauge(
+            "larder_gpu_copy_pool_wanted_blocks",
+            "Blocks in the node's pool that pins require on the GPU and that engines there could read.",
+        ),
+    ]
     """Blocks in the node's pool that pins want on this GPU and that its engines could read."""
-    copying: int
-    leaving_bytes: int = 0
+    copying: Annotated[int, gauge("larder_gpu_copy_pool_copying_blocks", "Blocks that are being copied.")]
+    leaving_bytes: Annotated[
+        int, gauge("larder_gpu_copy_pool_leaving_bytes", "Bytes of withdrawn GPU copies that an engine still uses.")
+    ] = 0
     """Bytes of withdrawn GPU copies that an engine still uses."""
-    readers: int = 0
+    readers: Annotated[int, gauge("larder_gpu_copy_pool_readers", "Engines that have mapped the pool.")] = 0
     """Engines that have mapped the pool."""
-    copied_blocks: int = 0
-    copied_bytes: int = 0
-    evicted_blocks: int = 0
+    copied_blocks: Annotated[int, counter("larder_gpu_copy_pool_copied_blocks", "Blocks copied to the GPU.")] = 0
+    copied_bytes: Annotated[int, counter("larder_gpu_copy_pool_copied_bytes", "Bytes copied to the GPU.")] = 0
+    evicted_blocks: Annotated[
+        int,
+        counter(
+            "larder_gpu_copy_pool_evicted_blocks",
+            "GPU copies that were removed, to make room or because their pin expired.",
+        ),
+    ] = 0
     """GPU copies removed to make room for others or because their pin ended."""
-    read_blocks: int = 0
+    read_blocks: Annotated[
+        int, counter("larder_gpu_copy_pool_read_blocks", "GPU copies that the data plane itself copied to engines.")
+    ] = 0
     """Blocks that the data plane itself copied from here to engines. Reads by engines are not counted."""
-    failed_copies: int = 0
+    failed_copies: Annotated[int, counter("larder_gpu_copy_pool_failed_copies", "Copies to the GPU that failed.")] = 0
     problem: str = ""
     """Reason why the pool is smaller than its capacity or unusable; empty if there is no problem."""

@@ -1,9 +1,10 @@
 """The process of a data plane: how it started, and the resources that it uses."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from dataplane.protocol.stats.figures import gauge
 from dataplane.protocol.stats.histogram import Histogram
 
 StartKind = Literal["unknown", "first", "warm", "cold"]
@@ -23,13 +24,27 @@ class CacheStart(msgspec.Struct):
     """One sentence that says why the start is cold."""
     released: bool = False
     """The memory was released on purpose (`larder down`, `larder up --fresh`, `keep_memory_s = 0`), not lost."""
-    blocks: int = 0
+    blocks: Annotated[
+        int, gauge("larder_cache_start_kept_blocks", "Blocks that the data plane took over at its start.")
+    ] = 0
     """Blocks that were taken over."""
-    bytes: int = 0
+    bytes: Annotated[
+        int, gauge("larder_cache_start_kept_bytes", "Bytes that the data plane took over at its start.")
+    ] = 0
     """Bytes that were taken over."""
-    lost_blocks: int = 0
+    lost_blocks: Annotated[
+        int,
+        gauge(
+            "larder_cache_start_lost_blocks", "Blocks of the previous data plane that were lost when this one started."
+        ),
+    ] = 0
     """Blocks of the previous process that are no longer cached, as far as it recorded them."""
-    lost_bytes: int = 0
+    lost_bytes: Annotated[
+        int,
+        gauge(
+            "larder_cache_start_lost_bytes", "Bytes of the previous data plane that were lost when this one started."
+        ),
+    ] = 0
 
 
 class ProcessStats(msgspec.Struct):

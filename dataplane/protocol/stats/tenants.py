@@ -1,35 +1,55 @@
 """What a tenant holds and did."""
 
+from typing import Annotated
+
 import msgspec
+
+from dataplane.protocol.stats.figures import counter, gauge
 
 
 class TenantStats(msgspec.Struct, omit_defaults=True):
     """State and counters of one tenant. Fields at their default are not sent: a node may report 1,000 tenants."""
 
     tenant: str
-    bytes: int = 0
+    bytes: Annotated[int, gauge("larder_tenant_bytes", "Bytes that the tenant holds.")] = 0
     blocks: int = 0
-    limit_bytes: int | None = None
+    limit_bytes: Annotated[int | None, gauge("larder_tenant_limit_bytes", "The tenant's limit.")] = None
     over_limit: bool = False
     managed: bool = False
     """A quota record exists."""
-    floor_bytes: int = 0
-    effective_floor_bytes: int = 0
+    floor_bytes: Annotated[int, gauge("larder_tenant_floor_bytes", "The tenant's floor.")] = 0
+    effective_floor_bytes: Annotated[
+        int, gauge("larder_tenant_effective_floor_bytes", "Part of the tenant's floor that the node guarantees.")
+    ] = 0
     """Floor in effect: less than `floor_bytes` while the pool cannot hold the sum of all floors."""
     weight: float = 1.0
     pin_budget_bytes: int | None = None
-    pinned_bytes: int = 0
-    lookup_bytes: int = 0
+    pinned_bytes: Annotated[
+        int, gauge("larder_tenant_pinned_bytes", "Bytes that the tenant's guaranteed pins hold.")
+    ] = 0
+    lookup_bytes: Annotated[
+        int,
+        gauge(
+            "larder_tenant_lookup_bytes",
+            "Bytes of the tenant's blocks that look-ups of LMCache clients hold until their retrieve.",
+        ),
+    ] = 0
     """Bytes of blocks that look-ups of LMCache clients hold until their retrieve."""
     store_rate_bytes: int | None = None
     on_exceed: str = "evict_self"
     mode: str = "enforce"
-    would_refuse_blocks: int = 0
+    would_refuse_blocks: Annotated[
+        int, counter("larder_tenant_would_refuse_blocks", "Blocks that would have been refused in the mode `enforce`.")
+    ] = 0
     """In mode `observe`: blocks that the limits would have refused."""
     refused: dict[str, int] = {}
     """Refused blocks by code name."""
-    requested_blocks: int = 0
-    hit_blocks: int = 0
+    requested_blocks: Annotated[
+        int, counter("larder_tenant_requested_blocks", "Blocks that the tenant's engines requested.")
+    ] = 0
+    hit_blocks: Annotated[
+        int, counter("larder_tenant_hit_blocks", "Requested blocks of the tenant that were cached.")
+    ] = 0
     stored_blocks: int = 0
     evicted_blocks: int = 0
     refused_blocks: int = 0

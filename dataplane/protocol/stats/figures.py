@@ -1,0 +1,36 @@
+"""Figures: what a field of statistics measures. The management plane makes the field's metric of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A counter since the start of the process, or a gauge."""
+
+    kind: Literal["counter", "gauge"]
+    metric: str
+    """Name of the metric, for counters without `_total`; with a base unit at the end."""
+    meaning: str
+    """Help text of the metric."""
+
+
+def counter(metric: str, meaning: str) -> Figure:
+    """Declare the figure of a field: `Annotated[int, counter("larder_hits", "Hits.")]`."""
+    return Figure("counter", metric, meaning)
+
+
+def gauge(metric: str, meaning: str) -> Figure:
+    """The same for a gauge."""
+    return Figure("gauge", metric, meaning)
+
+
+def figures(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Figure]]:
+    """Yield the names of the fields of a struct that are figures."""
+    for field in msgspec.structs.fields(struct):
+        for metadata in getattr(field.type, "__metadata__", ()):
+            if isinstance(metadata, Figure):
+                yield field.name, metadata
