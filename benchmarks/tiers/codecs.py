@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dataplane.tiers.codecs.codec import BlockForm
+from dataplane.protocol.stored_blocks import BlockForm
 from dataplane.tiers.codecs.decoding import CODECS
 
 BLOCK_BYTES, HEAD_SIZE, ROUNDS = 2 << 20, 128, 40

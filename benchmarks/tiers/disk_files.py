@@ -11,11 +11,12 @@ from time import monotonic
 
 from benchmarks.harness.memory import MiB
 from dataplane.protocol.checksums import checksum
+from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
 from dataplane.tiers.disk.disk_tier import DiskTier, open_disk_tier
 from dataplane.tiers.disk.parameters import DiskParameters
 from dataplane.tiers.header import HEADER_BYTES
 from dataplane.tiers.registry import TierContext
-from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Outcome, StoredBlock
+from dataplane.tiers.tier import BlockLoad, BlockStore
 
 _CLUSTER = b"a bench cluster!"
 _SPACE = b"a bench's space!"

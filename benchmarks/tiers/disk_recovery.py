@@ -13,8 +13,9 @@ from benchmarks.harness.memory import MiB
 from benchmarks.harness.result import Result, at_most
 from benchmarks.harness.setting import FULL, Setting
 from benchmarks.tiers.disk_files import name, opened
+from dataplane.protocol.stored_blocks import Outcome, StoredBlock
 from dataplane.tiers.disk.alignment import write_page
-from dataplane.tiers.tier import BlockStore, Outcome, StoredBlock
+from dataplane.tiers.tier import BlockStore
 
 BLOCK_BYTES = 2 * MiB
 _BLOCKS = 51_200

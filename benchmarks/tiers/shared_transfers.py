@@ -10,8 +10,9 @@ from benchmarks.harness.result import Result, at_least
 from benchmarks.harness.timing import Throughput
 from dataplane.base.units import format_size
 from dataplane.protocol.checksums import checksum
+from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
 from dataplane.tiers.header import pack_header
-from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Outcome, StoredBlock, Tier
+from dataplane.tiers.tier import BlockLoad, BlockStore, Tier
 
 CLUSTER = b"benchmark-blocks"
 BATCH_BYTES = 32 * MiB

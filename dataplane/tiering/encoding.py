@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from dataplane.core.tiering.spills import CopyEnd
 from dataplane.protocol.checksums import checksum
+from dataplane.protocol.stored_blocks import BlockForm, CopyEnd, Outcome, StoredBlock
 from dataplane.protocol.tiers import Compress
-from dataplane.tiers.codecs.codec import BlockCodec, BlockForm, NotEncoded
-from dataplane.tiers.tier import BlockLoad, BlockStore, Outcome, StoredBlock, Tier
+from dataplane.tiers.codecs.codec import BlockCodec, NotEncoded
+from dataplane.tiers.tier import BlockLoad, BlockStore, Tier
 
 CALL_S = 30.0
 """Deadline of a call that stores blocks or deletes."""

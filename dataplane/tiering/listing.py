@@ -16,9 +16,10 @@ import structlog
 
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tiering import Tiering
+from dataplane.protocol.stored_blocks import StoredBlock
 from dataplane.tiering.background import Background
 from dataplane.tiering.tier_run import TierRun
-from dataplane.tiers.tier import StoredBlock, Tier
+from dataplane.tiers.tier import Tier
 
 LIST_S = 3600.0
 """Deadline of one listing."""

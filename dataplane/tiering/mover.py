@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dataplane.core.tiering.loads import PlannedLoad
 from dataplane.core.tiering.reencodings import PlannedReencoding
-from dataplane.core.tiering.spills import CopyEnd, PlannedSpill
+from dataplane.core.tiering.spills import PlannedSpill
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.io.loop import Loop
@@ -22,12 +22,12 @@ from dataplane.memory.memory import NodeMemory
 from dataplane.observe.trace import BatchSpans, MovedBatch
 from dataplane.protocol.events import Event, TierLost, TierRecovered
 from dataplane.protocol.stats.tiers import TierPhase, TierStats
+from dataplane.protocol.stored_blocks import BlockForm, BlockName, CopyEnd, Loaded, Outcome, StoredBlock
 from dataplane.tiering.encoding import CALL_S, BlockBytes, reencode_blocks, store_blocks
 from dataplane.tiering.tier_run import TierRun
 from dataplane.tiering.transfers import TransferRunner
 from dataplane.tiering.worker import HANG_S, TierWorker
-from dataplane.tiers.codecs.codec import BlockForm
-from dataplane.tiers.tier import BlockLoad, BlockName, Loaded, Outcome, StoredBlock, Tier, TierError
+from dataplane.tiers.tier import BlockLoad, Tier, TierError
 
 STEP_S = 0.1
 LOOK_UP_S = 2.0

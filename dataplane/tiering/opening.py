@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tier_state import within_budget
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiers.registry import TierContext, is_shared, open_tier
-from dataplane.tiers.tier import BlockName, StoredBlock, Tier, TierError
+from dataplane.tiers.tier import Tier, TierError
 
 BUSY_S = 3.0
 """Seconds for which a previous process that is ending may hold the lock of a directory."""

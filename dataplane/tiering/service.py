@@ -30,6 +30,7 @@ from dataplane.protocol.events import TierLost, TierRecovered
 from dataplane.protocol.spaces import TIER_GATEWAY, TIER_MOVER
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.tiers import TierStats
+from dataplane.protocol.stored_blocks import writer_number
 from dataplane.protocol.tier_directory import MAX_TIERS, TierDirectory, buckets_for, directory_bytes
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiering.background import Background
@@ -41,7 +42,7 @@ from dataplane.tiering.opening import OpenedTier, open_and_read
 from dataplane.tiering.tier_run import TierRun
 from dataplane.tiering.tombstones import TombstoneFile
 from dataplane.tiers.registry import TierContext, is_shared, tier_faults_of
-from dataplane.tiers.tier import TierError, writer_number
+from dataplane.tiers.tier import TierError
 
 STEP_S = 0.1
 START_WAIT_S = 5.0

@@ -14,13 +14,13 @@ from functools import partial
 
 import msgspec
 
-from dataplane.core.tiering.spills import CopyEnd
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.core.tiering.transfers import PlannedTransfer
+from dataplane.protocol.stored_blocks import CopyEnd, Loaded, Outcome, StoredBlock
 from dataplane.tiering.encoding import CALL_S, BlockBytes, TierCodec, store_blocks
 from dataplane.tiering.tier_run import TierRun
 from dataplane.tiering.worker import HANG_S
-from dataplane.tiers.tier import BlockLoad, Loaded, Outcome, StoredBlock, Tier, TierError
+from dataplane.tiers.tier import BlockLoad, Tier, TierError
 
 GIVE_UP_S = CALL_S + HANG_S
 """Seconds after which a call that loads or stores a batch is given up."""

@@ -32,7 +32,7 @@ import xxhash
 
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES
-from dataplane.tiers.tier import BlockName, Encoding, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, Encoding, StoredBlock
 
 HEADER_BYTES = 4096
 CLUSTER_BYTES = 16

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from dataplane.protocol.stored_blocks import BlockName, Outcome, writer_number
 from dataplane.tiers.registry import TierContext
-from dataplane.tiers.tier import BlockName, BlockStore, Outcome, TierUsage, writer_number
+from dataplane.tiers.tier import BlockStore, TierUsage
 from dataplane.tiers.values import parse_value_name, value_prefix, value_size
 from dataplane.tiers.written import Written
 

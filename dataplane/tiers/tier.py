@@ -7,82 +7,16 @@ that is gone, a server that does not answer. Every other exception is a defect o
 """
 
 from collections.abc import Iterator, Sequence
-from enum import Enum
-from hashlib import sha256
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-Buffer = Any
-"""An object with a contiguous buffer: bytes, memoryview, numpy array."""
+from dataplane.protocol.stored_blocks import BlockName, Buffer, Encoding, Loaded, Outcome, StoredBlock
 
 
 class TierError(Exception):
     """The tier as a whole is not usable. The message says what was tried and what happened, without secrets."""
-
-
-class Outcome(Enum):
-    """What happened to one block of a call."""
-
-    OK = "ok"
-    MISSING = "missing"
-    """The tier does not hold the block."""
-    CORRUPT = "corrupt"
-    """The bytes did not match their header. The tier has removed the block."""
-    FULL = "full"
-    """The tier's budget, or the device behind it, has no room. Nothing was written."""
-    LATE = "late"
-    """The deadline passed first. Memory that was to be loaded into may hold any bytes."""
-    FAILED = "failed"
-    """The tier could not read or write this block."""
-
-
-class BlockName(NamedTuple):
-    """Name of a block in every tier of one cluster."""
-
-    space: bytes
-    """Identity of the space, 16 bytes (`Space.identity`)."""
-    key: bytes
-    """Key of the block, 32 bytes."""
-
-
-class Encoding(NamedTuple):
-    """How the stored bytes of a block are encoded, as the header of the block states it."""
-
-    codec: int
-    """`BlockCodec.number`."""
-    element: int
-    """Meaning by codec; 0 to 255."""
-    group: int
-    """Meaning by codec; 0 to 65,535."""
-    nbytes: int
-    """Size of the encoded bytes."""
-
-
-class StoredBlock(msgspec.Struct, frozen=True):
-    """What a tier knows of a block besides its bytes."""
-
-    name: BlockName
-    tenant: str
-    """`cache_salt` of the tenant that pays for the block."""
-    sequence: int
-    """Number that rises with every store of this node. A tombstone with a higher one makes the block dead."""
-    length: int
-    """Size of the data in bytes."""
-    checksum: bytes
-    """`dataplane.protocol.checksums.checksum` of the data, 16 bytes."""
-    parent: bytes = b""
-    """Key of the block before it in its chain, 32 bytes; empty for the first block, or if it is not known."""
-    writer: int = 0
-    """`writer_number` of the node that wrote the block to a shared tier; 0 in other tiers, or if it is not known."""
-    encoding: Encoding | None = None
-    """Encoding of a listed block in the tier; None if it is not encoded. Only `Tier.blocks` sets it."""
-
-
-def writer_number(node: str) -> int:
-    """Return the number, 1 to 2^64 - 1, that stands for a node in the blocks that it writes to shared tiers."""
-    return int.from_bytes(sha256(b"larder.node.1" + node.encode()).digest()[:8], "little") or 1
 
 
 class BlockStore(NamedTuple):
@@ -101,13 +35,6 @@ class BlockLoad(NamedTuple):
     name: BlockName
     into: memoryview
     """Writable memory of exactly the block's length."""
-
-
-class Loaded(NamedTuple):
-    """The outcome of a load. `block` is set exactly if the outcome is OK: the bytes match the block's checksum."""
-
-    outcome: Outcome
-    block: StoredBlock | None = None
 
 
 class TierUsage(msgspec.Struct, frozen=True):

@@ -6,8 +6,9 @@ The three parts are lower-case hexadecimal. Two clusters share no name, so they 
 """
 
 from dataplane.protocol.checksums import checksum
+from dataplane.protocol.stored_blocks import BlockName, Encoding, StoredBlock
 from dataplane.tiers.header import HEADER_BYTES, HeaderError, pack_header, unpack_encoded, unpack_header
-from dataplane.tiers.tier import BlockName, BlockStore, Encoding, StoredBlock
+from dataplane.tiers.tier import BlockStore
 
 _FORMAT = "larder/1"
 _SPACE_BYTES = 16

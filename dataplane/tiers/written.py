@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock, TierError, TierUsage
+from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
+from dataplane.tiers.tier import TierError, TierUsage
 from dataplane.tiers.values import value_size
 
 _MAX_FOREIGN = 10_000

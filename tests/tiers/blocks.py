@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from dataplane.protocol.checksums import checksum
-from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, Tier, writer_number
+from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock, writer_number
+from dataplane.tiers.tier import BlockLoad, BlockStore, Tier
 
 CLUSTER = b"cluster of tests"
 OTHER_CLUSTER = b"another cluster!"

@@ -10,8 +10,9 @@ from typing import Protocol
 import pytest
 import xxhash
 
+from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock
 from dataplane.tiers.header import HEADER_BYTES
-from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, Tier, TierError
+from dataplane.tiers.tier import BlockLoad, BlockStore, Tier, TierError
 from tests.sizes import size
 from tests.threads import join
 from tests.tiers import blocks

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from dataplane.protocol.stored_blocks import BlockName
 from dataplane.tiers.disk.disk_tier import DiskTier
 from dataplane.tiers.disk.segment_file import SegmentFile
 from dataplane.tiers.registry import TierContext, open_tier
-from dataplane.tiers.tier import BlockName, Tier
+from dataplane.tiers.tier import Tier
 from tests.tiers.blocks import CLUSTER
 
 MIB = 1 << 20

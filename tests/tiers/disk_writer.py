@@ -7,9 +7,9 @@ import sys
 import threading
 from pathlib import Path
 
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers.disk import slot_journal
 from dataplane.tiers.disk.disk_tier import DiskTier
-from dataplane.tiers.tier import Outcome
 from tests.tiers.blocks import block, name, soon, store
 from tests.tiers.disk_backend import MIB, DiskBackend
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dataplane.tiers.tier import BlockLoad, Loaded, Outcome, Tier, TierError
+from dataplane.protocol.stored_blocks import Loaded, Outcome
+from dataplane.tiers.tier import BlockLoad, Tier, TierError
 from dataplane.tiers.values import value_size
 from tests.tiers.blocks import (
     CLUSTER,

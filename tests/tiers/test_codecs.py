@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataplane.base.dtypes import ITEM_BYTES
-from dataplane.tiers.codecs.codec import BlockForm, DecodeError, EncodedBlock, NotEncoded
+from dataplane.protocol.stored_blocks import BlockForm, Encoding
+from dataplane.tiers.codecs.codec import DecodeError, EncodedBlock, NotEncoded
 from dataplane.tiers.codecs.decoding import CODECS
-from dataplane.tiers.tier import Encoding
 
 ZSTD, FP8 = CODECS["zstd"], CODECS["fp8"]
 HEAD = 64

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dataplane.tiers.tier import BlockStore, Outcome
+from dataplane.protocol.stored_blocks import Outcome
+from dataplane.tiers.tier import BlockStore
 from tests.threads import join
 from tests.tiers.blocks import assert_holds, block, soon, store
 from tests.tiers.disk_backend import MIB, SEGMENT_BYTES, DiskBackend, slot_of, state

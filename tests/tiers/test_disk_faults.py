@@ -14,10 +14,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from dataplane.protocol.stored_blocks import Loaded, Outcome
 from dataplane.tiers.disk import directory
 from dataplane.tiers.disk.disk_tier import DiskTier
 from dataplane.tiers.registry import ParameterError
-from dataplane.tiers.tier import BlockLoad, Loaded, Outcome, TierError
+from dataplane.tiers.tier import BlockLoad, TierError
 from tests.tiers.blocks import OTHER_CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store
 from tests.tiers.disk_backend import MIB, SEGMENT_BYTES, DiskBackend, slot_of
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers.disk.own_file import open_own
-from dataplane.tiers.tier import Outcome, TierError
+from dataplane.tiers.tier import TierError
 from tests.tiers.blocks import assert_holds, block, store
 from tests.tiers.disk_backend import DiskBackend
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers.disk.disk_tier import DiskTier
-from dataplane.tiers.tier import Outcome
 from tests.tiers.blocks import block, load, name, soon
 from tests.tiers.disk_backend import DiskBackend, state
 from tests.tiers.disk_writer import BUDGET_BYTES, backend

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataplane.protocol.stored_blocks import Loaded, Outcome
 from dataplane.tiers.disk import alignment, directory, offline, slot_journal
 from dataplane.tiers.disk.disk_tier import DiskTier
 from dataplane.tiers.header import HEADER_BYTES, pack_header
-from dataplane.tiers.tier import BlockStore, Loaded, Outcome
+from dataplane.tiers.tier import BlockStore
 from tests.sizes import size
 from tests.tiers.blocks import CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store
 from tests.tiers.disk_backend import MIB, SEGMENT_BYTES, DiskBackend, slot_of, state

@@ -12,10 +12,11 @@ pytest.importorskip(
     exc_type=ImportError,
 )
 
+from dataplane.protocol.stored_blocks import BlockName, Outcome
 from dataplane.tiers.mooncake import TYPE
 from dataplane.tiers.mooncake.parameters import MooncakeParameters
 from dataplane.tiers.registry import TierContext
-from dataplane.tiers.tier import BlockName, Outcome, Tier, TierError
+from dataplane.tiers.tier import Tier, TierError
 from dataplane.tiers.values import value_name
 from tests.tiers.blocks import CLUSTER, assert_holds, block, store
 from tests.tiers.conformance import Backend, TierConformance

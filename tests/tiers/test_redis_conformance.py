@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import redis
 
+from dataplane.protocol.stored_blocks import BlockName
 from dataplane.tiers.registry import TierContext, open_tier
-from dataplane.tiers.tier import BlockName, Tier
+from dataplane.tiers.tier import Tier
 from dataplane.tiers.values import value_name, value_prefix
 from tests.tiers.blocks import CLUSTER
 from tests.tiers.conformance import Backend, TierConformance

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
+from dataplane.protocol.stored_blocks import Loaded, Outcome
 from dataplane.tiers.redis.replies import ReplyBuffer
 from dataplane.tiers.redis.tier import RedisTier
 from dataplane.tiers.registry import ParameterError, TierContext, open_tier
-from dataplane.tiers.tier import BlockLoad, BlockStore, Loaded, Outcome, TierError
+from dataplane.tiers.tier import BlockLoad, BlockStore, TierError
 from dataplane.tiers.values import value_name
 from tests.threads import join
 from tests.tiers.blocks import CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store

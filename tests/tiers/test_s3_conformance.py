@@ -9,10 +9,11 @@ import boto3  # type: ignore[import-untyped]
 import obstore
 import pytest
 
-from dataplane.tiers.codecs.codec import BlockForm, NotEncoded
+from dataplane.protocol.stored_blocks import BlockForm, BlockName, Outcome, StoredBlock
+from dataplane.tiers.codecs.codec import NotEncoded
 from dataplane.tiers.codecs.decoding import CODECS
 from dataplane.tiers.registry import TierContext, open_tier
-from dataplane.tiers.tier import BlockName, BlockStore, Outcome, StoredBlock, Tier, TierError
+from dataplane.tiers.tier import BlockStore, Tier, TierError
 from dataplane.tiers.values import value_name, value_prefix
 from tests.tiers.blocks import CLUSTER, assert_holds, block, soon, store
 from tests.tiers.conformance import Backend, TierConformance

@@ -15,12 +15,12 @@ import obstore
 import pytest
 import zstandard
 
-from dataplane.tiers.codecs.codec import BlockForm
+from dataplane.protocol.stored_blocks import BlockForm, BlockName, Encoding, Loaded, Outcome, writer_number
 from dataplane.tiers.codecs.decoding import CODECS
 from dataplane.tiers.header import pack_header
 from dataplane.tiers.registry import ParameterError, TierContext, open_tier
 from dataplane.tiers.s3.tier import S3Tier
-from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Encoding, Loaded, Outcome, TierError, writer_number
+from dataplane.tiers.tier import BlockLoad, BlockStore, TierError
 from dataplane.tiers.values import value_name, value_prefix, value_size
 from tests.tiers.blocks import CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store, written_by
 from tests.tiers.redis_server import unused_address, wait_until

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers.registry import TierContext, open_tier
 from dataplane.tiers.s3 import worker_process
 from dataplane.tiers.s3.messages import GetObject, PutObject, StoreRequestFailed
 from dataplane.tiers.s3.request_memory import RequestMemory
 from dataplane.tiers.s3.worker_process import PendingRequest, WorkerProcess
-from dataplane.tiers.tier import Outcome
 from tests.tiers.blocks import CLUSTER, block, load
 from tests.tiers.redis_server import wait_until
 from tests.tiers.s3_server import BUCKET
@@ -24,7 +24,7 @@ TIMEOUT_S = 60.0
 _SCRIPT = """
 import mmap, os, signal, socket, sys
 from dataplane.tiers.s3.messages import *
-from dataplane.tiers.tier import Outcome
+from dataplane.protocol.stored_blocks import Outcome
 sock, memory_fd = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
 
 def messages():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dataplane.core.tiering.contents import TierEntry
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.transfers import TransferMove
-from dataplane.tiers.tier import BlockName
+from dataplane.protocol.stored_blocks import BlockName
 
 if TYPE_CHECKING:
     from dataplane.core.tiering.tiering import Tiering

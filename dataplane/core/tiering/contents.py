@@ -24,8 +24,8 @@ from dataplane.core.tiering.tier_order import TenantQueue, TierOrder
 from dataplane.core.tiering.tier_pins import TierPins
 from dataplane.protocol.salts import shown
 from dataplane.protocol.stats.tiers import TierTenantStats
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import Compress
-from dataplane.tiers.tier import BlockName, StoredBlock
 
 NoRoom = Literal["budget", "limit"]
 """Why a tier has no room for a block."""

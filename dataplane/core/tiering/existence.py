@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dataplane.tiers.tier import BlockName, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.tiering.tier_state import TierState

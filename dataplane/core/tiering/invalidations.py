@@ -27,7 +27,7 @@ import msgspec
 from dataplane.core.blocks.blocks import Block
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.keys import split_keys
-from dataplane.tiers.tier import BlockName, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.pool.pool import Pool

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dataplane.core.tiering.contents import LISTED_AT
+from dataplane.protocol.stored_blocks import CODEC_NAMES, StoredBlock
 from dataplane.protocol.tiers import Compress
-from dataplane.tiers.codecs.codec import CODEC_NAMES
-from dataplane.tiers.tier import StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.tiering.tier_state import TierState

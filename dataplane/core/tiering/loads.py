@@ -20,7 +20,7 @@ from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import Commit, Reserve
 from dataplane.protocol.keys import split_keys
 from dataplane.protocol.layout import pack_keys
-from dataplane.tiers.tier import BlockName, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.node import Node

@@ -15,7 +15,7 @@ from dataplane.core.tiering.move_chains import CANCELLED, ChainSelection, Select
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.layout import pack_keys
-from dataplane.tiers.tier import BlockName
+from dataplane.protocol.stored_blocks import BlockName
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block

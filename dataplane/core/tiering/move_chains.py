@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dataplane.core.operator import scopes
 from dataplane.protocol.keys import split_keys
-from dataplane.tiers.tier import BlockName, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.pool.pool import Pool

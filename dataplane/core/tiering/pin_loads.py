@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dataplane.core.blocks.slabs import slot_bytes
 from dataplane.core.pool.pins import Pin, PinBundle
 from dataplane.protocol.layout import pack_keys
-from dataplane.tiers.tier import BlockName
+from dataplane.protocol.stored_blocks import BlockName
 
 if TYPE_CHECKING:
     from dataplane.core.tiering.tiering import Tiering

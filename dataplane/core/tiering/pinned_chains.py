@@ -12,7 +12,7 @@ from dataplane.core.pool.pins import Pin, PinBundle
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.states import State
-from dataplane.tiers.tier import BlockName
+from dataplane.protocol.stored_blocks import BlockName
 
 if TYPE_CHECKING:
     from dataplane.core.tiering.contents import TierEntry

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dataplane.core.tiering.move_chains import MAX_STEP_BLOCKS, ChainSelection, SelectedMove
-from dataplane.core.tiering.spills import CopyEnd
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.moves import Move, MoveState
-from dataplane.tiers.codecs.codec import BlockForm
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockForm, BlockName, CopyEnd, Outcome, StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.pool.pool import Pool

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.victim_iterator import VictimIterator
@@ -18,8 +18,7 @@ from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tier_state import TAKES_NOTHING, TierState
 from dataplane.protocol.checksums import NONE
 from dataplane.protocol.layout import COLD_CHECKSUM, pack_keys
-from dataplane.protocol.tiers import Compress
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Outcome, StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.tiering.tiering import Tiering
@@ -42,18 +41,6 @@ class PlannedSpill:
     """Bytes that were reserved for it: its size without compression."""
     since: float = inf
     """Blocks of the tier that were stored or used at or after this time are not evicted for it."""
-
-
-class CopyEnd(NamedTuple):
-    """The end of a copy to a tier."""
-
-    outcome: Outcome
-    charge: int | None = None
-    """Bytes of the budget that it takes; None: the planned bytes."""
-    encoding: Compress = "none"
-    """Encoding of the block in the tier."""
-    not_compressed: str = ""
-    """Why the block is not compressed although the record says so; otherwise empty."""
 
 
 class PlannedCopy(Protocol):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.tiering.contents import TierContents, TierEntry
 from dataplane.core.tiering.invalidations import TierInvalidations, Tombstone
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import TierSpec
-from dataplane.tiers.tier import BlockName, StoredBlock
 
 TAKES_NOTHING = frozenset({"off", "drain"})
 """Values of `spill` of tiers that get no blocks of memory or of a drain."""

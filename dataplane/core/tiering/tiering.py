@@ -34,9 +34,8 @@ from dataplane.core.tiering.transfers import TierTransfers
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.spaces import Space
+from dataplane.protocol.stored_blocks import BlockForm, BlockName, Outcome, StoredBlock
 from dataplane.protocol.tier_directory import TierDirectory, space_word
-from dataplane.tiers.codecs.codec import BlockForm
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.node import Node

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dataplane.core.tiering.spills import CopyEnd
 from dataplane.core.tiering.tier_state import TierState
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Outcome, StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.tiering.tiering import Tiering

@@ -1,24 +1,8 @@
 """The interface of codecs."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from dataplane.protocol.tiers import Compress
-from dataplane.tiers.tier import Buffer, Encoding
-
-ZSTD, FP8 = 1, 2
-CODEC_NAMES: Mapping[int, Compress] = MappingProxyType({ZSTD: "zstd", FP8: "fp8"})
-"""Values of `compress` by the number of the codec in headers."""
-
-
-class BlockForm(NamedTuple):
-    """How the elements of a block are arranged in memory, as its space declares it."""
-
-    dtype: str = ""
-    """torch's name of the data type, such as `"bfloat16"`; empty if it is not known."""
-    head_size: int = 0
-    """Number of consecutive elements that belong to one head of one token; 0 if it is not known."""
+from dataplane.protocol.stored_blocks import BlockForm, Buffer, Encoding
 
 
 class EncodedBlock(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from dataplane.protocol.checksums import checksum
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.tiers.codecs.codec import BlockCodec, DecodeError
 from dataplane.tiers.codecs.fp8 import Fp8Codec
 from dataplane.tiers.codecs.zstd import ZstdCodec
 from dataplane.tiers.header import HEADER_BYTES
-from dataplane.tiers.tier import BlockName, StoredBlock
 from dataplane.tiers.values import read_encoded_header
 
 CODECS: Mapping[str, BlockCodec] = MappingProxyType({"zstd": ZstdCodec(), "fp8": Fp8Codec()})

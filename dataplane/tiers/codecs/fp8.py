@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from dataplane.base.dtypes import ITEM_BYTES, canonical
-from dataplane.tiers.codecs.codec import FP8, BlockForm, DecodeError, EncodedBlock, NotEncoded
-from dataplane.tiers.tier import Buffer, Encoding
+from dataplane.protocol.stored_blocks import FP8, BlockForm, Buffer, Encoding
+from dataplane.tiers.codecs.codec import DecodeError, EncodedBlock, NotEncoded
 
 _TYPES = {1: "bfloat16", 2: "float16", 3: "float32"}
 _NUMBERS = {name: number for number, name in _TYPES.items()}

@@ -16,8 +16,8 @@ import numpy as np
 import zstandard
 
 from dataplane.base.dtypes import ITEM_BYTES, canonical
-from dataplane.tiers.codecs.codec import ZSTD, BlockForm, DecodeError, EncodedBlock, NotEncoded
-from dataplane.tiers.tier import Buffer, Encoding
+from dataplane.protocol.stored_blocks import ZSTD, BlockForm, Buffer, Encoding
+from dataplane.tiers.codecs.codec import DecodeError, EncodedBlock, NotEncoded
 
 _LEVEL, _HASH_LOG, _MIN_MATCH = 1, 6, 7
 Array = np.ndarray[Any, np.dtype[np.uint8]]

@@ -15,6 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.tiers.disk.alignment import read_page, read_slot, write_slots
 from dataplane.tiers.disk.parameters import DiskParameters
 from dataplane.tiers.disk.recovery import NAME_BYTES, location_of, locations_of, recover, split_names
@@ -33,7 +34,7 @@ from dataplane.tiers.disk.slot_journal import (
 from dataplane.tiers.disk.superblock import DirectoryLock, open_superblock
 from dataplane.tiers.header import NO_PARENT
 from dataplane.tiers.registry import TierContext
-from dataplane.tiers.tier import BlockName, StoredBlock, TierError
+from dataplane.tiers.tier import TierError
 
 DETAILS = ("sequence", "length", "tenant", "checksum", "parent")
 _SLOT = 0xFFFFFFFF

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from dataplane.base.units import format_size
 from dataplane.protocol.checksums import checksum
+from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock
 from dataplane.tiers.disk.alignment import MAX_ADJACENT
 from dataplane.tiers.disk.directory import DiskDirectory
 from dataplane.tiers.disk.parameters import PAGE_BYTES, DiskParameters
@@ -18,17 +19,7 @@ from dataplane.tiers.disk.recovery import stored_size
 from dataplane.tiers.disk.slot_journal import packed_name
 from dataplane.tiers.header import HeaderError, pack_header, unpack_header
 from dataplane.tiers.registry import ParameterError, TierContext
-from dataplane.tiers.tier import (
-    BlockLoad,
-    BlockName,
-    BlockStore,
-    Loaded,
-    Outcome,
-    StoredBlock,
-    TierError,
-    TierHealth,
-    TierUsage,
-)
+from dataplane.tiers.tier import BlockLoad, BlockStore, TierError, TierHealth, TierUsage
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dataplane.protocol.checksums import checksum
+from dataplane.protocol.stored_blocks import StoredBlock
 from dataplane.tiers.disk.alignment import read_page, read_slot, round_up
 from dataplane.tiers.disk.segment_file import SegmentFile
 from dataplane.tiers.disk.slot_journal import OPEN, RECORD, STORE, Checkpoint, JournalError, pack_record, read_journal
 from dataplane.tiers.disk.superblock import Superblock
 from dataplane.tiers.header import HEADER_BYTES, HeaderError, unpack_header
-from dataplane.tiers.tier import StoredBlock
 
 NAME_BYTES = 48
 _THREADS = 4

@@ -28,9 +28,9 @@ import xxhash
 
 from dataplane.base.durable_files import sync_folder
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.tiers.disk.own_file import create_own, open_own, read_own
 from dataplane.tiers.header import MAX_SEQUENCE, MAX_TENANT_BYTES
-from dataplane.tiers.tier import BlockName, StoredBlock
 
 JOURNAL = "journal"
 VERSION = 1

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 from mooncake.store import MooncakeDistributedStore
 
+from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock
 from dataplane.tiers.header import HEADER_BYTES
 from dataplane.tiers.mooncake.parameters import MooncakeParameters
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.shared import SharedTier
-from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, TierError, TierHealth
+from dataplane.tiers.tier import BlockLoad, BlockStore, TierError, TierHealth
 from dataplane.tiers.values import packed_header, read_header, value_name, value_size, verify
 
 T = TypeVar("T")

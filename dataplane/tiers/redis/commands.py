@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from redis.exceptions import ResponseError
 
+from dataplane.protocol.stored_blocks import BlockName, Buffer, Loaded, Outcome, StoredBlock
 from dataplane.tiers.header import HEADER_BYTES
 from dataplane.tiers.redis.connection import BlockConnection, refusal, server
 from dataplane.tiers.redis.parameters import Address, port_number
-from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Buffer, Loaded, Outcome, StoredBlock, TierError
+from dataplane.tiers.tier import BlockLoad, BlockStore, TierError
 from dataplane.tiers.values import read_header, value_name, value_size, verify
 
 _END = b"\r\n"

@@ -13,10 +13,11 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection
 from redis.retry import Retry
 
+from dataplane.protocol.stored_blocks import Buffer
 from dataplane.tiers.redis.parameters import Address, RedisParameters
 from dataplane.tiers.redis.replies import BlockParser
 from dataplane.tiers.references import read_certificates, resolve
-from dataplane.tiers.tier import Buffer, TierError
+from dataplane.tiers.tier import TierError
 
 
 class BlockConnection:

@@ -14,7 +14,7 @@ from typing import Any
 from redis._parsers.resp2 import _RESP2Parser
 from redis.exceptions import RedisError, ResponseError
 
-from dataplane.tiers.tier import Buffer
+from dataplane.protocol.stored_blocks import Buffer
 
 _TIMEVAL = struct.Struct("ll")
 _MIN_TIMEOUT_S = 0.001

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
+from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock
 from dataplane.tiers.redis.commands import (
     ASKING,
     Command,
@@ -23,7 +24,7 @@ from dataplane.tiers.redis.parameters import Address, RedisParameters
 from dataplane.tiers.redis.servers import RedisServers
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.shared import SharedTier
-from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, TierError, TierHealth
+from dataplane.tiers.tier import BlockLoad, BlockStore, TierError, TierHealth
 from dataplane.tiers.values import packed_header, value_prefix, value_size
 
 C = TypeVar("C", bound=Command)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from dataplane.protocol.stored_blocks import Buffer
 from dataplane.tiers.references import read_certificates, resolve
 from dataplane.tiers.s3.messages import (
     DeleteObjects,
@@ -21,7 +22,7 @@ from dataplane.tiers.s3.messages import (
 )
 from dataplane.tiers.s3.parameters import S3Parameters
 from dataplane.tiers.s3.worker_process import PendingRequest, WorkerProcess
-from dataplane.tiers.tier import Buffer, TierError
+from dataplane.tiers.tier import TierError
 
 _MEMORY_BYTES, _CALLS = 1 << 30, 16
 """The process may write to this many bytes of memory, plus this many times `max_in_flight_bytes`, because several calls

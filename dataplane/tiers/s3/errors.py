@@ -8,8 +8,8 @@ import re
 
 from obstore.exceptions import InvalidPathError, UnknownConfigurationKeyError
 
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers.s3.messages import NO_OTHER_HOST, RequestFault
-from dataplane.tiers.tier import Outcome
 
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})\b")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dataplane.tiers.tier import Outcome
+from dataplane.protocol.stored_blocks import Outcome
 
 _SIZE = Struct("<I")
 _MAX_MESSAGE_BYTES = 16 << 20

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dataplane.tiers.tier import Buffer
+from dataplane.protocol.stored_blocks import Buffer
 
 _PAGE_BYTES = mmap.PAGESIZE
 _FIRST_BYTES = 1 << 24

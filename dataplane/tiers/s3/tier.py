@@ -9,6 +9,7 @@ from math import ceil, inf
 
 import msgspec
 
+from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock
 from dataplane.tiers.codecs.decoding import fill
 from dataplane.tiers.header import HEADER_BYTES
 from dataplane.tiers.registry import TierContext
@@ -17,7 +18,7 @@ from dataplane.tiers.s3.messages import StoreRequestDone, StoreRequestFailed
 from dataplane.tiers.s3.parameters import S3Parameters
 from dataplane.tiers.s3.worker_process import PendingRequest
 from dataplane.tiers.shared import SharedTier
-from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, TierError, TierHealth
+from dataplane.tiers.tier import BlockLoad, BlockStore, TierError, TierHealth
 from dataplane.tiers.values import packed_header, read_encoded_header, value_name, value_prefix, value_size
 
 _MAX_DELETES = 1000

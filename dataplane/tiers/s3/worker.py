@@ -24,6 +24,7 @@ from obstore.store import ObjectStore, from_url
 if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers.s3.errors import explain, is_beyond_end, refused_path
 from dataplane.tiers.s3.messages import (
     NO_OTHER_HOST,
@@ -43,7 +44,6 @@ from dataplane.tiers.s3.messages import (
     frame,
     requests,
 )
-from dataplane.tiers.tier import Outcome
 
 _ERRORS = (BaseError, OSError, ValueError)
 """Exceptions that a request raises. Some errors of obstore are built-in exceptions."""

@@ -15,6 +15,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Self
 
 from dataplane.base.child_command import module_command
+from dataplane.protocol.stored_blocks import Buffer, Outcome
 from dataplane.tiers.s3.messages import (
     RECEIVE_BYTES,
     CancelRequest,
@@ -30,7 +31,6 @@ from dataplane.tiers.s3.messages import (
     replies,
 )
 from dataplane.tiers.s3.request_memory import MemoryRange, RequestMemory
-from dataplane.tiers.tier import Buffer, Outcome
 
 _MODULE = "dataplane.tiers.s3.worker"
 _TIMEOUT_S = 30

@@ -14,7 +14,7 @@ from dataplane.core.tiering.contents import TierContents, TierEntry, TierShare
 from dataplane.core.tiering.invalidations import KEYS_PER_UNIT, TierInvalidations, Tombstone, compacted
 from dataplane.core.tiering.tier_state import Deletions
 from dataplane.policies.lru import Lru
-from dataplane.tiers.tier import BlockName, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 
 SPACE, OTHER_SPACE = b"s" * 16, b"o" * 16
 SIZE = 4096

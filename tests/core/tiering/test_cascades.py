@@ -8,7 +8,7 @@ import pytest
 from dataplane.core.tiering import cascades
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.scopes import Scope
-from dataplane.tiers.tier import Outcome
+from dataplane.protocol.stored_blocks import Outcome
 from tests.core.tiering.tier_bench import PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 

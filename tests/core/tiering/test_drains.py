@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dataplane.core.tiering import drains
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.protocol.tiers import Spill
-from dataplane.tiers.tier import Outcome
 from tests.core.tiering.tier_bench import PAGE, TierBench, quota, tier, tier_bench
 from tests.dataplane import factories as make
 

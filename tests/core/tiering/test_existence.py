@@ -9,9 +9,9 @@ from dataplane.core.tiering.existence import FOUND_S, MAX_NAMES_PER_QUERY, MISSI
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tiering import MAX_AHEAD_S
 from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
 from dataplane.protocol.tier_directory import space_word
 from dataplane.tiering.tier_run import Rates
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
 from tests.core.tiering.tier_bench import PAGE, TierBench, tier, tier_bench
 from tests.dataplane import factories as make
 

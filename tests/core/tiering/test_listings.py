@@ -8,7 +8,7 @@ import msgspec
 
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.scopes import Scope
-from dataplane.tiers.tier import BlockName, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from tests.core.tiering.tier_bench import PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.tiering.load_queue import MAX_WAITING_REQUESTS, OWN_ENTRIES, LoadQueue, LoadRequest
-from dataplane.tiers.tier import BlockName, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
 from tests.dataplane import factories as make
 

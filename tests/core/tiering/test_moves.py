@@ -13,8 +13,8 @@ from dataplane.protocol.control.records import Strength
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.events import BlocksEvicted, MoveEnded
 from dataplane.protocol.spaces import Space
+from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
 from dataplane.protocol.tiers import MEMORY
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
 from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import refused

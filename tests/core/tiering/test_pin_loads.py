@@ -8,7 +8,7 @@ import pytest
 
 from dataplane.core.tiering import pin_loads
 from dataplane.protocol.control.records import QuotaSpec, Strength
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
 from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
 from tests.dataplane import factories as make
 

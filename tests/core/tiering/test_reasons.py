@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dataplane.core.tiering import reasons, transfers
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers import codecs
-from dataplane.tiers.tier import Outcome
 
 FOLDER = Path(reasons.__file__).parent
 

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from dataplane.core.tiering import reencodings
-from dataplane.core.tiering.spills import CopyEnd
 from dataplane.protocol.control.moves import Move
 from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.stored_blocks import CopyEnd, Outcome
 from dataplane.protocol.tiers import Compress
-from dataplane.tiers.tier import Outcome
 from tests.core.tiering.tier_bench import HEADER, PAGE, TierBench, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.tiering import move_chains, transfers
-from dataplane.core.tiering.spills import CopyEnd
 from dataplane.core.tiering.tier_moves import MoveBetweenTiers
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.events import MoveEnded
 from dataplane.protocol.spaces import Space
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Outcome, StoredBlock
 from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, quota, tier, tier_bench
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import refused

@@ -18,15 +18,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dataplane.core.tiering.contents import TierEntry
 from dataplane.core.tiering.reencodings import PlannedReencoding
-from dataplane.core.tiering.spills import CopyEnd, PlannedSpill
+from dataplane.core.tiering.spills import PlannedSpill
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.transfers import PlannedTransfer
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.states import State
+from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Outcome, StoredBlock
 from dataplane.protocol.tiers import Compress, Spill
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
 from tests.core.tiering.tier_bench import HEADER, PAGE, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 

@@ -9,7 +9,7 @@ from dataplane.core.tiering.contents import TierContents, TierShare
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stats.tiers import TierTenantStats
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
 from tests.core.tiering.tier_bench import PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dataplane.protocol.control.records import QuotaSpec, Strength, TierQuota
 from dataplane.protocol.control.scopes import Scope
-from dataplane.tiers.tier import Outcome
+from dataplane.protocol.stored_blocks import Outcome
 from tests.core.tiering.tier_bench import PAGE, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 from tests.sizes import size

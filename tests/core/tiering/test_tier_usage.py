@@ -11,9 +11,9 @@ from dataplane.core.tenants.usage import UsageTable
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.spaces import Space
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import MEMORY, tier_faults
 from dataplane.protocol.usage import MAX_USAGE_TIERS, OTHERS, UNKNOWN_MODEL, TierUsageCounters, UsageCounters
-from dataplane.tiers.tier import BlockName, StoredBlock
 from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, chance_of, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 

@@ -7,8 +7,8 @@ import pytest
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.states import State
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.protocol.tier_directory import space_word
-from dataplane.tiers.tier import Outcome
 from tests.core.tiering.tier_bench import PAGE, TierBench, chance_of, tier, tier_bench
 from tests.dataplane import factories as make
 

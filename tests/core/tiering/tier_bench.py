@@ -10,7 +10,7 @@ from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tiering.contents import TierEntry
 from dataplane.core.tiering.loads import PlannedLoad
 from dataplane.core.tiering.reencodings import PlannedReencoding
-from dataplane.core.tiering.spills import CopyEnd, PlannedCopy, PlannedSpill
+from dataplane.core.tiering.spills import PlannedCopy, PlannedSpill
 from dataplane.core.tiering.tier_state import TierState, within_budget
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.core.tiering.transfers import PlannedTransfer
@@ -19,9 +19,9 @@ from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import VERSION, Attach
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.stats.pins import PinInTier
+from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Outcome, StoredBlock
 from dataplane.protocol.tier_directory import TierDirectory, buckets_for, directory_bytes
 from dataplane.protocol.tiers import TierSpec
-from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
 

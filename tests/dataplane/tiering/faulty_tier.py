@@ -7,17 +7,8 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from dataplane.protocol.checksums import checksum
-from dataplane.tiers.tier import (
-    BlockLoad,
-    BlockName,
-    BlockStore,
-    Loaded,
-    Outcome,
-    StoredBlock,
-    TierError,
-    TierHealth,
-    TierUsage,
-)
+from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock
+from dataplane.tiers.tier import BlockLoad, BlockStore, TierError, TierHealth, TierUsage
 
 
 class FaultyTier:

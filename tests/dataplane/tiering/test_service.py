@@ -16,12 +16,13 @@ import pytest
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stats.tiers import TierStats
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock, writer_number
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiering import listing, opening, service, tombstones
 from dataplane.tiering.service import TierService
 from dataplane.tiering.tombstones import FILE, MAX_LISTS, UNKNOWN, TombstoneFile
 from dataplane.tiers.registry import TierContext
-from dataplane.tiers.tier import BlockName, StoredBlock, Tier, TierError, writer_number
+from dataplane.tiers.tier import Tier, TierError
 from tests.dataplane.tiering.faulty_tier import FaultyTier
 from tests.dataplane.tiering.mover_bench import LoopBench
 from tests.threads import join
