@@ -94,7 +94,7 @@ class OperatorActions:
 
     def _invalidate_in_tiers(self, tombstone: Tombstone) -> None:
         if self.tiering is not None:
-            self.tiering.invalidate(tombstone)
+            self.tiering.catalog.invalidate(tombstone)
 
     def _never_publish(
         self,

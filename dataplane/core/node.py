@@ -6,7 +6,7 @@ Transports call `Node`. Each method takes a decoded message and the current time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +17,15 @@ from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.counts import Counts
 from dataplane.core.engines.accesses import AccessTrace
-from dataplane.core.engines.engines import Engine, check_attach, check_gateway, live_names, name_of_engine, resumable
+from dataplane.core.engines.engines import (
+    Engine,
+    check_attach,
+    check_gateway,
+    live_names,
+    name_of_engine,
+    resumable,
+    write_down_spaces,
+)
 from dataplane.core.engines.expulsions import Expulsions
 from dataplane.core.engines.prefixes import PrefixSketches
 from dataplane.core.engines.rings import RingReader
@@ -25,7 +33,7 @@ from dataplane.core.engines.storing import GrantResult, StoreService
 from dataplane.core.engines.uses import AccessReports
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.gpu_copies.gpu_copies import GpuCopyTable
-from dataplane.core.journal.id_journal import EngineEnd, IdJournal, SpaceName
+from dataplane.core.journal.id_journal import EngineEnd, IdJournal
 from dataplane.core.journal.recovery_table import B_CAPACITY, B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, RecoveryTable
 from dataplane.core.operator.audit import contradictions
 from dataplane.core.operator.integrity import CorruptionReports
@@ -53,7 +61,7 @@ from dataplane.protocol.events import (
 )
 from dataplane.protocol.layout import AreaMemory, IndexMemory
 from dataplane.protocol.salts import shown
-from dataplane.protocol.spaces import TIER_GATEWAY, Space
+from dataplane.protocol.spaces import TIER_GATEWAY
 from dataplane.protocol.stats.gateways import GatewayStats
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.ipc import IpcStats
@@ -234,34 +242,13 @@ class Node:
             started=started,
             gateway=gateway,
         )
-        self._write_down_spaces(numbers)
+        write_down_spaces(self.pool, numbers)
         self.pool.table.names.append(name_of_engine(engine))
         self._leases.add(client, area, engine.counted_spaces)
         self.engines[client] = engine
         models = sorted({request.space.model for request in message.spaces})
         self.emit(EngineAttached(now, client, pid, engine.group, engine.name, models))
         return engine, numbers
-
-    def attach_space(self, client: int, space: Space) -> int:
-        """Attach the data plane's own engine to another space, and return the number of the space. Raise
-        ProtocolError."""
-        engine = self.engines[client]
-        self.pool.spaces.check(space, "space")
-        refusal = self.pool.table.names.refusal(engine.pid, [space])
-        if refusal is not None:
-            raise ProtocolError(Code.BAD_SPACE, refusal, "space")
-        number = self.pool.spaces.number(space)
-        self._write_down_spaces([number])
-        engine.spaces[number] = True
-        return number
-
-    def _write_down_spaces(self, numbers: Iterable[int]) -> None:
-        """Write the records of spaces to the id journal, before an engine can access anything of them."""
-        table, spaces = self.pool.table, self.pool.spaces.by_number
-        for number in numbers:
-            if (SpaceName, number) not in table.names.known:
-                table.recovery_table.assigned(B_SPACE, number)
-                table.names.append(SpaceName(number, spaces[number]))
 
     def _resume(self, engine: Engine, message: Attach, now: float) -> tuple[Engine, list[int]]:
         """Let a process continue its attachment. Release the expired reservations that it no longer writes."""

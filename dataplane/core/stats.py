@@ -22,7 +22,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
     tenants, others = pool.tenants.stats(now)
     leased = pool.leases.leased(pool.table.space_of)
     node.gpu_copies.count()
-    directory = None if node.tiering is None else node.tiering.directory
+    directory = None if node.tiering is None else node.tiering.catalog.directory
     return NodeStats(
         at=now,
         node=node.options.name,

@@ -14,8 +14,8 @@ from itertools import islice
 
 import structlog
 
+from dataplane.core.tiering.catalog import Catalog
 from dataplane.core.tiering.invalidations import Tombstone
-from dataplane.core.tiering.tiering import Tiering
 from dataplane.protocol.stored_blocks import StoredBlock
 from dataplane.tiering.background import Background
 from dataplane.tiering.tier_run import TierRun
@@ -37,19 +37,19 @@ class TierListing:
     def __init__(
         self,
         background: Background,
-        tiering: Tiering,
+        catalog: Catalog,
         run: TierRun,
         tier: Tier,
         tombstones: Callable[[], Sequence[Tombstone]],
         clock: Callable[[], float],
     ) -> None:
         """`tombstones` returns the invalidations that the tier may not have carried out yet."""
-        self._background, self._tiering, self._run, self._tier = background, tiering, run, tier
+        self._background, self._catalog, self._run, self._tier = background, catalog, run, tier
         self._tombstones, self._clock = tombstones, clock
         self._found: list[StoredBlock] = []
         self._under_way = self._complete = False
         self._wait_s, self._next_at = FIRST_WAIT_S, 0.0
-        tiering.listings.begin(run.state)
+        catalog.begin_listing(run.state)
 
     def step(self, now: float) -> None:
         """Begin to list the tier if that is due and the tier serves. `now` is a time of `time.monotonic`."""
@@ -62,7 +62,7 @@ class TierListing:
         self._call(partial(_page, blocks), partial(self._listed, blocks))
 
     def _listed(self, blocks: Iterator[StoredBlock], page: list[StoredBlock]) -> None:
-        self._found += self._tiering.listings.found(self._run.state, page, self._clock())
+        self._found += self._catalog.listed(self._run.state, page, self._clock())
         if len(self._found) > MAX_LISTED:
             self._failed(f"the tier lists more than {MAX_LISTED:,} blocks of this node")
         elif page:
@@ -71,7 +71,7 @@ class TierListing:
             self._call(partial(_sort, self._found, list(self._tombstones())), self._sorted)
 
     def _sorted(self, result: tuple[list[StoredBlock], list[StoredBlock]]) -> None:
-        ending = self._tiering.listings.ending(self._run.state, *result)
+        ending = self._catalog.ending_listing(self._run.state, *result)
         self._background.in_slices(ending, partial(self._ended, len(result[1])))
 
     def _ended(self, dead: int) -> None:

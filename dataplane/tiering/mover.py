@@ -1,4 +1,4 @@
-"""The mover: copies blocks to tiers and loads them, as `dataplane.core.tiering` decides.
+"""The mover: does the I/O of jobs of `dataplane.core.tiering.jobs`, on threads of the tiers.
 
 It reads and writes the memory of the pool itself; a thread never touches memory that is not leased or reserved for it.
 All methods run on the thread of the data plane.
@@ -10,22 +10,22 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import accumulate
+from math import inf
 from typing import NamedTuple
 
-from dataplane.core.tiering.loads import PlannedLoad
-from dataplane.core.tiering.reencodings import PlannedReencoding
-from dataplane.core.tiering.spills import PlannedSpill
+from dataplane.core.tiering.jobs import JobBlock, JobReason, JobState, TierJob
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
-from dataplane.observe.trace import BatchSpans, MovedBatch
+from dataplane.observe.trace import MovedBatch
 from dataplane.protocol.events import Event, TierLost, TierRecovered
 from dataplane.protocol.stats.tiers import TierPhase, TierStats
-from dataplane.protocol.stored_blocks import BlockForm, BlockName, CopyEnd, Loaded, Outcome, StoredBlock
-from dataplane.tiering.encoding import CALL_S, BlockBytes, reencode_blocks, store_blocks
+from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome, StoredBlock
+from dataplane.tiering.encoding import CALL_S, BlockBytes, TierCodec, store_blocks
 from dataplane.tiering.tier_run import TierRun
-from dataplane.tiering.transfers import TransferRunner
+from dataplane.tiering.wake import Wake
 from dataplane.tiering.worker import HANG_S, TierWorker
 from dataplane.tiers.tier import BlockLoad, Tier, TierError
 
@@ -40,17 +40,28 @@ SHRINK_S = 0.005
 MAX_TENANTS_SHOWN = 50
 MAX_COPIES = 2
 """Maximum number of calls under way for each tier that copy to it."""
-BATCH_BLOCKS, BATCH_BYTES = 64, 32 << 20
-"""Maximum number of blocks in one call that copies to a tier, and the bytes after which no block is added to it."""
 READING = "its contents are being read"
+
+
+GIVE_UP_S = CALL_S + HANG_S
+"""Seconds after which a call between tiers is not waited for any more. It takes its tier out of service, so there is at
+most about one such call, with its buffer, for each tier."""
 
 
 class TimedLoads(NamedTuple):
     """The end of a call that loads, and when it ran (seconds of `time.monotonic`)."""
 
-    loaded: list[Loaded]
+    results: list[Loaded]
     began: float
     ended: float
+
+
+class LoadCall(NamedTuple):
+    """A call that loads into memory."""
+
+    future: Future[None]
+    loads: list[BlockLoad]
+    span: MovedBatch | None
 
 
 class Mover:
@@ -61,24 +72,24 @@ class Mover:
         loop: Loop,
         memory: NodeMemory,
         tiering: Tiering,
+        wake: Wake,
         clock: Callable[[], float],
         emit: Callable[[Event], None],
         deleted: Callable[[TierRun], None] = lambda run: None,
     ) -> None:
         """`emit` publishes an event of the node. `deleted` is called when a tier has nothing left to delete."""
-        self._memory = memory
-        self._tiering = tiering
-        self._clock = clock
-        self._emit = emit
+        self._loop, self._memory, self._tiering, self._clock, self._emit = loop, memory, tiering, clock, emit
+        self._catalog, self._table, self._outcomes = tiering.catalog, tiering.table, tiering.outcomes
         self._deleted = deleted
         self._views: dict[int, memoryview] = {}
-        self._woken = self._closed = False
-        self._loop = loop
+        self._closed = False
         self.runs: list[TierRun] = []
         self._leaving: list[TierRun] = []
-        self._spans = BatchSpans(clock)
-        self._transfers = TransferRunner(tiering, clock, self.runs, self._judge)
-        tiering.on_work = self.wake
+        self._wake, self._spans = wake, wake.spans
+        self._calls: dict[TierJob, LoadCall] = {}
+        self._give_up_at = inf
+        """When the call between tiers is not waited for any more (seconds of `time.monotonic`)."""
+        wake.listen(self._work)
         loop.every(STEP_S, self.step)
 
     def add(self, state: TierState, tier: Tier) -> TierRun:
@@ -106,17 +117,12 @@ class Mover:
 
         run.worker.retire(closed)
 
-    def wake(self) -> None:
-        """Begin work soon, once the current message has been handled."""
-        self._spans.note_cause()
-        if not self._woken and not self._closed:
-            self._woken = True
-            self._loop.once(0.0, self._work)
-
     def step(self) -> None:
         """Do the periodic work: probe tiers, detect tiers that hang, and update the directory."""
         now = self._clock()
-        self._transfers.step()
+        crossing = self._table.crossing
+        if crossing is not None and time.monotonic() >= self._give_up_at:
+            self._outcomes.hung(crossing)
         for run in self.runs:
             if run.breaker.serves and (hangs := _hangs(run)):
                 self._failed(run, hangs, whole=True)
@@ -139,12 +145,12 @@ class Mover:
                 run.shrinking = True
                 self._loop.once(SHRINK_S, partial(self._shrink, run))
                 return
-            self._tiering.shrink(state, self._clock())
+            self._catalog.shrink(state, self._clock())
         run.shrinking = False
 
     def _publish(self, run: TierRun) -> None:
         """Write the state and the rates of a tier to the directory, for engines."""
-        self._tiering.directory.publish(
+        self._catalog.directory.publish(
             run.state.number,
             waiting_bytes=run.state.loading_bytes + self._tiering.loads.waiting_bytes(),
             bytes_per_s=int(run.rates.bytes_per_s),
@@ -154,80 +160,110 @@ class Mover:
         )
 
     def _work(self) -> None:
-        self._woken = False
         if self._closed:
             return
         now = self._clock()
-        if self._tiering.sweep():
-            self.wake()
+        if self._catalog.sweep():
+            self._wake.set()
+        self._cancel_unwanted(now)
         self._tiering.cascades.hurry(now)
         for run in self.runs:
             if run.serves:
                 self._look_up(run)
                 self._delete(run)
-                self._reencode(run, now)
-                while run.copying < MAX_COPIES and (
-                    plans := self._tiering.spills.next_batch(run.state, now, BATCH_BLOCKS, BATCH_BYTES)
-                ):
-                    run.copying += 1
-                    stores = [BlockBytes(plan.stored, self._view(plan), self._form(plan)) for plan in plans]
-                    store = partial(store_blocks, stores, run.codec)
-                    spilled = sum(plan.stored.length for plan in plans)
-                    batch = self._spans.begin("tier.spill", run.state.spec.name, len(plans), spilled)
-                    run.worker.submit("copy", store, partial(self._stored, run, plans, batch))
-        self._transfers.begin(now)
-        while planned := self._tiering.loads.next_batch(now):
-            run = next(each for each in self.runs if each.state is planned[0].tier)
-            left_s = max(0.0, planned[0].deadline - now)
-            loads = [BlockLoad(load.name, self._target(load)) for load in planned]
-            deadline = time.monotonic() + left_s
-            loading = sum(load.nbytes for load in planned)
-            batch = self._spans.begin("tier.load", run.state.spec.name, len(planned), loading)
-            call = run.worker.submit(
-                "load", partial(_load, loads, deadline), partial(self._loaded, run, planned, batch)
-            )
-            planned[0].batch.cancel = partial(self._cancel, call, planned, batch, loads)
+                while run.copying < MAX_COPIES and (job := self._tiering.copies.next_from_memory(run.state, now)):
+                    self._store(run, job, [self._view(block) for block in job.blocks], run.codec)
+        if job := self._tiering.copies.next_from_tier(now):
+            self._load(job, _buffers(job), inf)
+        while job := self._tiering.loads.next(now):
+            until = time.monotonic() + max(0.0, job.deadline - now)
+            self._load(job, [self._view(block) for block in job.blocks], until)
         self._spans.settle()
 
-    def _cancel(
-        self, call: Future[None], planned: Sequence[PlannedLoad], batch: MovedBatch | None, loads: list[BlockLoad]
-    ) -> None:
-        """Cancel a call that loads a batch, and release the memory of the batch, unless the call has begun."""
-        if call.cancel():
-            loads.clear()  # its thread pool keeps the call, and with it views of the memory, until a thread is free
-            for load in planned:
-                self._tiering.load_cancelled(load, self._clock())
-            self._spans.end(batch, len(planned))
-            self.wake()
+    # ---- jobs
 
-    def _stored(
-        self, run: TierRun, plans: Sequence[PlannedSpill], batch: MovedBatch | None, result: list[CopyEnd] | TierError
-    ) -> None:
-        run.copying -= 1
-        now = self._clock()
-        ends = result if not isinstance(result, TierError) else [CopyEnd(Outcome.FAILED)] * len(plans)
-        self._tiering.spills.batch_ended(run.state, plans, ends, now)
-        self._spans.end(batch, sum(end.outcome is not Outcome.OK for end in ends))
-        self._judge(run, result, [end.outcome for end in ends])
-        self.wake()
+    def _load(self, job: TierJob, memory: Sequence[memoryview], deadline: float) -> None:
+        """Begin to load the blocks of a job. `deadline` is a time of `time.monotonic`; inf: CALL_S from its begin."""
+        run = self._run_of(job.source)
+        job.to(JobState.LOADING)
+        loads = [BlockLoad(block.name, into) for block, into in zip(job.blocks, memory, strict=True)]
+        into = dict(zip(job.blocks, memory, strict=True)) if job.target is not None else {}
+        span = None if job.target is not None else self._span("tier.load", run, job)
+        codec = None
+        if job.target is not None:
+            codec = self._run_of(job.target).codec  # the room was reserved for this one
+            self._give_up_at = time.monotonic() + GIVE_UP_S
+        future = run.worker.submit(
+            "load", partial(_load, job, loads, deadline), partial(self._loaded, run, job, into, codec, span)
+        )
+        if job.target is None:
+            self._calls[job] = LoadCall(future, loads, span)
 
     def _loaded(
-        self, run: TierRun, planned: Sequence[PlannedLoad], batch: MovedBatch | None, result: TimedLoads | TierError
+        self,
+        run: TierRun,
+        job: TierJob,
+        buffers: dict[JobBlock, memoryview],
+        codec: TierCodec | None,
+        span: MovedBatch | None,
+        result: TimedLoads | TierError,
     ) -> None:
-        now = self._clock()
-        found = [Loaded(Outcome.FAILED)] * len(planned) if isinstance(result, TierError) else result.loaded
-        for load, each in zip(planned, found, strict=True):
-            block = each.block
-            self._tiering.loaded(load, each.outcome, b"" if block is None else block.checksum, now, block)
-        arrived = sum(load.nbytes for load, each in zip(planned, found, strict=True) if each.block is not None)
-        if not isinstance(result, TierError):
-            run.rates.add(arrived, result.began, result.ended)
-        self._spans.end(batch, sum(each.outcome is not Outcome.OK for each in found))
-        self._judge(run, result, [each.outcome for each in found])
-        self.wake()
+        hung = job.state is JobState.HUNG
+        failed = isinstance(result, TierError)
+        results = [Loaded(Outcome.FAILED)] * len(job.blocks) if isinstance(result, TierError) else result.results
+        if not isinstance(result, TierError) and job.target is None:
+            arrived = (block.nbytes for block, each in zip(job.blocks, results, strict=True) if each.block is not None)
+            run.rates.add(sum(arrived), result.began, result.ended)
+        self._calls.pop(job, None)
+        self._outcomes.loaded(job, results, self._clock())
+        self._spans.end(span, sum(each.outcome is not Outcome.OK for each in results))
+        self._judge(run, result, [] if hung or failed else [each.outcome for each in results])
+        if job.state is JobState.LOADING:
+            self._give_up_at = time.monotonic() + GIVE_UP_S
+            self._store(self._run_of(job.target), job, [buffers[block] for block in job.blocks], codec)
+
+    def _cancel_unwanted(self, now: float) -> None:
+        """Cancel loads that no request needs any more, unless their calls have begun."""
+        unwanted, self._table.unwanted = self._table.unwanted, []
+        for job in unwanted:
+            call = self._calls.get(job)
+            if call is not None and not job.waiters and call.future.cancel():
+                call.loads.clear()  # its thread pool keeps the call, and with it the memory, until a thread is free
+                del self._calls[job]
+                self._outcomes.cancelled(job, now)
+                self._spans.end(call.span, len(job.blocks))
+
+    def _store(self, run: TierRun, job: TierJob, memory: Sequence[memoryview], codec: TierCodec | None) -> None:
+        """Begin to store the blocks that are left of a job."""
+        job.to(JobState.STORING)
+        span = None if job.source is not None else self._span("tier.spill", run, job)
+        run.copying += job.source is None
+        blocks = [
+            BlockBytes(block.stored, data, block.form)
+            for block, data in zip(job.blocks, memory, strict=True)
+            if block.stored is not None
+        ]
+        run.worker.submit("copy", partial(_store, job, blocks, codec), partial(self._stored, run, job, span))
+
+    def _stored(self, run: TierRun, job: TierJob, span: MovedBatch | None, result: list[CopyEnd] | TierError) -> None:
+        run.copying -= job.source is None
+        ends = [CopyEnd(Outcome.FAILED)] * len(job.blocks) if isinstance(result, TierError) else result
+        self._outcomes.stored(job, ends, self._clock())
+        self._spans.end(span, sum(end.outcome is not Outcome.OK for end in ends))
+        # A block that is not encoded again, because it would not become smaller, is no failure of the tier.
+        outcomes = [end.outcome for end in ends if not (end.outcome is Outcome.FAILED and end.not_compressed)]
+        self._judge(run, result, outcomes)
+
+    def _run_of(self, state: TierState | None) -> TierRun:
+        return next(run for run in (*self.runs, *self._leaving) if run.state is state)
+
+    def _span(self, name: str, run: TierRun, job: TierJob) -> MovedBatch | None:
+        return self._spans.begin(name, run.state.spec.name, len(job.blocks), job.nbytes)
+
+    # ---- look-ups and deletions
 
     def _look_up(self, run: TierRun) -> None:
-        while run.looking < MAX_LOOK_UPS and (names := self._tiering.existence.next_names(run.state)):
+        while run.looking < MAX_LOOK_UPS and (names := self._catalog.existence.next_names(run.state)):
             run.looking += 1
             run.worker.submit("look", partial(_look_up, names), partial(self._looked_up, run, names))
 
@@ -243,9 +279,9 @@ class Mover:
     def _delete(self, run: TierRun) -> None:
         if run.deleting:
             return
-        names = self._tiering.take_deletions(run.state)
+        names = self._catalog.take_deletions(run.state)
         if not names:
-            if not self._tiering.deletions(run.state):
+            if not run.state.deletions_left:
                 self._deleted(run)
             return
         run.deleting = True
@@ -257,23 +293,9 @@ class Mover:
         if run.state.closing:
             return
         left = [name for name, outcome in zip(names, outcomes, strict=True) if outcome is not Outcome.OK]
-        self._tiering.deleted(run.state, left)
+        self._catalog.deleted(run.state, left)
         self._judge(run, result, outcomes)
-        self.wake()
-
-    def _reencode(self, run: TierRun, now: float) -> None:
-        plans = [] if run.reencoding else self._tiering.moves.next_reencodings(run.state, now)
-        if plans:
-            run.reencoding = True
-            blocks = [(plan.stored, plan.form) for plan in plans]
-            run.worker.submit("copy", partial(reencode_blocks, blocks, run.codec), partial(self._reencoded, run, plans))
-
-    def _reencoded(self, run: TierRun, plans: Sequence[PlannedReencoding], result: list[CopyEnd] | TierError) -> None:
-        run.reencoding = False
-        ends = result if not isinstance(result, TierError) else [CopyEnd(Outcome.FAILED)] * len(plans)
-        plans[0].move.ended(plans, ends, self._clock())
-        self._judge(run, result, [end.outcome for end in ends if not end.not_compressed])
-        self.wake()
+        self._wake.set()
 
     def stats(self) -> list[TierStats]:
         """Return the statistics of all tiers in use."""
@@ -282,6 +304,7 @@ class Mover:
     def stats_of(self, run: TierRun) -> TierStats:
         """Return the statistics of one tier."""
         usage = run.worker.tier.usage()
+        waiting_blocks, waiting_bytes = self._table.waiting(run.state)
         return TierStats(
             foreign_objects=usage.foreign_objects,
             first_foreign=usage.first_foreign,
@@ -309,8 +332,8 @@ class Mover:
             evicted_blocks=run.state.contents.evicted_blocks,
             refused=dict(run.state.counters.refused),
             lost=dict(run.state.counters.lost),
-            waiting_blocks=run.state.waiting_blocks,
-            waiting_bytes=run.state.waiting_bytes,
+            waiting_blocks=waiting_blocks,
+            waiting_bytes=waiting_bytes,
             spilling_bytes=run.state.spilling_bytes,
             loading_bytes=run.state.loading_bytes,
             load_bytes_per_s=run.rates.bytes_per_s,
@@ -336,7 +359,7 @@ class Mover:
         served = run.breaker.serves
         run.breaker.probed(str(result) or _hangs(run), self._clock())
         self._publish_state(run, served)
-        self.wake()
+        self._wake.set()
 
     def _publish_state(self, run: TierRun, served: bool) -> None:
         run.state.serves = run.serves
@@ -350,22 +373,13 @@ class Mover:
 
     # ---- memory
 
-    def _form(self, plan: PlannedSpill) -> BlockForm:
-        return self._tiering.form(plan.block.space)
-
-    def _view(self, plan: PlannedSpill) -> memoryview:
-        block = plan.block
-        return self._memory_of(block.slot.slab.segment.number, block.slot.offset, block.nbytes)
-
-    def _target(self, load: PlannedLoad) -> memoryview:
-        return self._memory_of(load.segment, load.offset, load.nbytes)
-
-    def _memory_of(self, segment: int, offset: int, nbytes: int) -> memoryview:
-        view = self._views.get(segment)
+    def _view(self, block: JobBlock) -> memoryview:
+        """Return the memory of the pool that a block is read from or loaded into."""
+        view = self._views.get(block.segment)
         if view is None:
-            file = self._memory.segments[segment]
-            view = self._views[segment] = memoryview(file.map())
-        return view[offset : offset + nbytes]
+            file = self._memory.segments[block.segment]
+            view = self._views[block.segment] = memoryview(file.map())
+        return view[block.offset : block.offset + block.nbytes]
 
     def close(self) -> bool:
         """End all threads; blocks stay in their tiers. Return whether no thread is left."""
@@ -394,9 +408,24 @@ def _probe(tier: Tier) -> str:
     return "" if health.ok else health.reason or "the tier is not healthy"
 
 
-def _load(loads: Sequence[BlockLoad], deadline: float, tier: Tier) -> TimedLoads:
+def _buffers(job: TierJob) -> list[memoryview]:
+    """Return memory outside the pool for the blocks of a job."""
+    buffer = memoryview(bytearray(job.nbytes))
+    ends = list(accumulate(block.nbytes for block in job.blocks))
+    return [buffer[end - block.nbytes : end] for end, block in zip(ends, job.blocks, strict=True)]
+
+
+def _load(job: TierJob, loads: Sequence[BlockLoad], deadline: float, tier: Tier) -> TimedLoads:
     began = time.monotonic()
-    return TimedLoads(tier.load(loads, deadline), began, time.monotonic())
+    if job.state is JobState.HUNG:
+        return TimedLoads([Loaded(Outcome.LATE)] * len(loads), began, began)
+    return TimedLoads(tier.load(loads, began + CALL_S if deadline == inf else deadline), began, time.monotonic())
+
+
+def _store(job: TierJob, blocks: Sequence[BlockBytes], codec: TierCodec | None, tier: Tier) -> list[CopyEnd]:
+    if job.state is JobState.HUNG:
+        return [CopyEnd(Outcome.LATE)] * len(blocks)
+    return store_blocks(blocks, codec, tier, encoded_only=job.reason is JobReason.ENCODE)
 
 
 def _look_up(names: Sequence[BlockName], tier: Tier) -> list[StoredBlock | None]:

@@ -18,12 +18,14 @@ import structlog
 
 from dataplane.base import allowed_secrets
 from dataplane.core.node import Node
+from dataplane.core.tiering.catalog import Catalog
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
 from dataplane.memory.shared_file import SharedFile
+from dataplane.observe.trace import BatchSpans
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import VERSION, Attach
 from dataplane.protocol.events import TierLost, TierRecovered
@@ -41,6 +43,7 @@ from dataplane.tiering.mover import Mover
 from dataplane.tiering.opening import OpenedTier, open_and_read
 from dataplane.tiering.tier_run import TierRun
 from dataplane.tiering.tombstones import TombstoneFile
+from dataplane.tiering.wake import Wake
 from dataplane.tiers.registry import TierContext, is_shared, tier_faults_of
 from dataplane.tiers.tier import TierError
 
@@ -172,7 +175,7 @@ class TierService:
             return
         tier.spec = tier.run.state.spec = spec
         assert self.tiering is not None
-        self.tiering.sort()
+        self.tiering.catalog.sort()
         if resized:
             budget_bytes = spec.budget_bytes
             tier.run.worker.submit(
@@ -244,12 +247,17 @@ class TierService:
             return
         assert self.tiering is not None
         assert self._mover is not None
-        state = TierState(opening.number, tier.spec, result.tier.stored_size, shared=is_shared(tier.spec.type))
-        state.tombstones = partial(self._tombstones.of, _store_of(tier.spec))
+        state = TierState(
+            opening.number,
+            tier.spec,
+            result.tier.stored_size,
+            shared=is_shared(tier.spec.type),
+            tombstones=partial(self._tombstones.of, _store_of(tier.spec)),
+        )
         self.tiering.add_tier(state)
         run = tier.run = self._mover.add(state, result.tier)
         self._background.in_slices(
-            self.tiering.restoring(state, result.retained, self._clock()),
+            self.tiering.catalog.restoring(state, result.retained, self._clock()),
             partial(self._restored, tier, opening, run, result),
         )
 
@@ -259,8 +267,8 @@ class TierService:
         assert self.tiering is not None
         assert self._mover is not None
         for tombstone in opening.missed:
-            self.tiering.invalidate_in(run.state, tombstone)
-        self.tiering.delete_later(run.state, result.unwanted)
+            run.state.invalidations.start(tombstone)
+        run.state.deletions.add(result.unwanted)
         tier.opening = None
         if tier.lost:
             tier.lost = False
@@ -268,7 +276,9 @@ class TierService:
         tier.succeeded()
         if run.state.shared:
             state, opened = run.state, result.tier
-            tier.listing = TierListing(self._background, self.tiering, run, opened, state.tombstones, self._clock)
+            tier.listing = TierListing(
+                self._background, self.tiering.catalog, run, opened, state.tombstones, self._clock
+            )
         self._mover.opened(run)
         log.info(
             "tier.opened",
@@ -290,14 +300,19 @@ class TierService:
             return
         message = Attach(0, VERSION, TIER_MOVER, [])
         engine, _ = self._node.attach(message, os.getpid(), self._clock(), gateway=TIER_GATEWAY)
-        self.tiering = Tiering(self._node, engine.client, self._directory, [])
-        self.tiering.writer = writer_number(self._node.options.name)
-        self.tiering.on_tombstone = self._add_tombstone
-        self.tiering.pinned_chains.know(self._spaces.models)
-        self.tiering.pinned_chains.on_space = self._spaces.add
-        self.tiering.known_spaces = self._spaces.spaces
-        self._node.use_tiers(self.tiering)
-        self._mover = Mover(self._loop, self._memory, self.tiering, self._clock, self._node.emit, self._deleted)
+        wake = Wake(self._loop, BatchSpans(self._clock))
+        catalog = Catalog(
+            self._node.pool,
+            self._directory,
+            self._spaces,
+            self._add_tombstone,
+            wake.set,
+            writer_number(self._node.options.name),
+        )
+        node = self._node
+        self.tiering = Tiering(catalog, node.storing, node.room, engine, node.emit)
+        node.use_tiers(self.tiering)
+        self._mover = Mover(self._loop, self._memory, self.tiering, wake, self._clock, node.emit, self._deleted)
 
     def _add_tombstone(self, tombstone: Tombstone) -> None:
         self._tombstones.add(tombstone)
@@ -332,7 +347,7 @@ class TierService:
                 self.step()
 
         self._mover.remove(run, partial(ended, "closed"))
-        self._background.in_slices(self.tiering.forgetting(run.state), partial(ended, "forgotten"))
+        self._background.in_slices(self.tiering.catalog.forgetting(run.state), partial(ended, "forgotten"))
 
     def close(self, now: float) -> None:
         """End all work. Memory that a thread still writes to stays reserved until this process has ended."""
@@ -340,7 +355,7 @@ class TierService:
         self._tombstones.close()
         if self._mover is not None and self._mover.close():
             assert self.tiering is not None
-            self._node.detach_cleanly(self.tiering.client, now)
+            self._node.detach_cleanly(self.tiering.loads.client, now)
         self.directory_file.close()
 
     # ---- state

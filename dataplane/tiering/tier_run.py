@@ -63,7 +63,7 @@ class TierRun:
         self.rates = Rates()
         self.copying = 0
         """Calls under way that copy to the tier."""
-        self.deleting = self.reencoding = False
+        self.deleting = False
         self.shrinking = False
         self.looking = 0
         """Calls under way that ask a shared tier for blocks."""

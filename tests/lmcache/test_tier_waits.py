@@ -30,7 +30,9 @@ def with_spilled(gateway: Gateway, client: Client, load_deadline_s: float = 5.0)
     blocks = sorted(node.pool.table.blocks.values(), key=lambda block: block.number)
     stored = [block for block in blocks if block.nbytes == CHUNK_BYTES]
     node.room.evict(stored[1:], "room", run.now)
-    run.tiering.directory.publish(0, waiting_bytes=0, bytes_per_s=1 << 20, latency_us=0, serves=True, shared=False)
+    run.tiering.catalog.directory.publish(
+        0, waiting_bytes=0, bytes_per_s=1 << 20, latency_us=0, serves=True, shared=False
+    )
     return run
 
 

@@ -6,7 +6,7 @@ a lost process stay charged until that process and every process that was in its
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from dataplane.core.blocks.blocks import Block, name_of_segment
 from dataplane.core.engines.operations import OperationReader
 from dataplane.core.engines.rings import RingReader
 from dataplane.core.journal.id_journal import EngineName, Record, SpaceName, TenantName
+from dataplane.core.journal.recovery_table import B_SPACE
 from dataplane.core.pool.hints import Hint
 from dataplane.core.tenants.tenant import Tenant, wrapped
 from dataplane.protocol.codes import Code, ProtocolError
@@ -272,3 +273,24 @@ def resumable(engine: Engine | None, message: Attach, pid: int, pool: Pool, gate
     had = [(space.identity(), writes) for space, writes in zip(engine.space_list, engine.spaces.values(), strict=True)]
     same = (engine.pid, engine.group, memory, had) == (pid, message.group, message.resume_memory, requested)
     return engine if same and memory else None
+
+
+def attach_space(pool: Pool, engine: Engine, space: Space) -> int:
+    """Attach an engine of the data plane to another space, and return the number of the space. Raise ProtocolError."""
+    pool.spaces.check(space, "space")
+    refusal = pool.table.names.refusal(engine.pid, [space])
+    if refusal is not None:
+        raise ProtocolError(Code.BAD_SPACE, refusal, "space")
+    number = pool.spaces.number(space)
+    write_down_spaces(pool, [number])
+    engine.spaces[number] = True
+    return number
+
+
+def write_down_spaces(pool: Pool, numbers: Iterable[int]) -> None:
+    """Write the records of spaces to the id journal, before an engine can access anything of them."""
+    table, spaces = pool.table, pool.spaces.by_number
+    for number in numbers:
+        if (SpaceName, number) not in table.names.known:
+            table.recovery_table.assigned(B_SPACE, number)
+            table.names.append(SpaceName(number, spaces[number]))

@@ -1,21 +1,30 @@
 """Decisions about tiers behind memory: what is copied to a tier, what is loaded, and what a tier evicts.
 
-    tier_state  one tier: its record, what it holds, what waits for it, its counters
-    contents    what one tier holds, charged to tenants, in eviction order
-    tier_pins   pins in one tier: what it does not evict, and how many blocks of each pin it holds
-    pinned_chains  chains of pins that changed, looked up in parts
-    pin_loads   loads of blocks of guaranteed pins that only tiers hold
-    spills      copies to tiers: which blocks wait for which tier, and what an outcome means
-    loads       blocks that wait to be loaded: one load for each key, however many engines ask
-    moves       moves on request: to a tier, to memory, between tiers
-    transfers   copies from one tier to another
-    drains      copies of what a tier alone holds, before it is removed
-    cascades    copies of blocks that a tier evicts soon to the next tier
-    listings    what this node wrote to shared tiers before it started
-    existence   blocks that other nodes wrote to shared tiers
-    invalidations  what an invalidation covers, and how one tier carries it out
-    tiering     the tiers of a node together, and their effect on the pool
+The catalog says what each tier holds:
 
-Nothing here does I/O or reads a clock: `dataplane.tiering.mover` carries out the decisions on threads, and reports the
-outcomes.
+    catalog        all tiers together, the directory that engines read, deletions and invalidations in force
+    tier_state     one tier: its record, what it holds, what is being copied to it, its counters
+    contents       the blocks of one tier, charged to tenants; entries (a block, a tenant), tier_order (the order of
+                   eviction) and tier_pins (what pins hold) are its parts
+    existence      blocks that other nodes wrote to shared tiers
+    invalidations  what an invalidation covers, and how one tier carries it out
+    reasons        why blocks were not copied, loaded or moved
+
+Jobs say what moves. `jobs` has the theory, the states and the table:
+
+    jobs           jobs, requests for copies, and the table of both
+    copies         makes jobs of requests for copies
+    loads          requests for loads, in load_queue, and the jobs that are made of them
+    outcomes       applies the outcomes of jobs to catalog and pool
+
+Sources propose copies and loads. They know the catalog, and `copies`, `loads` or the table, and no other source:
+
+    spills         new, used and soon evicted blocks of memory
+    pinned_chains  blocks of pins in memory, for tiers
+    pin_loads      blocks of pins in tiers, for memory
+    cascades       blocks that a tier evicts soon, for the next tier
+    drains         blocks that a tier alone holds, before it is removed
+    moves          an operator's moves: memory_moves, tier_moves, reencodings; move_chains selects their blocks
+
+`tiering` puts the parts together. Nothing here does I/O or reads a clock: `dataplane.tiering.mover` does the I/O of jobs.
 """

@@ -1,22 +1,18 @@
 """Copies of blocks that a tier evicts soon to the next tier in the order whose `spill` is `cascade`.
 
 Nothing waits for these copies: the tier evicts when it needs room, and a block that was not copied in time is counted
-as refused. The copies use the queue of moves between tiers, and take turns with them.
+as refused. The copies take turns with those of moves and drains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING
 
-from dataplane.core.tiering.contents import TierEntry
+from dataplane.core.tiering.catalog import Catalog
+from dataplane.core.tiering.jobs import CopyRequest, JobReason, JobTable
 from dataplane.core.tiering.tier_state import TierState
-from dataplane.core.tiering.transfers import TransferMove
 from dataplane.protocol.stored_blocks import BlockName
-
-if TYPE_CHECKING:
-    from dataplane.core.tiering.tiering import Tiering
 
 EVICTED = "evicted"
 """Why a block was not copied: the tier before evicted it first."""
@@ -32,13 +28,12 @@ LASTING = frozenset({"budget", "limit", "size"})
 """Reasons that hold until the block is evicted. After others, a copy is tried again, RETRY_S seconds later."""
 
 
-class Cascade(TransferMove):
+class Cascade:
     """The copies from one tier to the next one. Like those of spills, they may evict any block of the target."""
 
-    urgent = True
-
     def __init__(self, source: TierState, target: TierState) -> None:
-        super().__init__(source, target, began=inf)
+        self.source, self.target = source, target
+        self.copies = CopyRequest(JobReason.CASCADE, source, target)
         self.refused: dict[BlockName, float] = {}
         """Blocks whose copy was refused, and the time when it is tried again."""
         self._looked_at = -inf
@@ -54,7 +49,7 @@ class Cascade(TransferMove):
         """Return whether blocks are to be chosen now: after blocks of the source were stored, used or evicted, and
         otherwise every IDLE_S seconds; with `hurried`, only after many were."""
         contents = self.source.contents
-        if not self.source.serves or not self.tier.serves or self.source.listed_blocks is not None:
+        if not self.source.serves or not self.target.serves or self.source.listed_blocks is not None:
             return False
         reordered = contents.evicted_blocks + contents.uses
         moved = reordered - self._reordered
@@ -71,14 +66,14 @@ class Cascade(TransferMove):
 class Cascades:
     """The cascades of all tiers of a node."""
 
-    def __init__(self, tiering: Tiering) -> None:
-        self._tiering = tiering
+    def __init__(self, catalog: Catalog, table: JobTable) -> None:
+        self._catalog, self._table = catalog, table
         self._cascades: dict[TierState, Cascade] = {}
         """By source."""
 
     def target(self, source: TierState) -> TierState | None:
         """Return the tier that takes the blocks that a tier evicts; None if there is none."""
-        for tier in self._tiering.tiers:
+        for tier in self._catalog.tiers:
             if tier.spec.spill == "cascade" and tier.spec.order > source.spec.order:
                 return tier
         return None
@@ -92,9 +87,10 @@ class Cascades:
 
     def step(self, now: float) -> None:
         """Take the outcomes of copies, and choose blocks that tiers evict soon."""
+        self._count_evicted()
         for source, cascade in list(self._cascades.items()):
-            if source not in self._tiering.tiers or self.target(source) is not cascade.tier:
-                self._tiering.transfers.end(cascade)
+            if source not in self._catalog.tiers or self.target(source) is not cascade.target:
+                self._table.end(cascade.copies)
                 del self._cascades[source]
         for cascade in self._current():
             self._look_at_copies(cascade, now)
@@ -103,24 +99,26 @@ class Cascades:
 
     def _current(self) -> Iterator[Cascade]:
         """Iterate over the cascades of all tiers."""
-        for source in self._tiering.tiers:
+        for source in self._catalog.tiers:
             target = self.target(source)
             if target is not None:
                 cascade = self._cascades.get(source)
                 yield cascade or self._cascades.setdefault(source, Cascade(source, target))
 
-    def evicted(self, source: TierState, entry: TierEntry) -> None:
-        """Count a block that a tier evicts without a copy. A block that is being copied is counted if that fails."""
-        cascade = self._cascades.get(source)
-        if cascade is None:
-            return
-        name = entry.stored.name
-        if name not in cascade.copying and not self._is_elsewhere(cascade, name):
-            cascade.tier.refuse(EVICTED, name)
+    def _count_evicted(self) -> None:
+        """Count blocks that tiers evicted without a copy. A block that is being copied is counted if that fails."""
+        for source in self._catalog.tiers:
+            names, source.evictions = source.evictions, []
+            cascade = self._cascades.get(source)
+            if cascade is None:
+                continue
+            for name in names:
+                if name not in cascade.copies.copying and not self._is_elsewhere(cascade, name):
+                    cascade.target.refuse(EVICTED, name)
 
     def _look_at_copies(self, cascade: Cascade, now: float) -> None:
-        target = cascade.tier
-        for name, reason in self._tiering.transfers.take_ended(cascade):
+        target = cascade.target
+        for name, reason in self._table.take_ended(cascade.copies):
             if name not in target.contents.entries and name not in cascade.source.contents.entries:
                 target.refuse(EVICTED, name)
             elif name not in target.contents.entries:
@@ -131,24 +129,24 @@ class Cascades:
         because the source does not evict them."""
         soon = cascade.source.contents.soon_evicted(now, cascade.window)
         refused, cascade.refused = cascade.refused, {}
-        spaces = self._tiering.space_numbers()
+        spaces = self._catalog.space_numbers()
         for entry in soon:
             name = entry.stored.name
             retry_at = refused.get(name, 0.0)
             if retry_at > now:
                 cascade.refused[name] = retry_at
                 continue
-            if name in cascade.copying or self._is_elsewhere(cascade, name):
+            if name in cascade.copies.copying or self._is_elsewhere(cascade, name):
                 continue
-            if self._tiering.spills.is_used_in_memory(entry, spaces):
+            if self._catalog.is_used_in_memory(entry, spaces):
                 continue
-            self._tiering.transfers.add(cascade, name)
-        if cascade.copying:
-            self._tiering.on_work()
+            self._table.add(cascade.copies, name)
+        if cascade.copies.waiting:
+            self._catalog.wake()
 
     def _is_elsewhere(self, cascade: Cascade, name: BlockName) -> bool:
         """Return whether a tier other than the source holds a block."""
-        found = self._tiering.existence.found(name)
+        found = self._catalog.existence.found(name)
         if found is not None and found.tier is not cascade.source:
             return True
-        return any(tier.entry_of(name) is not None for tier in self._tiering.tiers if tier is not cascade.source)
+        return any(tier.entry_of(name) is not None for tier in self._catalog.tiers if tier is not cascade.source)

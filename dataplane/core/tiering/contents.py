@@ -8,22 +8,18 @@ A tier may hold millions of blocks, so no method walks over all of them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from dataplane.core.eviction.victim_iterator import VictimIterator
-from dataplane.core.pool.pins import PinBundle
 from dataplane.core.tenants.accounts import Account, effective_floors
-from dataplane.core.tenants.eviction_queues import Evictable, Rank
+from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tenants.tenant import Tenant
-from dataplane.core.tiering.tier_order import TenantQueue, TierOrder
+from dataplane.core.tiering.entries import TierEntry, TierShare, TierTenant
+from dataplane.core.tiering.tier_order import TierOrder
 from dataplane.core.tiering.tier_pins import TierPins
-from dataplane.protocol.salts import shown
-from dataplane.protocol.stats.tiers import TierTenantStats
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import Compress
 
@@ -40,68 +36,6 @@ SOON_ABOVE = 0.9
 """Fraction of a budget or a limit above which blocks count as soon evicted."""
 SOON_OF_TENANT, MAX_NEAR_LIMIT = 64, 16
 """Number of blocks of a tenant near its limit that count as soon evicted, and the most tenants at a time."""
-
-
-class TierShare(NamedTuple):
-    """Quota of a tenant in one tier."""
-
-    floor_bytes: int = 0
-    limit_bytes: int | None = None
-    weight: float = 1.0
-    rejects: bool = False
-    """Whether the tier refuses new blocks at the limit, instead of evicting older blocks of the tenant."""
-
-
-@dataclass(eq=False, slots=True)
-class TierTenant:
-    """One tenant in one tier."""
-
-    salt: str
-    account: Account
-    """Its own account if it has a quota in this tier, otherwise the common account."""
-    share: TierShare | None = None
-    """Its quota in this tier, or None."""
-    queue: TenantQueue = field(default_factory=TenantQueue)
-    """Its evictable blocks, with or without a quota."""
-    bytes: int = 0
-    blocks: int = 0
-    pending_bytes: int = 0
-    """Room that was taken for blocks that are being written."""
-    pinned_bytes: int = 0
-    """Bytes of its guaranteed blocks."""
-    guaranteed: OrderedDict[TierEntry, None] = field(default_factory=OrderedDict)
-    """Its guaranteed blocks, in the order of marking."""
-
-    @property
-    def unused(self) -> bool:
-        """Whether the tenant has no blocks, no pending bytes and no quota in the tier."""
-        return not self.blocks and not self.pending_bytes and self.share is None
-
-    def stats(self) -> TierTenantStats:
-        """Return what the node reports of the tenant."""
-        share = self.share
-        return TierTenantStats(
-            tenant=shown(self.salt),
-            blocks=self.blocks,
-            bytes=self.bytes,
-            floor_bytes=0 if share is None else share.floor_bytes,
-            effective_floor_bytes=0 if share is None else self.account.floor_bytes,
-            limit_bytes=None if share is None else share.limit_bytes,
-        )
-
-
-@dataclass(eq=False, slots=True)
-class TierEntry(Evictable):
-    """One block that the tier holds."""
-
-    stored: StoredBlock
-    tenant: TierTenant
-    bundles: tuple[PinBundle, ...] = ()
-    """Pins that hold it; `tier_pins` keeps them."""
-    guaranteed: bool = False
-    """Whether it is within the pin budgets and therefore in no eviction queue."""
-    encoding: Compress = "none"
-    """Encoding of the block in the tier."""
 
 
 class TierContents:
@@ -129,8 +63,6 @@ class TierContents:
         self._free_numbers: list[int] = []
         self._order = TierOrder(self.numbered)
         self.pins = TierPins(name, self._order)
-        self.charged: Callable[[StoredBlock, int], None] = lambda stored, charge: None
-        """Called with each block that is added, and with a negative charge for each one that is removed."""
         self._over: dict[str, None] = {}
         """Salts of tenants that may hold more than a limit that was lowered."""
         self._near_limit: dict[str, None] = {}
@@ -158,7 +90,6 @@ class TierContents:
         if limit is not None and tenant.bytes + tenant.pending_bytes > limit:
             self._over[tenant.salt] = None  # the limit was lowered while the tier was closed
         self._count(entry, 1)
-        self.charged(stored, charge)
         self._order.insert(entry, now)
         return entry
 
@@ -175,7 +106,6 @@ class TierContents:
                 del self.spaces[name.space]
             self._charge(entry.tenant, -entry.charge, -1)
             self._count(entry, -1)
-            self.charged(entry.stored, -entry.charge)
             self._forget_unused(entry.tenant)
         return entry
 

@@ -7,14 +7,15 @@ FOUND_S seconds after it was found or last used. A missing block is remembered f
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
-
-if TYPE_CHECKING:
-    from dataplane.core.tiering.tier_state import TierState
+from dataplane.protocol.tier_directory import TierDirectory, space_word
 
 FOUND_S = 60.0
 MISSING_S = 5.0
@@ -26,6 +27,35 @@ MAX_QUERIES = 1 << 16
 OWN_QUESTIONS = 64
 """Number of questions of each engine that are always asked."""
 EXPIRED_AT_ONCE = 1024
+
+
+class BlockListings:
+    """The tier directory, by the names of blocks."""
+
+    def __init__(self, directory: TierDirectory) -> None:
+        self._directory = directory
+
+    def add(self, number: int, blocks: Iterable[StoredBlock]) -> None:
+        """List blocks of the tier with this number."""
+        by_space: dict[bytes, list[StoredBlock]] = {}
+        for stored in blocks:
+            by_space.setdefault(stored.name.space, []).append(stored)
+        for space, of_space in by_space.items():
+            words = pack_keys([stored.name.key for stored in of_space])
+            sizes = np.array([stored.length for stored in of_space], np.uint64)
+            self._directory.add(words, space_word(space.hex()), number, sizes)
+
+    def remove(self, number: int, names: Iterable[BlockName]) -> None:
+        """List blocks of the tier no longer."""
+        by_space: dict[bytes, list[bytes]] = {}
+        for name in names:
+            by_space.setdefault(name.space, []).append(name.key)
+        for space, keys in by_space.items():
+            self._directory.remove(pack_keys(keys), space_word(space.hex()), number)
+
+    def note_missing(self, name: BlockName, *, missing: bool) -> None:
+        """Note whether all shared tiers said that they lack a block."""
+        self._directory.note_missing(name.key, space_word(name.space.hex()), missing=missing)
 
 
 @dataclass(eq=False, slots=True)
@@ -40,16 +70,9 @@ class FoundBlock:
 class Existence:
     """Answers of shared tiers. A key is asked for once, however many engines want it."""
 
-    def __init__(
-        self,
-        tiers: Sequence[TierState],
-        listed: Callable[[FoundBlock, bool], None],
-        missing: Callable[[BlockName, bool], None],
-    ) -> None:
-        """`tiers` may change later. `listed` and `missing` write to the directory whether a block was found, or is
-        missing."""
-        self._tiers = tiers
-        self._listed, self._note_missing = listed, missing
+    def __init__(self, tiers: Sequence[TierState], listed: BlockListings) -> None:
+        """`tiers` may change later."""
+        self._tiers, self._listed = tiers, listed
         self._found: OrderedDict[BlockName, FoundBlock] = OrderedDict()
         self._missing: OrderedDict[BlockName, float] = OrderedDict()
         self._queried: dict[BlockName, int] = {}
@@ -107,17 +130,17 @@ class Existence:
                 if known is not None:
                     self.forget(name)
                 entry = self._found[name] = FoundBlock(tier, block, now + FOUND_S)
-                self._listed(entry, True)
+                self._listed.add(tier.number, [entry.stored])
             if self._queried[name]:
                 continue
             self._end_question(name)
             if name not in self._found:
                 self._missing[name] = now + MISSING_S
-                self._note_missing(name, True)
+                self._listed.note_missing(name, missing=True)
         while len(self._found) > MAX_FOUND:
             self.forget(next(iter(self._found)))
         while len(self._missing) > MAX_MISSING:
-            self._note_missing(self._missing.popitem(last=False)[0], False)
+            self._listed.note_missing(self._missing.popitem(last=False)[0], missing=False)
 
     def _end_question(self, name: BlockName) -> None:
         del self._queried[name]
@@ -136,13 +159,13 @@ class Existence:
     def forget(self, name: BlockName) -> None:
         """Forget a block that was found."""
         known = self._found.pop(name, None)
-        if known is not None:
-            self._listed(known, False)
+        if known is not None and name not in known.tier.contents.entries:
+            self._listed.remove(known.tier.number, [name])
 
     def stored(self, name: BlockName) -> None:
         """Note that this node wrote a block: it is no longer missing."""
         if self._missing.pop(name, None) is not None:
-            self._note_missing(name, False)
+            self._listed.note_missing(name, missing=False)
 
     def step(self, now: float) -> None:
         """Forget answers that are too old, and answer in place of tiers that are not in service."""

@@ -31,7 +31,8 @@ from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 
 if TYPE_CHECKING:
     from dataplane.core.pool.pool import Pool
-    from dataplane.core.tiering.contents import TierContents, TierEntry
+    from dataplane.core.tiering.contents import TierContents
+from dataplane.core.tiering.entries import TierEntry
 
 KEYS_PER_UNIT = 256
 """Number of keys and exempt blocks that count as one tombstone in `compacted`."""

@@ -1,6 +1,6 @@
 """Moves between memory and tiers: copies of blocks to a tier, and loads of blocks into memory.
 
-A copy uses the queue of spills and a load the queue of loads, so the tier bounds the bytes of both. With `release`, a
+Copies take turns with those of spills, and the tier bounds the bytes of both. With `release`, a
 block is removed from memory once the tier holds it and no lease does. Blocks under guaranteed and permanent pins stay
 in memory. A copy evicts no block of the tier that was stored or used since the move began.
 """
@@ -8,21 +8,19 @@ in memory. A copy evicts no block of the tier that was stored or used since the 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.operator import scopes
-from dataplane.core.tiering.move_chains import CANCELLED, ChainSelection, SelectedMove
+from dataplane.core.tiering.catalog import Catalog
+from dataplane.core.tiering.jobs import CopyRequest, JobReason, JobTable
+from dataplane.core.tiering.load_queue import LoadRequest
+from dataplane.core.tiering.loads import Loads
+from dataplane.core.tiering.move_chains import CANCELLED, ChainPart, ChainSelection, SelectedMove
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.stored_blocks import BlockName
-
-if TYPE_CHECKING:
-    from dataplane.core.blocks.blocks import Block
-    from dataplane.core.node import Node
-    from dataplane.core.tiering.load_queue import LoadRequest
-    from dataplane.core.tiering.move_chains import ChainPart
-    from dataplane.core.tiering.tiering import Tiering
 
 BLOCKS_PER_STEP = 1024
 """Blocks that one step looks at, and that one step releases."""
@@ -33,28 +31,29 @@ MAX_REQUESTS = 4
 MAX_LOADED_RATIO = 0.8
 """Fraction of the pool that one move loads at most, so that it does not evict what it has just loaded."""
 RELEASED = "moved"
-"""Reason of the evictions of a move with `release`."""
+"""JobReason of the evictions of a move with `release`."""
 
 
 class MoveToTier:
     """Copies blocks to a tier, and releases them from memory if asked to."""
 
-    def __init__(self, node: Node, tiering: Tiering, message: Move, state: MoveState, tier: TierState) -> None:
+    def __init__(
+        self, catalog: Catalog, table: JobTable, room: Reclaimer, message: Move, state: MoveState, tier: TierState
+    ) -> None:
         self.state, self.tier = state, tier
-        self._node, self._tiering, self._pool = node, tiering, node.pool
+        self._catalog, self._table, self._room, self._pool = catalog, table, room, catalog.pool
         self._release = message.release
-        numbers = scopes.selected(node.pool, message.scope)
-        state.blocks, state.bytes = len(numbers), node.pool.sweeps.stored_bytes(numbers)
+        numbers = scopes.selected(self._pool, message.scope)
+        state.blocks, state.bytes = len(numbers), self._pool.sweeps.stored_bytes(numbers)
         self._left: deque[tuple[int, int]] = deque()
         """Descriptors and control words."""
         if not message.dry_run:
-            controls = node.pool.table.memory.control[numbers]
+            controls = self._pool.table.memory.control[numbers]
             self._left.extend(zip(numbers.tolist(), controls.tolist(), strict=True))
+        self._copies = CopyRequest(JobReason.MOVE, None, tier, state.started_at)
         self._copying: dict[BlockName, tuple[Block, int]] = {}
-        self._copying_bytes = 0
+        """Blocks whose copy has not ended, with their control words."""
         self._releasing: deque[tuple[BlockName, Block, int]] = deque()
-        self._queued: set[BlockName] = set()
-        """Blocks that wait for the tier only because of this move."""
 
     def step(self, now: float) -> bool:
         self._look_at_copies()
@@ -63,24 +62,14 @@ class MoveToTier:
         return not (self._left or self._copying or self._releasing)
 
     def _look_at_copies(self) -> None:
-        tier = self.tier
-        for name, (block, control) in list(self._copying.items()):
-            if name in tier.contents.entries:
+        for name, reason in self._table.take_ended(self._copies):
+            block, control = self._copying.pop(name)
+            if name in self.tier.contents.entries:
                 self.state.moved_blocks += 1
                 self.state.moved_bytes += block.nbytes
                 self._copied(name, block, control)
-            elif name in tier.waiting_for or self._tiering.spills.is_under_way(tier, name):
-                continue
             else:
-                self.state.refuse(tier.watched.get(name) or "gone")
-            self._forget(name)
-
-    def _forget(self, name: BlockName) -> None:
-        block, _ = self._copying.pop(name)
-        self._copying_bytes -= block.nbytes
-        self._queued.discard(name)
-        self.tier.watched.pop(name, None)
-        self.tier.moving.pop(name, None)
+                self.state.refuse(reason or "gone")
 
     def _copied(self, name: BlockName, block: Block, control: int) -> None:
         if not self._release:
@@ -94,9 +83,9 @@ class MoveToTier:
 
     def _begin_copies(self) -> None:
         tier, pool = self.tier, self._pool
-        beginning: list[Block] = []
+        copying_bytes = sum(block.nbytes for block, _ in self._copying.values())
         for _ in range(min(BLOCKS_PER_STEP, len(self._left))):
-            if len(self._copying) >= MAX_OUTSTANDING or self._copying_bytes >= 2 * tier.spec.max_bytes_in_flight:
+            if len(self._copying) >= MAX_OUTSTANDING or copying_bytes >= 2 * tier.spec.max_bytes_in_flight:
                 break
             number, control = self._left.popleft()
             block = pool.table.blocks.get(number)
@@ -109,13 +98,11 @@ class MoveToTier:
             elif not tier.serves:
                 self.state.refuse("away")
             else:
-                tier.watched[name] = ""
-                tier.moving[name] = self.state.started_at
                 self._copying[name] = block, control
-                self._copying_bytes += block.nbytes
-                beginning.append(block)
-        if beginning:
-            self._queued |= self._tiering.spills.move(tier, beginning)
+                copying_bytes += block.nbytes
+                self._table.add(self._copies, name, block)
+        if self._copying:
+            self._catalog.wake()
 
     def _release_some(self, now: float) -> None:
         for _ in range(min(BLOCKS_PER_STEP, len(self._releasing))):
@@ -126,32 +113,27 @@ class MoveToTier:
                 self.state.refuse("evicted")
             elif self._is_pinned(block):
                 self.state.refuse("pinned")
-            elif self._node.room.evict([block], RELEASED, now):
+            elif self._room.evict([block], RELEASED, now):
                 self.state.released_blocks += 1
                 self.state.released_bytes += block.nbytes
             else:
                 self._releasing.append((name, block, control))  # it is leased: try again
 
     def cancel(self) -> None:
-        waiting = [name for name in self._copying if name in self.tier.waiting_for]
-        self._tiering.spills.move_cancelled(self.tier, self._queued)
-        for name in waiting:
-            self._forget(name)
-        self.state.refuse(CANCELLED, len(self._left) + len(waiting) + len(self._releasing))
+        waiting = self._table.cancel(self._copies)
+        self._copying = {name: held for name, held in self._copying.items() if name in self._copies.copying}
+        self.state.refuse(CANCELLED, len(self._left) + waiting + len(self._releasing))
         self._left.clear()
         self._releasing.clear()
 
     def give_up(self) -> None:
-        reason = "away" if self.tier.closing else "late"
-        for name in self._copying:
-            self.tier.watched.pop(name, None)
-            self.tier.moving.pop(name, None)
-        self.state.refuse(reason, len(self._left) + len(self._copying))
+        self.state.refuse("away" if self.tier.closing else "late", len(self._left) + len(self._copying))
         self.state.refuse("leased", len(self._releasing))
         self._left.clear()
+        self._table.end(self._copies)
 
     def _name(self, block: Block) -> BlockName | None:
-        space = self._tiering.identity(block.space)
+        space = self._catalog.identity(block.space)
         return None if space is None else BlockName(space, block.key)
 
     def _is_pinned(self, block: Block) -> bool:
@@ -164,14 +146,14 @@ class MoveToMemory(SelectedMove):
 
     tier: TierState | None = None
 
-    def __init__(self, node: Node, tiering: Tiering, message: Move, state: MoveState, deadline: float) -> None:
-        selection = ChainSelection(node.pool, tiering, message.scope, attach=not message.dry_run)
+    def __init__(self, catalog: Catalog, loads: Loads, message: Move, state: MoveState, deadline: float) -> None:
+        selection = ChainSelection(catalog, message.scope, attach=None if message.dry_run else loads.attach)
         super().__init__(state, selection, dry_run=message.dry_run)
-        self._tiering, self._pool = tiering, node.pool
+        self._catalog, self._loads, self._pool = catalog, loads, catalog.pool
         self._tenant = message.scope.tenant
         self._deadline = deadline
         self._requests: list[tuple[LoadRequest | None, ChainPart]] = []
-        self._budget_bytes = int(MAX_LOADED_RATIO * node.pool.slabs.capacity_bytes)
+        self._budget_bytes = int(MAX_LOADED_RATIO * self._pool.slabs.capacity_bytes)
 
     def _advance(self, now: float) -> bool:
         self._look_at_requests(now)
@@ -179,9 +161,9 @@ class MoveToMemory(SelectedMove):
         return not (self._requests or self._selection.parts)
 
     def _ask(self) -> None:
-        loads, parts = self._tiering.loads, self._selection.parts
+        loads, parts = self._loads, self._selection.parts
         # Requests of engines come first: ask for nothing while others wait.
-        while parts and len(self._requests) < MAX_REQUESTS and loads.serves_only(self._tiering.client):
+        while parts and len(self._requests) < MAX_REQUESTS and loads.idle:
             part = parts.popleft()
             missing = [name for name in part.names if self._find(part.space, name) is None]
             self.state.present_blocks += len(part.names) - len(missing)
@@ -193,21 +175,21 @@ class MoveToMemory(SelectedMove):
             if not missing:
                 continue
             self._budget_bytes -= nbytes
-            for tier in self._tiering.tiers:
+            for tier in self._catalog.tiers:
                 tier.watched.update(dict.fromkeys(missing, ""))
-            request = loads.request(self._tiering.client, part.space, b"".join(part.keys), self._deadline, self._tenant)
+            request = loads.request(loads.client, part.space, b"".join(part.keys), self._deadline, self._tenant)
             self._requests.append((request, part))
 
     def cancel(self) -> None:
         self._cancel(self._unasked())
         for request, _ in self._requests:
             if request is not None:
-                self._tiering.loads.cancel(request)
+                self._loads.cancel(request)
 
     def _look_at_requests(self, now: float) -> None:
         under_way: list[tuple[LoadRequest | None, ChainPart]] = []
         for request, part in self._requests:
-            if request is not None and self._tiering.loads.under_way(request):
+            if request is not None and self._loads.under_way(request):
                 under_way.append((request, part))
                 continue
             self._count(part, now)
@@ -218,7 +200,7 @@ class MoveToMemory(SelectedMove):
         of its chain."""
         reason = ""
         for name in part.missing:
-            failed = [tier.watched.pop(name, "") for tier in self._tiering.tiers]
+            failed = [tier.watched.pop(name, "") for tier in self._catalog.tiers]
             reason = next((each for each in failed if each), reason)
             found = self._find(part.space, name)
             if found is not None:
@@ -232,7 +214,7 @@ class MoveToMemory(SelectedMove):
             return CANCELLED
         if now >= self._deadline:
             return "late"
-        return "away" if any(not tier.serves for tier in self._tiering.tiers) else "missing"
+        return "away" if any(not tier.serves for tier in self._catalog.tiers) else "missing"
 
     def _find(self, space: int, name: BlockName) -> Block | None:
         """Return a block of the scope's tenant in memory. A move of one tenant does not reveal blocks of others."""

@@ -7,20 +7,16 @@ A tier may hold millions of blocks. The selection copies their names at the star
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from dataplane.core.operator import scopes
+from dataplane.core.tiering.catalog import Catalog
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.protocol.control.moves import MoveState
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.keys import split_keys
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
-
-if TYPE_CHECKING:
-    from dataplane.core.pool.pool import Pool
-    from dataplane.core.tiering.tier_state import TierState
-    from dataplane.core.tiering.tiering import Tiering
-    from dataplane.protocol.control.moves import MoveState
-    from dataplane.protocol.control.scopes import Scope
 
 CANCELLED = "cancelled"
 """Why a block was not moved, or not released: an operator cancelled the move."""
@@ -52,23 +48,28 @@ class ChainSelection:
     """Selects the blocks of a scope in all tiers, or in one. Call `step` until it returns False."""
 
     def __init__(
-        self, pool: Pool, tiering: Tiering, scope: Scope, source: TierState | None = None, *, attach: bool = False
+        self,
+        catalog: Catalog,
+        scope: Scope,
+        source: TierState | None = None,
+        attach: Callable[[bytes], int | None] | None = None,
     ) -> None:
         """With a `source`, the blocks of this tier are selected; those of spaces that no engine has attached, too,
-        unless the scope names a model. With `attach`, the mover attaches the spaces of selected blocks that no engine
-        has attached."""
+        unless the scope names a model. `attach` attaches the mover to a space of selected blocks that no engine has
+        attached, and returns its number."""
         self.blocks = self.bytes = 0
         """Blocks in the scope that tiers are known to hold."""
         self.unreachable = 0
         """Those of them that cannot be loaded, because no engine has attached their space."""
         self.parts: deque[ChainPart] = deque()
         """Parts of chains; those of a chain in chain order."""
-        self._pool, self._tiering, self._scope, self._source = pool, tiering, scope, source
+        self._catalog, self._scope, self._source = catalog, scope, source
+        pool = catalog.pool
         self._attach = attach
         in_scope = scopes.spaces_of(pool, scope.model, scope.space)
         self._spaces = {
             space: number
-            for space, number in tiering.space_numbers().items()
+            for space, number in catalog.space_numbers().items()
             if number in pool.spaces.by_number and (in_scope is None or number in in_scope)
         }
         self._stored: dict[BlockName, StoredBlock] = {}
@@ -95,7 +96,7 @@ class ChainSelection:
     def _scan(self) -> Iterator[bool]:
         """Find the blocks of the scope's tenant and spaces."""
         scope = self._scope
-        for tier in list(self._tiering.tiers) if self._source is None else [self._source]:
+        for tier in list(self._catalog.tiers) if self._source is None else [self._source]:
             names = list(tier.contents.entries)
             for at in range(0, len(names), MAX_STEP_BLOCKS):
                 for name in names[at : at + MAX_STEP_BLOCKS]:
@@ -118,17 +119,17 @@ class ChainSelection:
         scope = self._scope
         if self._source is None:
             return self._knows(space)
-        if scope.model is not None or scope.space not in (None, space.hex()) or space in self._tiering.space_numbers():
+        if scope.model is not None or scope.space not in (None, space.hex()) or space in self._catalog.space_numbers():
             return False
         self._spaces[space] = UNATTACHED
         return True
 
     def _knows(self, space: bytes) -> bool:
         """Add a space of the scope that engines attached earlier, so that its blocks can be loaded into memory."""
-        known, scope = self._tiering.known_spaces.get(space), self._scope
+        known, scope = self._catalog.known_spaces.spaces.get(space), self._scope
         if known is None or scope.model not in (None, known.model) or scope.space not in (None, space.hex()):
             return False
-        number = self._tiering.attach(space) if self._attach else UNATTACHED
+        number = UNATTACHED if self._attach is None else self._attach(space)
         if number is None:
             return False
         self._spaces[space] = number

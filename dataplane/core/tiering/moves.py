@@ -8,22 +8,23 @@ when those under way have ended.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
+from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.operator import scopes
+from dataplane.core.tiering.catalog import Catalog
+from dataplane.core.tiering.jobs import JobTable
+from dataplane.core.tiering.loads import Loads
 from dataplane.core.tiering.memory_moves import MoveToMemory, MoveToTier
-from dataplane.core.tiering.reencodings import PlannedReencoding, Reencoding
+from dataplane.core.tiering.reencodings import Reencoding
 from dataplane.core.tiering.tier_moves import MoveBetweenTiers
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
-from dataplane.protocol.events import MoveEnded
+from dataplane.protocol.events import Event, MoveEnded
 from dataplane.protocol.tiers import MEMORY
-
-if TYPE_CHECKING:
-    from dataplane.core.node import Node
-    from dataplane.core.tiering.tiering import Tiering
 
 MAX_ACTIVE = 16
 MAX_SAVED = 64
@@ -58,9 +59,11 @@ class RunningMove(Protocol):
 class Moves:
     """All moves of a node."""
 
-    def __init__(self, node: Node, tiering: Tiering) -> None:
-        self._node = node
-        self._tiering = tiering
+    def __init__(
+        self, catalog: Catalog, table: JobTable, loads: Loads, room: Reclaimer, emit: Callable[[Event], None]
+    ) -> None:
+        """`room` evicts blocks that moves release; `emit` queues an event of the node."""
+        self._catalog, self._table, self._loads, self._room, self._emit = catalog, table, loads, room, emit
         self._active: deque[RunningMove] = deque()
         self._tenants: dict[int, str | None] = {}
         """Tenant of each active move, by number; None for a scope of all tenants."""
@@ -101,13 +104,13 @@ class Moves:
         )
         move: RunningMove
         if tier is not None and message.compress:
-            move = Reencoding(self._node.pool, self._tiering, message, state, tier)
+            move = Reencoding(self._catalog, self._table, message, state, tier)
         elif tier is not None and source is not None:
-            move = MoveBetweenTiers(self._tiering, message, state, source, tier)
+            move = MoveBetweenTiers(self._catalog, self._table, message, state, source, tier)
         elif tier is None:
-            move = MoveToMemory(self._node, self._tiering, message, state, now + message.deadline_s)
+            move = MoveToMemory(self._catalog, self._loads, message, state, now + message.deadline_s)
         else:
-            move = MoveToTier(self._node, self._tiering, message, state, tier)
+            move = MoveToTier(self._catalog, self._table, self._room, message, state, tier)
         self._last += 1
         self._active.append(move)
         self._deadlines[state.number] = now + message.deadline_s
@@ -121,9 +124,9 @@ class Moves:
     def _tier(self, name: str, field: str, *, memory: bool = True, tiers: bool = True) -> TierState | None:
         """Return a tier by its name; None for memory. `memory` and `tiers` say what the error offers instead. Raise
         ProtocolError."""
-        tier = next((tier for tier in self._tiering.tiers if tier.spec.name == name), None)
+        tier = next((tier for tier in self._catalog.tiers if tier.spec.name == name), None)
         if tier is None and name != MEMORY:
-            names = ", ".join(repr(tier.spec.name) for tier in self._tiering.tiers) or "none"
+            names = ", ".join(repr(tier.spec.name) for tier in self._catalog.tiers) or "none"
             offered = " or ".join(
                 [*([repr(MEMORY)] if memory else []), *([f"an open tier ({names}). {ADD_TIER}"] if tiers else [])]
             )
@@ -147,13 +150,6 @@ class Moves:
             move.cancel()
         return state
 
-    def next_reencodings(self, tier: TierState, now: float) -> list[PlannedReencoding]:
-        """Return the next blocks that a tier has to encode again; an empty list if there are none."""
-        for move in self._active:
-            if isinstance(move, Reencoding) and move.tier is tier and (batch := move.next_batch(now)):
-                return batch
-        return []
-
     def step(self, now: float) -> None:
         """Do the next part of one move, and end the moves whose deadline has passed or whose tier is gone."""
         for at, move in enumerate(list(self._active)):
@@ -174,7 +170,7 @@ class Moves:
         del self._tenants[state.number]
         state.ended_at = now
         refused = sum(state.refused.values())
-        self._node.emit(
+        self._emit(
             MoveEnded(
                 now,
                 state.number,

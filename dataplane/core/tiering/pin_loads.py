@@ -9,15 +9,14 @@ and a round does not load again what the pool evicts. A pin whose load fails is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dataplane.core.blocks.slabs import slot_bytes
 from dataplane.core.pool.pins import Pin, PinBundle
+from dataplane.core.tiering.catalog import Catalog
+from dataplane.core.tiering.loads import Loads
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.stored_blocks import BlockName
-
-if TYPE_CHECKING:
-    from dataplane.core.tiering.tiering import Tiering
 
 ROUND_S = 5.0
 """Seconds from the end of a round to the next one."""
@@ -49,9 +48,8 @@ class MissingBlock(NamedTuple):
 class PinLoads:
     """Loads the missing blocks of guaranteed and permanent pins from tiers."""
 
-    def __init__(self, tiering: Tiering) -> None:
-        self._tiering = tiering
-        self._pool = tiering.pool
+    def __init__(self, catalog: Catalog, loads: Loads) -> None:
+        self._catalog, self._loads, self._pool = catalog, loads, catalog.pool
         self._changed: dict[PinBundle, None] = {}
         self._work: Iterator[None] | None = None
         self._next_at = self._now = 0.0
@@ -112,7 +110,7 @@ class PinLoads:
             if not part:
                 bundle.not_loaded = NO_BUDGET
                 return
-            while not self._tiering.loads.serves_only(self._tiering.client):
+            while not self._loads.idle:
                 yield
             yield from self._load(bundle, part)
             left = sum(self._is_missing(bundle, block) for block in part)
@@ -130,7 +128,7 @@ class PinLoads:
             return False
         spaces = len(self._pool.spaces.of_model(bundle.model))
         return bundle.resident < spaces * len(bundle.keys) and bool(
-            bundle.tiers or any(tier.shared and tier.serves for tier in self._tiering.tiers)
+            bundle.tiers or any(tier.shared and tier.serves for tier in self._catalog.tiers)
         )
 
     def _blocks_in_tiers(self, bundle: PinBundle) -> int:
@@ -143,22 +141,22 @@ class PinLoads:
     def _find(self, bundle: PinBundle, space: int, missing: list[MissingBlock]) -> Iterator[None]:
         """Append the blocks of a chain that only tiers hold, up to the first block that is neither in memory nor in
         tiers."""
-        tiering = self._tiering
-        identity, declared = tiering.identity(space), self._pool.spaces.by_number.get(space)
+        catalog = self._catalog
+        identity, declared = catalog.identity(space), self._pool.spaces.by_number.get(space)
         if identity is None or declared is None:
             return
         for at in range(0, len(bundle.keys), MAX_PART_KEYS):
             keys = bundle.keys[at : at + MAX_PART_KEYS]
             found = self._pool.table.find(pack_keys(keys), space)
             names = [BlockName(identity, key) for key, block in zip(keys, found, strict=True) if block is None]
-            unknown = (name for name in names if tiering.loads.chosen(name) is None)
-            tiering.existence.ask(unknown, tiering.client)
-            while bundle.pins and any(map(tiering.existence.is_queried, names)):
+            unknown = (name for name in names if catalog.source(name) is None)
+            catalog.existence.ask(unknown, self._loads.client)
+            while bundle.pins and any(map(catalog.existence.is_queried, names)):
                 yield
             for position, (key, block) in enumerate(zip(keys, found, strict=True), at):
                 if block is not None:
                     continue
-                source = tiering.loads.chosen(BlockName(identity, key))
+                source = catalog.source(BlockName(identity, key))
                 if source is None or source.tenant != bundle.tenant:
                     return
                 missing.append(MissingBlock(space, position, slot_bytes(source.nbytes, declared.block_bytes)))
@@ -182,15 +180,15 @@ class PinLoads:
 
     def _load(self, bundle: PinBundle, part: list[MissingBlock]) -> Iterator[None]:
         """Ask for blocks of one space, and wait until no more arrive."""
-        tiering, space = self._tiering, part[0].space
+        loads, space = self._loads, part[0].space
         if space not in self._pool.spaces.by_number:
             return
         # The key before the first block tells what the block continues.
         positions = range(max(0, part[0].position - 1), part[-1].position + 1)
         keys = b"".join(bundle.keys[position] for position in positions)
         deadline = self._now + LOAD_DEADLINE_S
-        request = tiering.loads.request(tiering.client, space, keys, deadline, bundle.tenant)
-        while request is not None and tiering.loads.under_way(request):
+        request = loads.request(loads.client, space, keys, deadline, bundle.tenant)
+        while request is not None and loads.under_way(request):
             if self._now >= deadline + HANG_S:  # a call of a tier hangs; the pins of other tiers go on
                 return
             yield

@@ -1,23 +1,21 @@
-"""The chains of pins that changed: their blocks in tiers are marked, and their blocks in memory are copied to tiers.
+"""Proposes blocks of pins to tiers: new ones, and those of pins that changed, whose blocks in tiers are marked.
 
 A pin may have as many keys as a node accepts, so the work is done in parts, oldest change first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterable, Sequence
 
-from dataplane.core.pool.pins import Pin, PinBundle
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.pool.pins import Pin
+from dataplane.core.tiering.catalog import Catalog
+from dataplane.core.tiering.copies import Copies
+from dataplane.core.tiering.jobs import JobReason
+from dataplane.core.tiering.tier_state import TAKES_NOTHING
 from dataplane.protocol.layout import pack_keys
-from dataplane.protocol.spaces import Space
 from dataplane.protocol.states import State
 from dataplane.protocol.stored_blocks import BlockName
-
-if TYPE_CHECKING:
-    from dataplane.core.tiering.contents import TierEntry
-    from dataplane.core.tiering.tier_state import TierState
-    from dataplane.core.tiering.tiering import Tiering
 
 MAX_STEP_KEYS = 1024
 """Look-ups of one step: keys, for each space of their model and each tier."""
@@ -26,19 +24,13 @@ MAX_STEP_KEYS = 1024
 class PinnedChains:
     """Chains of pins whose blocks must be looked up in tiers."""
 
-    def __init__(self, tiering: Tiering) -> None:
-        self._tiering = tiering
-        self._pool = tiering.pool
+    def __init__(self, catalog: Catalog, copies: Copies) -> None:
+        self._catalog, self._copies, self._pool = catalog, copies, catalog.pool
         self._chains: dict[tuple[str, str, str], tuple[tuple[bytes, ...], int]] = {}
         """Keys and the position of the next one, by model, salt and digest."""
-        self._models: dict[bytes, str] = {}
-        """Models of spaces, by identity, including spaces that the pool has forgotten while tiers hold their blocks."""
-        self._of_model: dict[str, list[bytes]] = {}
         self._attached: set[bytes] = set()
         """Spaces that an engine has attached since the process started."""
         self._newest_space = 0
-        self.on_space: Callable[[bytes, Space], None] = lambda identity, space: None
-        """Called with the identity of a space that an engine has attached, and the space."""
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -50,33 +42,41 @@ class PinnedChains:
             self._chains.pop(key, None)
             self._chains[key] = (pin.keys, 0)
 
-    def know(self, models: Mapping[bytes, str]) -> None:
-        """Add spaces that engines attached before the process started: their models, by identity."""
-        for space, model in models.items():
-            self._add(space, model)
+    def stored(self, blocks: Sequence[Block]) -> None:
+        """Propose those of the blocks that a guaranteed or a permanent pin holds, to every tier that takes blocks at
+        all. They are copied before all others."""
+        marked = self._pool.pins.marked
+        ready = [block for block in blocks if any(bundle.strength != "soft" for bundle in marked.get(block, ()))]
+        if not ready:
+            return
+        for tier in self._catalog.tiers:
+            if tier.spec.spill in TAKES_NOTHING:
+                continue
+            if tier.serves:
+                self._copies.propose(tier, JobReason.PIN, ready)
+            else:
+                tier.missed_pins = True
+        self._catalog.wake()
 
-    def _add(self, space: bytes, model: str) -> None:
-        if space not in self._models:
-            self._models[space] = model
-            self._of_model.setdefault(model, []).append(space)
-
-    def mark(self, tier: TierState, entry: TierEntry, now: float) -> None:
-        """Apply the pins of a block that was added to a tier, or whose pins have changed."""
-        model = self._models.get(entry.stored.name.space)
-        if model is None:
-            return  # no engine has attached its space
-        tier.contents.pins.mark(entry, self._bundles(model, entry.stored.tenant, entry.stored.name.key), now)
+    def all_changed(self, models: Container[str] | None = None) -> None:
+        """Look up the blocks of all pins, or of those of some models."""
+        pins = self._pool.pins.by_name.values()
+        self.changed(pin for pin in pins if not pin.expired and (models is None or pin.model in models))
 
     def step(self, now: float) -> None:
         """Look up the next keys. Do nothing while too many blocks of pins wait to be copied."""
         self._learn_spaces()
+        for tier in self._catalog.tiers:
+            if tier.serves and tier.missed_pins:
+                tier.missed_pins = False
+                self.all_changed()
         left = MAX_STEP_KEYS
-        while self._chains and left > 0 and not self._tiering.spills.crowded:
+        while self._chains and left > 0 and not self._copies.crowded:
             key = next(iter(self._chains))
             model, salt, _ = key
             keys, at = self._chains[key]
-            spaces = self._of_model.get(model, [])
-            each = max(1, len(spaces) * len(self._tiering.tiers))
+            spaces = self._catalog.spaces_of_model.get(model, [])
+            each = max(1, len(spaces) * len(self._catalog.tiers))
             part = keys[at : at + max(1, left // each)]
             for space in spaces:
                 self._mark_part(space, salt, part, now)
@@ -88,18 +88,18 @@ class PinnedChains:
                 del self._chains[key]
 
     def _mark_part(self, space: bytes, salt: str, keys: Iterable[bytes], now: float) -> None:
-        for tier in self._tiering.tiers:
+        for tier in self._catalog.tiers:
             entries = tier.contents.entries
             for key in keys:
                 entry = entries.get(BlockName(space, key))
                 if entry is not None and entry.stored.tenant == salt:
-                    self.mark(tier, entry, now)
+                    self._catalog.mark(tier, entry, now)
 
     def _spill_part(self, model: str, salt: str, keys: tuple[bytes, ...]) -> None:
         pool = self._pool
         for space in pool.spaces.of_model(model):
             found = pool.table.find(pack_keys(keys), space)
-            self._tiering.spills.first(
+            self.stored(
                 [
                     block
                     for block in found
@@ -107,22 +107,18 @@ class PinnedChains:
                 ]
             )
 
-    def _bundles(self, model: str, salt: str, key: bytes) -> tuple[PinBundle, ...]:
-        return self._pool.pins.of(model, salt, key)
-
     def _learn_spaces(self) -> None:
         """Note the models of new spaces, and look up the blocks of their pins there."""
         new: set[str] = set()
         for number in reversed(self._pool.spaces.by_number):
             if number <= self._newest_space:
                 break
-            space = self._tiering.identity(number)
+            space = self._catalog.identity(number)
             if space is not None and space not in self._attached:
                 self._attached.add(space)
                 declared = self._pool.spaces.by_number[number]
-                self._add(space, declared.model)
-                self.on_space(space, declared)
+                self._catalog.know_space(space, declared)
                 new.add(declared.model)
         self._newest_space = max(self._newest_space, next(reversed(self._pool.spaces.by_number), 0))
         if new:
-            self.changed(pin for pin in self._pool.pins.by_name.values() if pin.model in new and not pin.expired)
+            self.all_changed(new)

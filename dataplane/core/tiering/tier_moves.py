@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from dataplane.core.tiering.catalog import Catalog
+from dataplane.core.tiering.jobs import CopyRequest, JobReason, JobTable
 from dataplane.core.tiering.move_chains import CANCELLED, ChainSelection, SelectedMove
 from dataplane.core.tiering.tier_state import TierState
-from dataplane.core.tiering.transfers import TransferMove
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.stored_blocks import BlockName
-
-if TYPE_CHECKING:
-    from dataplane.core.tiering.tiering import Tiering
 
 BLOCKS_PER_STEP = 1024
 """Maximum number of blocks that one step examines, and that one step releases."""
@@ -20,14 +17,16 @@ MAX_OUTSTANDING = 4096
 """Maximum number of blocks of a move that wait for their copy at the same time."""
 
 
-class MoveBetweenTiers(SelectedMove, TransferMove):
+class MoveBetweenTiers(SelectedMove):
     """Copies blocks of one tier to another, and removes them from the first one if the move releases them."""
 
-    def __init__(self, tiering: Tiering, message: Move, state: MoveState, source: TierState, target: TierState) -> None:
-        selection = ChainSelection(tiering.pool, tiering, message.scope, source)
-        SelectedMove.__init__(self, state, selection, dry_run=message.dry_run)
-        TransferMove.__init__(self, source, target, began=state.started_at)
-        self._tiering = tiering
+    def __init__(
+        self, catalog: Catalog, table: JobTable, message: Move, state: MoveState, source: TierState, target: TierState
+    ) -> None:
+        super().__init__(state, ChainSelection(catalog, message.scope, source), dry_run=message.dry_run)
+        self.source, self.tier = source, target
+        self._catalog, self._table = catalog, table
+        self._copies = CopyRequest(JobReason.MOVE, source, target, state.started_at)
         self._release = message.release
         self._left: deque[BlockName] = deque()
         self._releasing: deque[BlockName] = deque()
@@ -42,10 +41,10 @@ class MoveBetweenTiers(SelectedMove, TransferMove):
         self._look_at_copies()
         self._begin_copies()
         self._release_some()
-        return not (self._left or self._selection.parts or self.copying or self._releasing)
+        return not (self._left or self._selection.parts or self._copies.copying or self._releasing)
 
     def _look_at_copies(self) -> None:
-        for name, reason in self._tiering.transfers.take_ended(self):
+        for name, reason in self._table.take_ended(self._copies):
             entry = self.tier.contents.entries.get(name)
             if entry is None:
                 self.state.refuse(reason or "gone")
@@ -63,7 +62,7 @@ class MoveBetweenTiers(SelectedMove, TransferMove):
     def _begin_copies(self) -> None:
         source, target = self.source, self.tier
         for _ in range(BLOCKS_PER_STEP):
-            if len(self.copying) >= MAX_OUTSTANDING:
+            if len(self._copies.copying) >= MAX_OUTSTANDING:
                 break
             if not self._left:
                 if not self._selection.parts:
@@ -80,9 +79,9 @@ class MoveBetweenTiers(SelectedMove, TransferMove):
             elif not (source.serves and target.serves):
                 self.state.refuse("away")
             else:
-                self._tiering.transfers.add(self, name)
-        if self.copying:
-            self._tiering.on_work()
+                self._table.add(self._copies, name)
+        if self._copies.copying:
+            self._catalog.wake()
 
     def _release_some(self) -> None:
         for _ in range(min(BLOCKS_PER_STEP, len(self._releasing))):
@@ -97,20 +96,17 @@ class MoveBetweenTiers(SelectedMove, TransferMove):
             else:
                 self.state.released_blocks += 1
                 self.state.released_bytes += entry.stored.length
-                self._tiering.release(self.source, entry)
+                self._catalog.release(self.source, entry)
 
     def cancel(self) -> None:
-        self._cancel(self._unasked() + len(self._left) + len(self._releasing))
+        waiting = self._table.cancel(self._copies)
+        self._cancel(self._unasked() + len(self._left) + waiting + len(self._releasing))
         self._left.clear()
         self._releasing.clear()
-        self._tiering.transfers.cancel(self)
-        for name in self.copying:
-            if not self._tiering.transfers.is_pending(self, name):
-                self.tier.note(CANCELLED, name)
 
     def give_up(self) -> None:
         reason = "away" if self.tier.closing or self.source.closing else "late"
-        self.state.refuse(reason, self._unasked() + len(self._left) + len(self.copying))
+        self.state.refuse(reason, self._unasked() + len(self._left) + len(self._copies.copying))
         self.state.refuse("late", len(self._releasing))
         self._left.clear()
-        self._tiering.transfers.end(self)
+        self._table.end(self._copies)

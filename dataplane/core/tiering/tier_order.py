@@ -10,37 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dataplane.core.tenants.accounts import Account, Ranking
-from dataplane.core.tenants.eviction_queues import EvictionQueue, Rank
-from dataplane.policies.lru import Lru
-
-if TYPE_CHECKING:
-    from dataplane.core.tiering.contents import TierEntry, TierTenant
-
-_serials = count(1)
-_Turn = tuple[float, int, int, "TenantQueue"]
-"""Last use and sequence of a queue's oldest block, the queue's serial number, and the queue."""
-
-
-class TenantQueue(EvictionQueue):
-    """The evictable blocks of one tenant in a tier, least recently used first."""
-
-    __slots__ = ("serial", "turns")
-
-    def __init__(self) -> None:
-        super().__init__(Lru)
-        self.serial = next(_serials)
-        self.turns: dict[Rank, _Turn] = {}
-        """Position of the queue in the common queue, by rank. `CommonQueue` sets it."""
-
-    def put_first(self, entry: TierEntry) -> None:
-        """Make a block the first one of its rank to be evicted."""
-        order = self._ranks[entry.rank]
-        assert isinstance(order, Lru)
-        order.put_first(entry.number)
+from dataplane.core.tenants.eviction_queues import Rank
+from dataplane.core.tiering.entries import TenantQueue, TierEntry, TierTenant, Turn
 
 
 class CommonQueue:
@@ -49,7 +23,7 @@ class CommonQueue:
     def __init__(self, entries: Sequence[TierEntry | None]) -> None:
         """`entries` are the blocks of the tier by number; it may change later."""
         self._entries = entries
-        self._turns: dict[Rank, list[_Turn]] = {rank: [] for rank in Rank}
+        self._turns: dict[Rank, list[Turn]] = {rank: [] for rank in Rank}
 
     def count(self, rank: Rank) -> int:
         """Return the number of tenants that have blocks of a rank."""
@@ -58,7 +32,7 @@ class CommonQueue:
     def changed(self, queue: TenantQueue, rank: Rank) -> None:
         """Move a queue to its position after its oldest block may have changed. Call this for a new queue, too."""
         oldest = next(queue.victims(rank, 0.0), None)
-        current: _Turn | None = None
+        current: Turn | None = None
         if oldest is not None:
             entry = self._entries[oldest]
             assert entry is not None

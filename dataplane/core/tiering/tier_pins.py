@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dataplane.core.pool.pins import PinBundle
 from dataplane.core.tenants.eviction_queues import Rank
+from dataplane.core.tiering.entries import TierEntry, TierTenant
 from dataplane.protocol.stats.pins import PinInTier
-
-if TYPE_CHECKING:
-    from dataplane.core.tiering.contents import TierEntry, TierTenant
 
 
 class TierPins:

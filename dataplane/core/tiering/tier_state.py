@@ -1,4 +1,4 @@
-"""One tier of a node: its record, what it holds, what waits to be copied to it, and its counters."""
+"""One tier of a node: its record, what it holds, what is being copied to it, and its counters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dataplane.core.blocks.blocks import Block
-from dataplane.core.tiering.contents import TierContents, TierEntry
+from dataplane.core.tiering.contents import TierContents
+from dataplane.core.tiering.entries import TierEntry
 from dataplane.core.tiering.invalidations import TierInvalidations, Tombstone
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import TierSpec
@@ -77,9 +77,18 @@ class Deletions:
 
 
 class TierState:
-    """One tier: its record, what it holds, and the blocks that wait to be copied to it."""
+    """One tier: its record, what it holds, and what is being copied to it."""
 
-    def __init__(self, number: int, spec: TierSpec, stored_size: Callable[[int], int], *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        number: int,
+        spec: TierSpec,
+        stored_size: Callable[[int], int],
+        *,
+        shared: bool = False,
+        tombstones: Callable[[], Sequence[Tombstone]] = tuple,
+    ) -> None:
+        """`tombstones` returns the invalidations that the tier may not have carried out."""
         self.number = number
         self.spec = spec
         self.shared = shared
@@ -94,24 +103,23 @@ class TierState:
         self.counters = TierCounters()
         self.serves = True
         """Whether the tier is in service; the mover's circuit breaker decides."""
-        self.tombstones: Callable[[], Sequence[Tombstone]] = tuple
-        """Callback that returns the invalidations that the tier may not have carried out."""
+        self.tombstones = tombstones
         self.closing = False
         """Whether the tier was removed; calls under way still end."""
-        self.waiting: deque[tuple[Block, int]] = deque()
-        """Blocks that wait to be copied, with their control words."""
-        self.first: deque[tuple[Block, int]] = deque()
-        """Those of guaranteed and permanent pins, which are copied before the others."""
-        self.waiting_bytes = 0
-        """Bytes of the blocks in these two queues, in memory."""
         self.missed_pins = False
         """Whether blocks of pins were not copied because the tier was out of service."""
-        self.waiting_for: set[BlockName] = set()
         self.watched: dict[BlockName, str] = {}
         """Blocks that a move copies or loads, each with the reason why that failed; empty until it fails."""
-        self.moving: dict[BlockName, float] = {}
-        """Blocks that a move copies from memory, each with the time when the move began: a copy evicts no block that
-        was stored or used since then."""
+        self.arriving: dict[BlockName, StoredBlock] = {}
+        """Blocks that a job copies to the tier."""
+        self.dead_arrivals: set[BlockName] = set()
+        """Those of them that an invalidation covers, which are deleted when the job ends."""
+        self.hung: set[BlockName] = set()
+        """Those of them that a call stores which did not return in time."""
+        self.again: list[BlockName] = []
+        """Blocks that were invalidated while a job copied them. The pool may hold newer ones of the same names."""
+        self.evictions: list[BlockName] = []
+        """Blocks that the tier has evicted since cascades last looked."""
         self.spilling_bytes = 0
         self.loading_bytes = 0
         self.listed_blocks: int | None = None
@@ -127,27 +135,18 @@ class TierState:
             return None
         return entry
 
+    def arrived(self, name: BlockName) -> bool:
+        """Note that a block is not being copied to the tier any more. Return whether an invalidation covers it."""
+        del self.arriving[name]
+        dead = name in self.dead_arrivals
+        self.dead_arrivals.discard(name)
+        return dead
+
     @property
-    def waiting_blocks(self) -> int:
-        """Number of blocks that wait to be copied."""
-        return len(self.first) + len(self.waiting)
-
-    def enqueue(self, queue: deque[tuple[Block, int]], block: Block) -> None:
-        """Let a block wait at the end of one of the two queues."""
-        queue.append((block, block.control))
-        self.waiting_bytes += block.nbytes
-
-    def dequeue(self, queue: deque[tuple[Block, int]]) -> None:
-        """Remove the next block of one of the two queues."""
-        block, _ = queue.popleft()
-        self.waiting_bytes -= block.nbytes
-
-    def clear_waiting(self) -> None:
-        """Remove all blocks that wait to be copied."""
-        self.first.clear()
-        self.waiting.clear()
-        self.waiting_for.clear()
-        self.waiting_bytes = 0
+    def deletions_left(self) -> int:
+        """Number of names that the tier must still delete, now or when a copy ends. It is not 0 before all
+        invalidations have been carried out."""
+        return len(self.deletions) + len(self.invalidations) + len(self.dead_arrivals)
 
     def refuse(self, reason: str, name: BlockName) -> None:
         """Count a block that was not copied to the tier."""

@@ -54,6 +54,7 @@ def test_nothing_is_copied_while_the_disk_has_room() -> None:
 def test_only_a_tier_with_the_spill_cascade_takes_them(spill: str) -> None:
     run = tier_bench(64, DISK, tier("s3", spill=spill, order=1))
     store(run, 40)
+    run.bench.pass_time(0.05)
     assert not run.stores[1]
     assert run.tiering.tiers[1].counters.refused == {}
 
@@ -70,12 +71,14 @@ def test_they_go_to_the_next_tier_in_the_order_and_from_there_to_the_one_after_i
 def test_a_tier_of_the_same_order_takes_nothing() -> None:
     run = tier_bench(64, DISK, tier("s3", spill="cascade"))
     store(run, 40)
+    run.bench.pass_time(0.05)
     assert not run.stores[1]
 
 
 def test_blocks_that_another_tier_holds_are_not_copied() -> None:
     run = tier_bench(64, DISK, S3, tier("archive", order=5))
     store(run, 40)
+    run.bench.pass_time(0.05)
     assert not run.stores[1]
     assert run.tiering.tiers[1].counters.refused == {}
 
@@ -106,6 +109,7 @@ def test_a_tier_that_is_unavailable_takes_nothing_and_each_block_that_is_lost_co
     disk, s3 = run.tiering.tiers
     s3.serves = False
     store(run, 40)
+    run.bench.pass_time(0.05)
     assert not run.stores[1]
     assert s3.counters.refused == {"evicted": disk.contents.evicted_blocks}
     lost = disk.contents.evicted_blocks
@@ -121,6 +125,7 @@ def test_a_full_tier_is_reported_and_each_lost_block_counts_once() -> None:
     disk, s3 = run.tiering.tiers
     run.transferred = Outcome.FAILED
     store(run, 40)
+    run.bench.pass_time(0.05)
     refused = dict(s3.counters.refused)
     assert refused.pop("evicted") == disk.contents.evicted_blocks
     assert refused.keys() == {"failed"}
@@ -196,10 +201,10 @@ def test_an_invalidation_reaches_copies_under_way() -> None:
     run.begin()
     run.end_spills()
     run.bench.pass_time(0.05)
-    plans = run.tiering.transfers.next_batch(run.now)
-    assert plans
+    job = run.tiering.copies.next_from_tier(run.now)
+    assert job is not None
     run.bench.node.operator.invalidate(Scope(tenant="acme"), run.now)
-    run._transfer(plans)
+    run.transfer(job)
     run.settle()
     run.sweep()
     run.settle()

@@ -94,7 +94,9 @@ def test_a_drain_that_is_cancelled_copies_no_more_and_continues_when_it_is_begun
     run, keys = filled(S3, blocks=200)
     spill(run, "disk", "drain")
     run.bench.pass_time(0.05)
-    run._transfer(run.tiering.transfers.next_batch(run.now))
+    job = run.tiering.copies.next_from_tier(run.now)
+    assert job is not None
+    run.transfer(job)
     copied = len(run.stores[1])
     assert 0 < copied < 200
     spill(run, "disk", "off")
@@ -112,7 +114,7 @@ def test_blocks_that_the_other_tier_refuses_are_left_until_it_has_room() -> None
     assert (len(run.stores[1]), left(run)) == (15, 25), "its copies evict none of each other"
     s3 = run.tiering.tiers[1]
     s3.spec = tier("s3", budget_blocks=100, spill="cascade", order=1)
-    run.tiering.shrink(s3, run.now)
+    run.tiering.catalog.shrink(s3, run.now)
     wait(run)
     assert (keys_in(run, 1), left(run)) == (set(keys), 0)
 
@@ -148,6 +150,6 @@ def test_blocks_that_the_other_tier_evicts_later_are_copied_again() -> None:
     wait(run)
     s3 = run.tiering.tiers[1]
     for entry in list(s3.contents.entries.values())[:7]:
-        run.tiering.evict(s3, entry)
+        run.tiering.catalog.evict(s3, entry)
     wait(run)
     assert (keys_in(run, 1), left(run)) == (set(keys), 0)

@@ -7,9 +7,9 @@ import pytest
 from dataplane.core.tiering import existence
 from dataplane.core.tiering.existence import FOUND_S, MAX_NAMES_PER_QUERY, MISSING_S
 from dataplane.core.tiering.invalidations import Tombstone
-from dataplane.core.tiering.tiering import MAX_AHEAD_S
+from dataplane.core.tiering.outcomes import MAX_AHEAD_S
 from dataplane.protocol.layout import pack_keys
-from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tier_directory import space_word
 from dataplane.tiering.tier_run import Rates
 from tests.core.tiering.tier_bench import PAGE, TierBench, tier, tier_bench
@@ -26,7 +26,7 @@ def run() -> TierBench:
 
 
 def identity(run: TierBench) -> bytes:
-    found = run.tiering.identity(run.engine.spaces[0])
+    found = run.tiering.catalog.identity(run.engine.spaces[0])
     assert found is not None
     return found
 
@@ -44,7 +44,7 @@ def elsewhere(run: TierBench, count: int, tenant: str = "acme", sequence: int = 
 def answer(run: TierBench) -> int:
     """Answer every question, and return how many names were asked for."""
     state, count = run.tiering.tiers[0], 0
-    while names := run.tiering.existence.next_names(state):
+    while names := run.tiering.catalog.existence.next_names(state):
         count += len(names)
         run.tiering.looked_up(state, names, [run.stores[0].get(name) for name in names], run.now)
     return count
@@ -54,10 +54,7 @@ def load(run: TierBench) -> None:
     """Do all loads; the tier says what it holds."""
     run.begin()
     while run.loads:
-        each = run.loads.pop(0)
-        block = run.stores[0].get(each.name)
-        outcome = Outcome.OK if block else Outcome.MISSING
-        run.tiering.loaded(each, outcome, block.checksum if block else b"", run.now, block)
+        run.end_loads()
         run.begin()
 
 
@@ -67,12 +64,12 @@ def ready(run: TierBench) -> int:
 
 
 def listed(run: TierBench) -> int:
-    found = run.tiering.directory.find(pack_keys(CHAIN), space_word(identity(run).hex()))
+    found = run.tiering.catalog.directory.find(pack_keys(CHAIN), space_word(identity(run).hex()))
     return int((found.tiers != 0).sum())
 
 
 def is_missing(run: TierBench, at: int) -> bool:
-    return run.tiering.directory.is_missing(pack_keys(CHAIN[at:]), space_word(identity(run).hex()))
+    return run.tiering.catalog.directory.is_missing(pack_keys(CHAIN[at:]), space_word(identity(run).hex()))
 
 
 def test_a_chain_is_queried_once_and_loaded_for_all_requests(run: TierBench) -> None:
@@ -141,7 +138,7 @@ def test_many_names_are_queried_in_several_calls(run: TierBench) -> None:
     many = make.keys(MAX_NAMES_PER_QUERY + 10, "many")
     run.ask(many)
     state = run.tiering.tiers[0]
-    assert [len(run.tiering.existence.next_names(state)) for _ in range(3)] == [MAX_NAMES_PER_QUERY, 10, 0]
+    assert [len(run.tiering.catalog.existence.next_names(state)) for _ in range(3)] == [MAX_NAMES_PER_QUERY, 10, 0]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ def shared_bench(budget_blocks: int = 1000) -> tuple[TierBench, TierState]:
     run = tier_bench(64, tier(budget_blocks=budget_blocks))
     (state,) = run.tiering.tiers
     state.shared = True
-    run.tiering.writer = WRITER
-    run.tiering.listings.begin(state)
+    run.tiering.catalog.writer = WRITER
+    run.tiering.catalog.begin_listing(state)
     return run, state
 
 
@@ -37,10 +37,10 @@ def old(run: TierBench, number: int, tenant: str = "acme", writer: int = WRITER,
 def end(run: TierBench, state: TierState, found: Sequence[StoredBlock], dead: Sequence[StoredBlock] = ()) -> None:
     """End the listing as the mover does, and bring the tier within its budget."""
     newest_first = sorted(found, key=lambda stored: -stored.sequence)
-    for _ in run.tiering.listings.ending(state, newest_first, dead):
+    for _ in run.tiering.catalog.ending_listing(state, newest_first, dead):
         pass
     while state.contents.budget_bytes != state.spec.budget_bytes:
-        run.tiering.shrink(state, run.now)
+        run.tiering.catalog.shrink(state, run.now)
     run.begin()
 
 
@@ -48,9 +48,9 @@ def test_blocks_of_this_node_are_charged_to_their_tenants_as_they_are_found() ->
     run, state = shared_bench()
     mine = [old(run, number, tenant=f"tenant {number % 2}") for number in range(4)]
     theirs = old(run, 9, writer=OTHER)
-    assert run.tiering.listings.found(state, [*mine[:2], theirs], run.now) == mine[:2]
+    assert run.tiering.catalog.listed(state, [*mine[:2], theirs], run.now) == mine[:2]
     assert (state.listed_blocks, state.contents.used_bytes) == (2, 2 * stored_size(PAGE))
-    assert run.tiering.listings.found(state, mine, run.now) == mine[2:], "a block is counted once"
+    assert run.tiering.catalog.listed(state, mine, run.now) == mine[2:], "a block is counted once"
     assert (run.held("tenant 0"), run.held("tenant 1"), state.listed_blocks) == (2, 2, 4)
     end(run, state, mine)
     assert state.listed_blocks is None
@@ -62,7 +62,7 @@ def test_the_oldest_blocks_beyond_the_budget_are_deleted_in_any_listing_order() 
     run, state = shared_bench(budget_blocks=3)
     ages = [300, 0, 500, 100, 400, 200]
     found = [old(run, number, age=age) for number, age in enumerate(ages)]
-    run.tiering.listings.found(state, found, run.now)
+    run.tiering.catalog.listed(state, found, run.now)
     assert len(state.contents) == 6, "nothing is evicted before the ages of all are known"
     end(run, state, found)
     assert sorted(each.sequence for each in run.stores[0].values()) == sorted(
@@ -73,9 +73,9 @@ def test_the_oldest_blocks_beyond_the_budget_are_deleted_in_any_listing_order() 
 def test_new_blocks_are_stored_while_there_is_room_and_stay_longer_than_old_ones() -> None:
     run, state = shared_bench(budget_blocks=6)
     found = [old(run, number, age=number) for number in range(4)]
-    run.tiering.listings.found(state, found[:2], run.now)
+    run.tiering.catalog.listed(state, found[:2], run.now)
     run.store(make.keys(2, "new"))
-    run.tiering.listings.found(state, found[2:], run.now)
+    run.tiering.catalog.listed(state, found[2:], run.now)
     run.store(make.keys(1, "later"))
     assert state.counters.refused == {"listing": 1}
     end(run, state, found)
@@ -87,7 +87,7 @@ def test_limits_of_tenants_apply_to_listed_blocks() -> None:
     run, state = shared_bench()
     run.quotas(quota("acme", limit=2))
     found = [old(run, number, age=number) for number in range(5)]
-    run.tiering.listings.found(state, found, run.now)
+    run.tiering.catalog.listed(state, found, run.now)
     run.bench.pass_time(1.0)
     assert run.held("acme") == 5
     end(run, state, found)
@@ -98,7 +98,7 @@ def test_limits_of_tenants_apply_to_listed_blocks() -> None:
 def test_dead_blocks_are_deleted_unless_they_were_stored_again() -> None:
     run, state = shared_bench()
     dead, again = old(run, 1), old(run, 2)
-    run.tiering.listings.found(state, [dead, again], run.now)
+    run.tiering.catalog.listed(state, [dead, again], run.now)
     state.contents.add(
         StoredBlock(again.name, "acme", again.sequence + 500, PAGE, b"c" * 16), stored_size(PAGE), run.now
     )
@@ -109,7 +109,7 @@ def test_dead_blocks_are_deleted_unless_they_were_stored_again() -> None:
 def test_an_invalidation_during_the_listing_covers_listed_blocks() -> None:
     run, state = shared_bench()
     found = [old(run, number, tenant="acme" if number else "other") for number in range(3)]
-    run.tiering.listings.found(state, found, run.now)
+    run.tiering.catalog.listed(state, found, run.now)
     run.invalidate(Scope(tenant="acme"))
     end(run, state, found)
     assert list(run.stores[0]) == [found[0].name]
@@ -118,7 +118,7 @@ def test_an_invalidation_during_the_listing_covers_listed_blocks() -> None:
 def test_a_sequence_of_the_far_future_is_not_taken_over() -> None:
     run, state = shared_bench()
     forged = old(run, 1, age=-(1 << 62))
-    assert run.tiering.listings.found(state, [forged], run.now) == []
+    assert run.tiering.catalog.listed(state, [forged], run.now) == []
     end(run, state, [])
     assert run.bench.node.pool.sweeps.timestamp(run.now) < forged.sequence
 
@@ -126,9 +126,9 @@ def test_a_sequence_of_the_far_future_is_not_taken_over() -> None:
 def test_a_block_that_was_forgotten_during_the_listing_is_not_found_again() -> None:
     run, state = shared_bench()
     stored = old(run, 1)
-    run.tiering.listings.found(state, [stored], run.now)
-    run.tiering.release(state, state.contents.entries[stored.name])
-    assert run.tiering.listings.found(state, [stored], run.now) == []
+    run.tiering.catalog.listed(state, [stored], run.now)
+    run.tiering.catalog.release(state, state.contents.entries[stored.name])
+    assert run.tiering.catalog.listed(state, [stored], run.now) == []
     end(run, state, [stored])
     assert run.stores[0] == {}
     assert run.faults() == []
@@ -138,5 +138,5 @@ def test_a_block_that_was_forgotten_during_the_listing_is_not_found_again() -> N
 def test_a_block_larger_than_the_pool_is_not_counted() -> None:
     run, state = shared_bench()
     stored = msgspec.structs.replace(old(run, 1), length=1 << 40)
-    assert run.tiering.listings.found(state, [stored], run.now) == []
+    assert run.tiering.catalog.listed(state, [stored], run.now) == []
     assert (len(state.contents), state.contents.logical_bytes) == (0, 0)

@@ -93,7 +93,7 @@ def test_a_flood_of_one_engine_is_refused_counted_and_delays_no_other() -> None:
     run = tier_bench(64, tier("disk"))
     other = run.bench.attach(make.space(block_bytes=PAGE), pid=200)
     state = run.tiering.tiers[0]
-    space = run.tiering.identity(run.engine.spaces[0])
+    space = run.tiering.catalog.identity(run.engine.spaces[0])
     assert space is not None
     chains = [make.keys(2, f"chain {number}") for number in range(MAX_WAITING_REQUESTS)]
     for chain in chains:
@@ -106,8 +106,10 @@ def test_a_flood_of_one_engine_is_refused_counted_and_delays_no_other() -> None:
     add(run, space, mine)
     result = run.tiering.loads.request(other.client, run.engine.spaces[0], make.packed(mine), run.now + 5)
     assert result is not None
-    first, second = run.tiering.loads.next_batch(run.now), run.tiering.loads.next_batch(run.now)
-    assert [load.name.key for load in (*first, *second)] == [*chains[0], *mine]
+    first, second = run.tiering.loads.next(run.now), run.tiering.loads.next(run.now)
+    assert first is not None
+    assert second is not None
+    assert [block.name.key for block in (*first.blocks, *second.blocks)] == [*chains[0], *mine]
 
 
 def add(run: TierBench, space: bytes, chain: list[bytes]) -> None:

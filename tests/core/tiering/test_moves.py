@@ -7,15 +7,16 @@ import contextlib
 import pytest
 
 from dataplane.core.tiering import memory_moves, moves
+from dataplane.core.tiering.jobs import JobBlock, JobState
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.records import Strength
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.events import BlocksEvicted, MoveEnded
 from dataplane.protocol.spaces import Space
-from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock
 from dataplane.protocol.tiers import MEMORY
-from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, quota, stored_size, tier, tier_bench
+from tests.core.tiering.tier_bench import CHECKSUM, PAGE, Loading, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import refused
 
@@ -174,7 +175,7 @@ def test_only_some_blocks_wait_at_the_same_time(monkeypatch: pytest.MonkeyPatch)
     run.engine.store(make.keys(100), PAGE)
     state = begin(run)
     run.bench.pass_time(0.05)
-    assert run.tiering.tiers[0].waiting_blocks == 10
+    assert run.tiering.table.waiting(run.tiering.tiers[0])[0] == 10
     assert finish(run, state).moved_blocks == 100
 
 
@@ -276,7 +277,7 @@ def test_blocks_of_a_space_that_an_engine_attached_earlier_are_loaded(scope: Sco
         StoredBlock(BlockName(space, second), "", 2, PAGE, CHECKSUM, first),
     ]
     run.restore(stored)
-    run.tiering.known_spaces = {space: later}
+    run.catalog.known_spaces.add(space, later)
     assert finish(run, begin(run, MEMORY, scope, dry_run=True)).blocks == 2
     assert not run.spaces("later"), "a dry run attaches nothing"
     state = finish(run, begin(run, MEMORY, scope))
@@ -289,9 +290,9 @@ def test_a_space_with_another_block_size_is_not_attached() -> None:
     run = tier_bench(64, tier(), spaces=[Space("later", block_bytes=2 * PAGE)])
     before = Space("later", block_bytes=PAGE)
     space = bytes.fromhex(before.identity())
-    run.tiering.known_spaces = {space: before}
-    assert run.tiering.attach(space) is None
-    assert run.tiering.attach(bytes(16)) is None
+    run.catalog.known_spaces.add(space, before)
+    assert run.tiering.loads.attach(space) is None
+    assert run.tiering.loads.attach(bytes(16)) is None
 
 
 @pytest.mark.parametrize("to", ["disk", MEMORY])
@@ -385,11 +386,11 @@ def test_a_move_of_one_tenant_does_not_show_or_load_blocks_of_another(where: str
     if where == "shared tier":
         state.shared = True
         for name in list(run.stores[0]):
-            run.tiering.forget(state, name)
+            run.tiering.catalog.forget(state, name)
     move = begin(run, MEMORY, Scope(tenant="a", keys=make.packed(theirs)), deadline_s=2.0)
     for _ in range(60):
         run.bench.pass_time(0.05)
-        while names := run.tiering.existence.next_names(state):
+        while names := run.tiering.catalog.existence.next_names(state):
             run.tiering.looked_up(state, names, [run.stores[0].get(name) for name in names], run.now)
         run.settle()
         run.tiering.step(run.now)
@@ -425,9 +426,9 @@ def test_a_cancelled_move_to_a_tier_stops_and_keeps_moved_blocks() -> None:
     finish(run, state)
     assert (state.moved_blocks, state.released_blocks, state.refused) == (8, 0, {"cancelled": 100})
     disk = run.tiering.tiers[0]
-    assert (len(run.stores[0]), disk.waiting_blocks, len(disk.waiting_for)) == (8, 0, 0)
+    assert (len(run.stores[0]), run.tiering.table.waiting(disk)) == (8, (0, 0))
     assert len(run.bench.node.pool.table.blocks) == 100
-    assert not disk.moving
+    assert not disk.watched
 
 
 def test_blocks_that_wait_for_a_tier_without_the_move_are_still_copied() -> None:
@@ -450,14 +451,17 @@ def test_a_cancelled_move_to_memory_keeps_loaded_blocks() -> None:
     state = begin(run, MEMORY)
     while not run.tiering.loads:
         run.bench.pass_time(0.05)
-    batch = run.tiering.loads.next_batch(run.now)
-    run.loads += batch
+    job = run.tiering.loads.next(run.now)
+    assert job is not None
+    job.to(JobState.LOADING)
+    results: dict[JobBlock, Loaded] = {}
+    run.loads += [Loading(job, block, results) for block in job.blocks]
     assert run.tiering.moves.cancel(state.number).cancelled
     run.settle()
     finish(run, state)
-    assert state.moved_blocks == len(batch)
-    assert state.refused == {"cancelled": 240 - len(batch)}
-    assert len(run.bench.node.pool.table.blocks) == len(batch)
+    assert state.moved_blocks == len(job.blocks)
+    assert state.refused == {"cancelled": 240 - len(job.blocks)}
+    assert len(run.bench.node.pool.table.blocks) == len(job.blocks)
     assert len(run.tiering.loads) == 0
 
 

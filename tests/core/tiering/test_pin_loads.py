@@ -83,7 +83,7 @@ def test_the_tiers_of_a_restarted_node_fill_its_pins() -> None:
     run.pins(make.pin("p", chain))
     pass_steps(run)
     assert state(run) == (0, 0, "")
-    space = run.tiering.identity(run.engine.spaces[0])
+    space = run.tiering.catalog.identity(run.engine.spaces[0])
     assert space is not None
     blocks = [
         StoredBlock(BlockName(space, key), "", at, PAGE, CHECKSUM, parent)
@@ -152,14 +152,14 @@ def test_a_step_looks_at_a_bounded_number_of_keys_for_any_number_of_pins(monkeyp
     run.pins(*(make.pin(f"p{number}", chain) for number, chain in enumerate(chains)))
     monkeypatch.setattr(pin_loads, "MAX_STEP_KEYS", 20)
     requests = 0
-    ask = run.tiering.existence.ask
+    ask = run.tiering.catalog.existence.ask
 
     def counted(names: Iterable[BlockName], client: int) -> None:
         nonlocal requests
         requests += 1
         ask(names, client)
 
-    monkeypatch.setattr(run.tiering.existence, "ask", counted)
+    monkeypatch.setattr(run.tiering.catalog.existence, "ask", counted)
     looks = []
     for _ in range(200):
         requests = 0

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from dataplane.core.tiering import reasons, transfers
+from dataplane.core.tiering import outcomes, reasons
 from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers import codecs
 
@@ -35,7 +35,7 @@ def test_each_reason_is_in_its_table() -> None:
     assert {"memory", "clock"} <= lost <= reasons.LOST.keys()
     everything = {*reasons.REFUSED, *reasons.LOST, *reasons.NOT_COMPRESSED, *reasons.NOT_MOVED}
     assert {"gone", "pinned"} <= moved <= everything
-    assert transfers.HUNG in reasons.NOT_MOVED
+    assert outcomes.HUNG in reasons.NOT_MOVED
 
 
 def test_each_outcome_of_a_call_is_in_the_tables() -> None:

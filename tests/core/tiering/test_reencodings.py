@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dataplane.core.tiering import reencodings
-from dataplane.protocol.control.moves import Move
+from dataplane.core.tiering import copies, reencodings
+from dataplane.core.tiering.jobs import JobState, TierJob
+from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stored_blocks import CopyEnd, Outcome
 from dataplane.protocol.tiers import Compress
@@ -28,37 +29,42 @@ def encoded(blocks: int, budget_bytes: int, stored: Compress, target: Compress) 
     return run
 
 
-def begin(run: TierBench) -> tuple[list[reencodings.PlannedReencoding], reencodings.Reencoding]:
-    run.tiering.moves.start(Move("n", Scope(), "disk", compress=True), run.now)
+def begin(run: TierBench) -> tuple[TierJob, MoveState]:
+    """Begin a move, up to the point at which its first blocks are being stored."""
+    state = run.tiering.moves.start(Move("n", Scope(), "disk", compress=True), run.now)
     for _ in range(20):
         run.bench.pass_time(0.05)
-        if plans := run.tiering.moves.next_reencodings(run.tiering.tiers[0], run.now):
-            return plans, plans[0].move
+        if job := run.tiering.copies.next_from_tier(run.now):
+            run.load_from_tier(job)
+            job.to(JobState.STORING)
+            return job, state
     raise AssertionError("nothing is encoded again")
 
 
 @pytest.mark.parametrize("target", ["none", "zstd"])
 def test_room_is_taken_for_blocks_that_become_larger(target: Compress) -> None:
     run = encoded(4, 2 * SMALL + 2 * stored_size(PAGE), "fp8", target)
-    (state,) = run.tiering.tiers
-    plans, move = begin(run)
-    run.growths = [(state, plan) for plan in plans]
+    job, move = begin(run)
+    run.copies = [job]
     assert run.faults() == []
-    run.growths = []
+    run.copies = []
     charge = stored_size(PAGE) - 1
-    move.ended(plans, [CopyEnd(Outcome.OK, charge, target)] * len(plans), run.now)
-    assert (move.state.moved_blocks, move.state.refused) == (2, {"budget": 2})
+    run.end_copy(job, CopyEnd(Outcome.OK, charge, target))
+    run.bench.pass_time(0.05)
+    assert (move.moved_blocks, move.refused) == (2, {"budget": 2})
 
 
 def test_a_block_that_was_forgotten_concurrently_is_deleted_again() -> None:
     run = encoded(2, 8 * stored_size(PAGE), "none", "zstd")
     (state,) = run.tiering.tiers
-    plans, move = begin(run)
-    run.tiering.forget(state, plans[0].stored.name)
-    move.ended(plans, [CopyEnd(Outcome.OK, SMALL, "zstd")] * 2, run.now)
+    job, move = begin(run)
+    gone, stays = [block.name for block in job.blocks]
+    run.catalog.forget(state, gone)
+    run.end_copy(job, CopyEnd(Outcome.OK, SMALL, "zstd"))
     run.begin()
-    assert list(run.stores[0]) == [plans[1].stored.name]
-    assert move.state.refused == {"gone": 1}
+    run.bench.pass_time(0.05)
+    assert list(run.stores[0]) == [stays]
+    assert move.refused == {"gone": 1}
 
 
 def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,17 +82,17 @@ def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_cancelled_reencoding_leaves_the_remaining_blocks_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reencodings, "BATCH_BLOCKS", 2)
+    monkeypatch.setattr(copies, "BATCH_BLOCKS", 2)
     run = encoded(6, 8 * stored_size(PAGE), "none", "zstd")
-    (state,) = run.tiering.tiers
-    plans, move = begin(run)
-    assert run.tiering.moves.cancel(move.state.number) is move.state
-    assert (move.state.refused, move.state.ended_at) == ({"cancelled": 4}, None), "a batch is under way"
-    assert run.tiering.moves.next_reencodings(state, run.now) == []
-    move.ended(plans, [CopyEnd(Outcome.OK, SMALL, "zstd")] * 2, run.now)
+    job, move = begin(run)
+    assert run.tiering.moves.cancel(move.number) is move
+    assert (move.refused, move.ended_at) == ({"cancelled": 4}, None), "a job is under way"
+    assert run.tiering.copies.next_from_tier(run.now) is None
+    run.end_copy(job, CopyEnd(Outcome.OK, SMALL, "zstd"))
     run.bench.pass_time(0.05)
-    assert (move.state.moved_blocks, move.state.refused) == (2, {"cancelled": 4})
-    assert move.state.ended_at is not None
+    assert (move.moved_blocks, move.refused) == (2, {"cancelled": 4})
+    assert run.tiering.copies.next_from_tier(run.now) is None
+    assert move.ended_at is not None
 
 
 def test_a_selection_that_is_cancelled_chooses_no_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.tiering import move_chains, transfers
-from dataplane.core.tiering.tier_moves import MoveBetweenTiers
+from dataplane.core.tiering import copies, move_chains
+from dataplane.core.tiering.jobs import JobState
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
@@ -41,7 +41,7 @@ def test_blocks_are_copied_without_memory_and_stay_where_they_were() -> None:
     assert (state.blocks, state.moved_blocks, state.moved_bytes) == (200, 200, 200 * PAGE)
     assert (state.released_blocks, state.refused, state.source) == (0, {}, "disk")
     assert run.stores[1] == run.stores[0]
-    assert run.transfer_batches == -(-200 // transfers.BATCH_BLOCKS)
+    assert run.transfer_batches == -(-200 // copies.BATCH_BLOCKS)
     assert not run.bench.node.pool.table.blocks, "nothing is loaded into memory"
     assert move(run).present_blocks == 200
     (ended, *_) = run.bench.events(MoveEnded)
@@ -119,11 +119,12 @@ def test_an_invalidation_during_a_copy_deletes_it() -> None:
     run = tier_bench(64, DISK, S3)
     run.store(make.keys(4))
     run.tiering.moves.start(Move("n", Scope(tenant=""), "s3", source="disk"), run.now)
-    while not (plans := run.tiering.transfers.next_batch(run.now)):
+    while not (job := run.tiering.copies.next_from_tier(run.now)):
         run.bench.pass_time(0.05)
+    run.load_from_tier(job)
+    job.to(JobState.STORING)
     run.invalidate(Scope(tenant=""))
-    run.stores[1].update({plan.stored.name: plan.stored for plan in plans})
-    run.tiering.transfers.ended(plans, [CopyEnd(Outcome.OK)] * len(plans), run.now)
+    run.end_copy(job, CopyEnd(Outcome.OK))
     run.settle()
     assert run.stores == {0: {}, 1: {}}
 
@@ -164,17 +165,17 @@ def test_a_block_that_is_being_deleted_is_copied_once_that_has_ended() -> None:
     move(run)
     disk = run.tiering.tiers[0]
     for entry in list(disk.contents.entries.values()):
-        run.tiering.release(disk, entry)
-    names = run.tiering.take_deletions(disk)
+        run.tiering.catalog.release(disk, entry)
+    names = run.tiering.catalog.take_deletions(disk)
     assert len(names) == 4
     run.tiering.moves.start(Move("n", Scope(tenant=""), "disk", source="s3"), run.now)
     run.tiering.moves.start(Move("n", Scope(tenant=""), "disk"), run.now)
     for _ in range(20):
         run.bench.pass_time(0.05)
-        assert run.tiering.transfers.next_batch(run.now) == []
+        assert run.tiering.copies.next_from_tier(run.now) is None
         assert run.spill(disk) == []
     run.stores[0].clear()
-    run.tiering.deleted(disk, names[:1])
+    run.tiering.catalog.deleted(disk, names[:1])
     run.settle()
     assert (len(run.stores[0]), len(disk.contents)) == (4, 4)
 
@@ -195,7 +196,7 @@ def test_a_selection_looks_at_a_bounded_number_of_blocks_in_each_step(
     for number in range(200 // chain_blocks):
         run.store(make.keys(chain_blocks, number))
     monkeypatch.setattr(move_chains, "MAX_STEP_BLOCKS", 50)
-    selection = move_chains.ChainSelection(run.bench.node.pool, run.tiering, Scope(tenant=""))
+    selection = move_chains.ChainSelection(run.catalog, Scope(tenant=""))
     most, more = 0, True
     while more:
         before = selection.blocks
@@ -215,7 +216,7 @@ def test_a_source_that_is_removed_ends_the_move() -> None:
     run = tier_bench(64, DISK, S3)
     run.store(make.keys(4))
     state = run.tiering.moves.start(Move("n", Scope(tenant=""), "s3", source="disk"), run.now)
-    while run.tiering.moves._active[0].state.blocks == 0 or not run.tiering.transfers._waiting:
+    while run.tiering.moves._active[0].state.blocks == 0 or not run.tiering.table.copies:
         run.bench.pass_time(0.05)
     source = run.tiering.tiers[0]
     run.tiering.remove_tier(source)
@@ -240,8 +241,8 @@ def begun(run: TierBench, to: str, source: str = "disk", tenant: str = "", *, re
     state = run.tiering.moves.start(message, run.now)
     for _ in range(20):
         run.bench.pass_time(0.05)
-        waiting = run.tiering.transfers._waiting
-        if any(isinstance(move, MoveBetweenTiers) and move.state is state for move in waiting):
+        target = next(each for each in run.tiering.tiers if each.spec.name == to)
+        if any(request.target is target for request in run.tiering.table.copies):
             return state
     raise AssertionError("no block of the move waits for its copy")
 
@@ -262,10 +263,18 @@ def test_a_call_that_hangs_fails_its_move_and_no_other(stores: bool) -> None:
     run = two_tenants()
     hanging = begun(run, "s3", tenant="acme", release=True)
     other = begun(run, "tape", tenant="other")
-    plans = run.tiering.transfers.next_batch(run.now)
-    assert {plan.target.spec.name for plan in plans} == {"s3"}
-    assert run.tiering.transfers.next_batch(run.now) == [], "one batch at a time"
-    (run.tiering.transfers.store_hung if stores else run.tiering.transfers.load_hung)(plans)
+    job = run.tiering.copies.next_from_tier(run.now)
+    assert job is not None
+    assert job.target is run.tiering.tiers[1]
+    assert run.tiering.copies.next_from_tier(run.now) is None, "one job at a time"
+    if stores:
+        run.load_from_tier(job)
+        job.to(JobState.STORING)
+    else:
+        job.to(JobState.LOADING)
+    run.tiering.outcomes.hung(job)
+    if stores:
+        run.copies.append(job)
     run.settle()
     pass_ticks(run)
     assert (other.moved_blocks, other.refused, other.ended_at is not None) == (4, {}, True)
@@ -275,8 +284,8 @@ def test_a_call_that_hangs_fails_its_move_and_no_other(stores: bool) -> None:
     s3 = run.tiering.tiers[1]
     assert bool(s3.spilling_bytes) is stores, "a call that stores may still do so"
     if stores:
-        run.stores[1].update({plan.stored.name: plan.stored for plan in plans})
-        run.tiering.transfers.ended(plans, [CopyEnd(Outcome.OK)] * 4, run.now)
+        run.copies.clear()
+        run.end_copy(job, CopyEnd(Outcome.OK))
     assert (s3.spilling_bytes, run.held("acme", 1)) == (0, 4 if stores else 0)
     assert not any(tier.watched for tier in run.tiering.tiers)
 
@@ -301,13 +310,14 @@ def test_a_move_that_is_cancelled_finishes_the_copies_under_way_and_begins_no_ot
     run = tier_bench(512, DISK, S3)
     run.store(make.keys(150))
     state = begun(run, "s3", release=True)
-    plans = run.tiering.transfers.next_batch(run.now)
+    job = run.tiering.copies.next_from_tier(run.now)
+    assert job is not None
     assert run.tiering.moves.cancel(state.number) is state
     assert (state.cancelled, state.ended_at) == (True, None), "the copies under way end first"
-    run._transfer(plans)
+    run.transfer(job)
     run.settle()
     pass_ticks(run, 4)
-    moved = len(plans)
+    moved = len(job.blocks)
     assert (state.moved_blocks, state.released_blocks) == (moved, 0)
     assert state.refused == {"cancelled": 150}, "those that were moved are still in the first tier, too"
     assert (len(run.stores[0]), len(run.stores[1])) == (150, moved)

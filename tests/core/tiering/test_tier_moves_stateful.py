@@ -16,18 +16,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dataplane.core.tiering.contents import TierEntry
-from dataplane.core.tiering.reencodings import PlannedReencoding
-from dataplane.core.tiering.spills import PlannedSpill
+from dataplane.core.tiering.entries import TierEntry
+from dataplane.core.tiering.jobs import JobReason, JobState, TierJob
 from dataplane.core.tiering.tier_state import TierState
-from dataplane.core.tiering.transfers import PlannedTransfer
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.states import State
-from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome
 from dataplane.protocol.tiers import Compress, Spill
-from tests.core.tiering.tier_bench import HEADER, PAGE, quota, stored_size, tier, tier_bench
+from tests.core.tiering.tier_bench import HEADER, PAGE, quota, stored_of, stored_size, target_of, tier, tier_bench
 from tests.dataplane import factories as make
 
 TENANTS = ("a", "b")
@@ -67,51 +65,42 @@ class TierMovesMachine(RuleBasedStateMachine):
         self.tiering = self.run.tiering
         self.node = self.run.bench.node
         self.calls: list[Call] = []
-        self.reencoding: set[int] = set()
         self.states: list[MoveState] = []
         self.safe: dict[BlockName, str] = {}
         """Blocks that must be somewhere, with their tenants."""
         self.generation = 0
         self.last_number = 1
-        evict = self.tiering.evict
+        evict = self.tiering.catalog.evict
 
         def evicted(tier: TierState, entry: TierEntry) -> None:
             self.safe.pop(entry.stored.name, None)
             evict(tier, entry)
 
-        self.tiering.evict = evicted  # type: ignore[method-assign]
+        self.tiering.catalog.evict = evicted  # type: ignore[method-assign]
 
     # ---- what the mover does
 
     def begin_calls(self) -> None:
         run, tiering = self.run, self.tiering
-        tiering.sweep()
+        tiering.catalog.sweep()
         for each in list(tiering.tiers):
-            for plan in run.spill(each):
-                run.spills.append((each, plan))
-                self.calls.append(self.spill(each, plan, Outcome.OK))
-            if each.number not in run.deleting and (names := tiering.take_deletions(each)):
+            for job in run.spill(each):
+                run.spills.append(job)
+                self.calls.append(self.spill(job))
+            if each.number not in run.deleting and (names := tiering.catalog.take_deletions(each)):
                 run.deleting[each.number] = names
                 self.calls.append(self.deletion(each, names))
-            if each.number not in self.reencoding and (plans := tiering.moves.next_reencodings(each, run.now)):
-                self.reencoding.add(each.number)
-                run.growths += [(each, plan) for plan in plans]
-                self.calls.append(self.encoding(each, plans))
-        if batch := tiering.transfers.next_batch(run.now):
-            run.copies += [(plan.target, plan) for plan in batch]
-            self.calls.append(self.transfer(batch))
-        while loads := tiering.loads.next_batch(run.now):
-            run.loads += loads
+        if (crossing := tiering.copies.next_from_tier(run.now)) is not None:
+            run.copies.append(crossing)
+            self.calls.append(self.transfer(crossing))
+        run.begin_loads()
 
-    def spill(self, tier: TierState, plan: PlannedSpill, outcome: Outcome) -> Call:
-        def act() -> None:
-            self.run.stores[tier.number][plan.stored.name] = plan.stored
-
+    def spill(self, job: TierJob) -> Call:
         def report() -> None:
-            self.run.spills.remove((tier, plan))
-            self.tiering.spills.batch_ended(tier, [plan], [CopyEnd(outcome)], self.run.now)
+            self.run.spills.remove(job)
+            self.tiering.outcomes.stored(job, [CopyEnd(Outcome.OK)], self.run.now)
 
-        return Call(act, report)
+        return Call(lambda: self.keep(job), report)
 
     def deletion(self, tier: TierState, names: Sequence[BlockName]) -> Call:
         def act() -> None:
@@ -121,74 +110,44 @@ class TierMovesMachine(RuleBasedStateMachine):
         def report() -> None:
             del self.run.deleting[tier.number]
             if not tier.closing:
-                self.tiering.deleted(tier, [])
+                self.tiering.catalog.deleted(tier, [])
 
         return Call(act, report)
 
-    def transfer(self, plans: Sequence[PlannedTransfer]) -> Call:
-        """The load of a batch, which is followed by a call that stores it."""
-        source, target = plans[0].source, plans[0].target
-        found: list[bool] = []
-        given_up: list[bool] = []
-
-        def hang() -> None:
-            given_up.append(True)
-            self.run.copies = [each for each in self.run.copies if each[1] not in plans]
-            self.tiering.transfers.load_hung(plans)
+    def transfer(self, job: TierJob) -> Call:
+        """The load of a job between tiers, which is followed by a call that stores what it loaded."""
+        source, encoding = job.source, target_of(job).spec.compress
+        assert source is not None
+        job.to(JobState.LOADING)
+        names = [block.name for block in job.blocks]
+        results: list[Loaded] = []
 
         def load() -> None:
-            found[:] = [plan.stored.name in self.run.stores[source.number] for plan in plans]
+            found = [self.run.stores[source.number].get(name) for name in names]
+            results[:] = [Loaded(Outcome.MISSING) if each is None else Loaded(Outcome.OK, each) for each in found]
 
         def loaded() -> None:
-            if given_up:
-                return
-            moved = [plan for plan, there in zip(plans, found, strict=True) if there]
-            lacking = [plan for plan in plans if plan not in moved]
-            self.run.copies = [each for each in self.run.copies if each[1] not in lacking]
-            self.tiering.transfers.not_loaded(lacking, [Outcome.MISSING] * len(lacking))
-            if moved and target.closing:
-                self.copied(target, moved, Outcome.FAILED)
-            elif moved:
-                self.calls.append(
-                    Call(
-                        lambda: self.keep(target, moved),
-                        lambda: self.copied(target, moved),
-                        lambda: self.tiering.transfers.store_hung(moved),
-                    )
-                )
+            self.tiering.outcomes.loaded(job, results, self.run.now)
+            if job.state is JobState.LOADING:
+                job.to(JobState.STORING)
+                self.calls.append(Call(lambda: self.keep(job), stored, lambda: self.hang(job)))
+            else:
+                self.run.copies.remove(job)
 
-        return Call(load, loaded, hang)
+        def stored() -> None:
+            end = CopyEnd(Outcome.OK)
+            if job.reason is JobReason.ENCODE:
+                end = CopyEnd(Outcome.OK, HEADER + SIZES[encoding], encoding)
+            self.run.copies.remove(job)
+            self.tiering.outcomes.stored(job, [end] * len(job.blocks), self.run.now)
 
-    def keep(self, tier: TierState, plans: Sequence[PlannedTransfer]) -> None:
-        self.run.stores[tier.number].update({plan.stored.name: plan.stored for plan in plans})
+        return Call(load, loaded, lambda: self.hang(job))
 
-    def copied(self, tier: TierState, plans: Sequence[PlannedTransfer], outcome: Outcome = Outcome.OK) -> None:
-        self.run.copies = [each for each in self.run.copies if each[1] not in plans]
-        self.tiering.transfers.ended(plans, [CopyEnd(outcome)] * len(plans), self.run.now)
+    def hang(self, job: TierJob) -> None:
+        self.tiering.outcomes.hung(job)
 
-    def encoding(self, tier: TierState, plans: Sequence[PlannedReencoding]) -> Call:
-        compression = tier.spec.compress
-        found: list[StoredBlock | None] = []
-
-        def act() -> None:
-            store = self.run.stores[tier.number]
-            found[:] = [store.get(plan.stored.name) for plan in plans]
-            for stored in found:
-                if stored is not None:
-                    store[stored.name] = stored
-
-        def report() -> None:
-            self.reencoding.discard(tier.number)
-            self.run.growths = [each for each in self.run.growths if each[1] not in plans]
-            ends = [
-                CopyEnd(Outcome.MISSING)
-                if stored is None
-                else CopyEnd(Outcome.OK, HEADER + SIZES[compression], compression)
-                for stored in found
-            ]
-            plans[0].move.ended(plans, ends, self.run.now)
-
-        return Call(act, report)
+    def keep(self, job: TierJob) -> None:
+        self.run.stores[target_of(job).number].update({block.name: stored_of(block) for block in job.blocks})
 
     # ---- rules
 
@@ -306,7 +265,7 @@ class TierMovesMachine(RuleBasedStateMachine):
         for name in self.run.stores[old.number]:
             self.safe.pop(name, None)
         self.tiering.remove_tier(old)
-        for _ in self.tiering.forgetting(old):
+        for _ in self.tiering.catalog.forgetting(old):
             pass
         self.last_number += 1
         self.run.stores[self.last_number] = {}
@@ -352,9 +311,8 @@ class TierMovesMachine(RuleBasedStateMachine):
                 break
         assert all(state.ended_at is not None for state in self.states)
         self.nothing_is_counted_wrong()
-        transfers = self.tiering.transfers
-        assert (transfers._waiting, transfers._under_way, transfers._hung) == ({}, set(), set())
-        assert not any(each.watched or each.moving or each.spilling_bytes for each in self.tiering.tiers)
+        assert (self.tiering.table.copies, self.tiering.table.crossing) == ({}, None)
+        assert not any(each.watched or each.arriving or each.hung or each.spilling_bytes for each in self.tiering.tiers)
         for state in self.states:
             assert min(state.moved_blocks, state.released_blocks, *state.refused.values(), 0) == 0
             if not state.dry_run and state.tier != "memory":

@@ -9,7 +9,6 @@ import pytest
 from dataplane.core.tiering import pin_loads, pinned_chains
 from dataplane.protocol.control.records import Strength
 from dataplane.protocol.control.scopes import Scope
-from dataplane.protocol.spaces import Space
 from dataplane.protocol.stats.pins import PinInTier
 from tests.core.tiering.tier_bench import PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
@@ -119,9 +118,9 @@ def test_blocks_of_pins_are_copied_first_into_any_tier() -> None:
     run.pins(make.pin("p", chain))
     run.engine.store(make.keys(4, "other"), PAGE)
     run.engine.store(chain, PAGE)
-    (plan,) = run.spill(run.tiering.tiers[0], 1)
-    assert plan.stored.name.key == chain[0]
-    run.spills.append((run.tiering.tiers[0], plan))
+    (job,) = run.spill(run.tiering.tiers[0], 1)
+    assert job.blocks[0].name.key == chain[0]
+    run.spills.append(job)
     run.settle()
     assert [there(run, chain, number) for number in range(3)] == [4, 4, 0]
     assert [len(run.stores[number]) for number in range(3)] == [8, 4, 0]
@@ -223,14 +222,12 @@ def test_pins_apply_to_blocks_of_a_space_that_is_attached_later() -> None:
 
 def test_pins_apply_to_spaces_of_earlier_engines_as_soon_as_their_models_are_known() -> None:
     before = tier_bench(64, tier())
-    known: dict[bytes, Space] = {}
-    before.tiering.pinned_chains.on_space = known.__setitem__
     chain = make.keys(4, "chain")
     before.store(chain)
     before.bench.pass_time(0.1)
-    assert known == {before._identity(before.engine.spaces[0]): make.space(block_bytes=PAGE)}
-    run = tier_bench(64, tier(budget_blocks=40), spaces=(make.space("other", block_bytes=PAGE),))
-    run.tiering.pinned_chains.know({identity: space.model for identity, space in known.items()})
+    known = before.catalog.known_spaces
+    assert known.spaces == {before._identity(before.engine.spaces[0]): make.space(block_bytes=PAGE)}
+    run = tier_bench(64, tier(budget_blocks=40), spaces=(make.space("other", block_bytes=PAGE),), known=known)
     run.pins(make.pin("p", chain))
     run.restore(before.stores[0].values())
     assert of_pin(run) == PinInTier(4, 4 * SIZE, 4)

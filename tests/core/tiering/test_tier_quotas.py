@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.stats import node_stats
-from dataplane.core.tiering.contents import TierContents, TierShare
+from dataplane.core.tiering.contents import TierContents
+from dataplane.core.tiering.entries import TierShare
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stats.tiers import TierTenantStats

@@ -133,7 +133,7 @@ def test_the_bytes_of_a_tier_that_is_removed_are_given_back() -> None:
     run.store(make.keys(2), "a")
     (disk,) = run.tiering.tiers
     run.tiering.remove_tier(disk)
-    for _ in run.tiering.forgetting(disk):
+    for _ in run.tiering.catalog.forgetting(disk):
         pass
     run.bench.pass_time(10)
     assert of(run, "a").tiers["disk"].held_kib_s == 0
@@ -172,7 +172,7 @@ def test_tenants_beyond_the_accounts_share_one_and_get_their_bytes_back_from_it(
     run.bench.pass_time(10)
     assert of(run, OTHERS).tiers["disk"].held_kib_s == 2 * 10 * CHARGE_KIB
     for block in blocks:
-        disk.contents.remove(block.name)
+        run.catalog.forget(disk, block.name)
         del run.stores[0][block.name]
     run.bench.pass_time(10)
     assert of(run, OTHERS).tiers["disk"].held_kib_s == 2 * 10 * CHARGE_KIB

@@ -16,12 +16,14 @@ from tests.dataplane import factories as make
 def listed(run: TierBench, chain: list[bytes]) -> int:
     """Leading blocks of a chain that an engine finds in the directory."""
     word = space_word(make.space(block_bytes=PAGE).identity())
-    return len(run.tiering.directory.leading(pack_keys(chain), word).tiers) if serve(run) else 0
+    return len(run.tiering.catalog.directory.leading(pack_keys(chain), word).tiers) if serve(run) else 0
 
 
 def serve(run: TierBench) -> bool:
     for each in run.tiering.tiers:
-        run.tiering.directory.publish(each.number, waiting_bytes=0, bytes_per_s=1 << 30, latency_us=0, serves=True)
+        run.tiering.catalog.directory.publish(
+            each.number, waiting_bytes=0, bytes_per_s=1 << 30, latency_us=0, serves=True
+        )
     return True
 
 

@@ -6,20 +6,20 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from dataplane.core.tenants.eviction_queues import Rank
-from dataplane.core.tiering.contents import TierEntry
-from dataplane.core.tiering.loads import PlannedLoad
-from dataplane.core.tiering.reencodings import PlannedReencoding
-from dataplane.core.tiering.spills import PlannedCopy, PlannedSpill
+from dataplane.core.tiering.catalog import Catalog, SpaceRecords
+from dataplane.core.tiering.entries import TierEntry
+from dataplane.core.tiering.jobs import JobBlock, JobState, TierJob
 from dataplane.core.tiering.tier_state import TierState, within_budget
 from dataplane.core.tiering.tiering import Tiering
-from dataplane.core.tiering.transfers import PlannedTransfer
 from dataplane.protocol.control.records import PinSpec, QuotaSpec, TierQuota
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import VERSION, Attach
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.stats.pins import PinInTier
-from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome, StoredBlock
 from dataplane.protocol.tier_directory import TierDirectory, buckets_for, directory_bytes
 from dataplane.protocol.tiers import TierSpec
 from tests.dataplane import factories as make
@@ -39,6 +39,46 @@ def stored_size(length: int) -> int:
     return HEADER + length
 
 
+@dataclass(eq=False)
+class Loading:
+    """A block that is being loaded. Its job ends with its last block."""
+
+    job: TierJob
+    block: JobBlock
+    results: dict[JobBlock, Loaded]
+    """Results of the job so far."""
+
+    @property
+    def name(self) -> BlockName:
+        return self.block.name
+
+    @property
+    def tier(self) -> TierState:
+        assert self.job.source is not None
+        return self.job.source
+
+
+def stored_of(block: JobBlock) -> StoredBlock:
+    assert block.stored is not None
+    return block.stored
+
+
+def target_of(job: TierJob) -> TierState:
+    assert job.target is not None
+    return job.target
+
+
+class Spaces:
+    """Spaces that engines have attached, in memory."""
+
+    def __init__(self) -> None:
+        self.spaces: dict[bytes, Space] = {}
+        self.models: dict[bytes, str] = {}
+
+    def add(self, identity: bytes, space: Space) -> None:
+        self.spaces[identity], self.models[identity] = space, space.model
+
+
 @dataclass
 class TierBench:
     """A node with tiers whose stores are dictionaries."""
@@ -47,14 +87,12 @@ class TierBench:
     engine: BenchEngine
     tiering: Tiering
     stores: dict[int, dict[BlockName, StoredBlock]] = field(default_factory=dict)
-    spills: list[tuple[TierState, PlannedSpill]] = field(default_factory=list)
-    """Copies that have begun."""
-    loads: list[PlannedLoad] = field(default_factory=list)
-    """Loads that have begun."""
-    copies: list[tuple[TierState, PlannedCopy]] = field(default_factory=list)
+    spills: list[TierJob] = field(default_factory=list)
+    """Copies from memory that have begun, of one block each."""
+    loads: list[Loading] = field(default_factory=list)
+    """Blocks of loads that have begun."""
+    copies: list[TierJob] = field(default_factory=list)
     """Copies between tiers that a test has begun by itself."""
-    growths: list[tuple[TierState, PlannedReencoding]] = field(default_factory=list)
-    """Blocks that a test has begun to encode again."""
     deleting: dict[int, list[BlockName]] = field(default_factory=dict)
     """Blocks that a test has begun to delete, by the number of their tier."""
     transferred: Outcome = Outcome.OK
@@ -71,51 +109,79 @@ class TierBench:
         self.sweep()
 
     def sweep(self) -> None:
-        while self.tiering.sweep():
+        while self.catalog.sweep():
             pass
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.tiering.catalog
 
     def begin(self) -> None:
         """Begin all copies, loads and deletions that may begin, and carry out invalidations."""
         self.sweep()
         for tier in self.tiering.tiers:
-            self.spills += [(tier, plan) for plan in self.spill(tier)]
-            while names := self.tiering.take_deletions(tier):
+            self.spills += self.spill(tier)
+            while names := self.catalog.take_deletions(tier):
                 for name in names:
                     self.stores[tier.number].pop(name, None)
-                self.tiering.deleted(tier, [])
-        while transfers := self.tiering.transfers.next_batch(self.now):
-            self._transfer(transfers)
-        while batch := self.tiering.loads.next_batch(self.now):
-            self.loads += batch
+                self.catalog.deleted(tier, [])
+        while job := self.tiering.copies.next_from_tier(self.now):
+            self.transfer(job)
+        self.begin_loads()
 
-    def spill(self, tier: TierState, most: int = 1 << 20) -> list[PlannedSpill]:
-        """Begin copies to a tier."""
-        return self.tiering.spills.next_batch(tier, self.now, most)
+    def begin_loads(self) -> None:
+        while job := self.tiering.loads.next(self.now):
+            job.to(JobState.LOADING)
+            results: dict[JobBlock, Loaded] = {}
+            self.loads += [Loading(job, block, results) for block in job.blocks]
 
-    def _transfer(self, plans: Sequence[PlannedTransfer]) -> None:
+    def spill(self, tier: TierState, most: int = 1 << 20) -> list[TierJob]:
+        """Begin copies to a tier, one job for each block."""
+        jobs: list[TierJob] = []
+        while len(jobs) < most and (job := self.tiering.copies.next_from_memory(tier, self.now, 1)):
+            job.to(JobState.STORING)
+            jobs.append(job)
+        return jobs
+
+    def load_from_tier(self, job: TierJob) -> None:
+        """Do the first half of a copy from one tier to another."""
+        assert job.source is not None
+        job.to(JobState.LOADING)
+        found = [self.stores[job.source.number].get(block.name) for block in job.blocks]
+        results = [Loaded(Outcome.MISSING) if each is None else Loaded(Outcome.OK, each) for each in found]
+        self.tiering.outcomes.loaded(job, results, self.now)
+
+    def transfer(self, job: TierJob) -> None:
         """Copy blocks from one tier to another, with the outcome `transferred`."""
         self.transfer_batches += 1
-        lacking = [plan for plan in plans if plan.stored.name not in self.stores[plan.source.number]]
-        self.tiering.transfers.not_loaded(lacking, [Outcome.MISSING] * len(lacking))
-        plans = [plan for plan in plans if plan not in lacking]
-        if self.transferred is Outcome.OK:
-            for plan in plans:
-                self.stores[plan.target.number][plan.stored.name] = plan.stored
-        self.tiering.transfers.ended(plans, [CopyEnd(self.transferred)] * len(plans), self.now)
+        self.load_from_tier(job)
+        if job.state is JobState.LOADING:
+            job.to(JobState.STORING)
+            self.end_copy(job, CopyEnd(self.transferred))
+
+    def end_copy(self, job: TierJob, end: CopyEnd) -> None:
+        """End a copy, all of whose blocks have this end."""
+        if end.outcome is Outcome.OK:
+            for block in job.blocks:
+                self.stores[target_of(job).number][block.name] = stored_of(block)
+        self.tiering.outcomes.stored(job, [end] * len(job.blocks), self.now)
 
     def end_spills(self, outcome: Outcome = Outcome.OK, count: int | None = None) -> None:
         ending, self.spills = self.spills[:count], self.spills[len(self.spills[:count]) :]
-        for tier, plan in ending:
-            if outcome is Outcome.OK:
-                self.stores[tier.number][plan.stored.name] = plan.stored
-            self.tiering.spills.batch_ended(tier, [plan], [CopyEnd(outcome)], self.now)
+        for job in ending:
+            self.end_copy(job, CopyEnd(outcome))
 
     def end_loads(self, outcome: Outcome = Outcome.OK, count: int | None = None) -> None:
         ending, self.loads = self.loads[:count], self.loads[len(self.loads[:count]) :]
         for load in ending:
             found = self.stores[load.tier.number].get(load.name)
-            reported = outcome if found is not None or outcome is not Outcome.OK else Outcome.MISSING
-            self.tiering.loaded(load, reported, CHECKSUM, self.now)
+            result = Loaded(outcome)
+            if outcome is Outcome.OK:
+                loaded = None if found is None else msgspec.structs.replace(found, checksum=CHECKSUM)
+                result = Loaded(Outcome.MISSING) if loaded is None else Loaded(Outcome.OK, loaded)
+            load.results[load.block] = result
+            if len(load.results) == len(load.job.blocks):
+                self.tiering.outcomes.loaded(load.job, [load.results[each] for each in load.job.blocks], self.now)
 
     def settle(self) -> None:
         """Do everything, until nothing is left."""
@@ -144,7 +210,7 @@ class TierBench:
         tier = next(each for each in self.tiering.tiers if each.number == number)
         retained, beyond = within_budget(blocks, tier.stored_size, tier.spec.budget_bytes)
         self.stores.setdefault(number, {}).update((stored.name, stored) for stored in retained)
-        for _ in self.tiering.restoring(tier, retained, self.now):
+        for _ in self.catalog.restoring(tier, retained, self.now):
             pass
         return beyond
 
@@ -166,21 +232,23 @@ class TierBench:
         found: list[str] = []
         for tier in self.tiering.tiers:
             contents = tier.contents
-            held = sum(entry.charge for entry in contents.entries.values())
+            stored = sum(entry.charge for entry in contents.entries.values())
             under_way = sum(charge for each, _, charge in self._under_way() if each is tier)
-            if contents.used_bytes != held + under_way:
-                found.append(f"{tier.spec.name}: {contents.used_bytes} used, {held} held, {under_way} under way")
+            if contents.used_bytes != stored + under_way:
+                found.append(f"{tier.spec.name}: {contents.used_bytes} used, {stored} held, {under_way} under way")
             if contents.used_bytes > contents.budget_bytes:
                 found.append(f"{tier.spec.name}: {contents.used_bytes} of {contents.budget_bytes} bytes")
-            waiting_bytes = sum(block.nbytes for block, _ in (*tier.first, *tier.waiting))
-            if tier.waiting_bytes != waiting_bytes:
-                found.append(f"{tier.spec.name}: {waiting_bytes} bytes wait, {tier.waiting_bytes} are counted")
+            requests = list(self.tiering.table.of_target(tier))
+            held = [each for request in requests for each in request.waiting.values() if each is not None]
+            waiting = len(held), sum(block.nbytes for block, _ in held)
+            if self.tiering.table.waiting(tier) != waiting:
+                found.append(f"{tier.spec.name}: {waiting} wait, {self.tiering.table.waiting(tier)} are counted")
             missing = contents.entries.keys() - self.stores[tier.number].keys()
             if missing:
                 found.append(f"{tier.spec.name}: {len(missing)} blocks are believed to be there")
-            waiting = {*tier.deletions.names(), *self.deleting.get(tier.number, ())}
-            spilling = {stored.name for each, stored, _ in self._under_way() if each is tier}
-            forgotten = self.stores[tier.number].keys() - contents.entries.keys() - waiting - spilling
+            deletions = {*tier.deletions.names(), *self.deleting.get(tier.number, ())}
+            spilling = {block.name for each, block, _ in self._under_way() if each is tier}
+            forgotten = self.stores[tier.number].keys() - contents.entries.keys() - deletions - spilling
             if forgotten and not tier.shared:  # the blocks of other nodes stay
                 found.append(f"{tier.spec.name}: {len(forgotten)} blocks are there for ever")
             by_tenant: dict[str, int] = {}
@@ -196,8 +264,9 @@ class TierBench:
     def _under_way(self) -> list[tuple[TierState, StoredBlock, int]]:
         """Tiers, blocks that are being stored there, and the room that was taken for them."""
         return [
-            *((tier, plan.stored, plan.charge) for tier, plan in (*self.spills, *self.copies)),
-            *((tier, plan.stored, plan.growth) for tier, plan in self.growths),
+            (target_of(job), stored_of(block), block.charge)
+            for job in (*self.spills, *self.copies)
+            for block in job.blocks
         ]
 
     def _share_faults(self, tier: TierState) -> list[str]:
@@ -278,19 +347,32 @@ class TierBench:
         self.bench.pass_time(0.1)
 
 
-def tier_bench(blocks: int, *tiers: TierSpec, spaces: Sequence[Space] = (), **options: object) -> TierBench:
+def tier_bench(
+    blocks: int,
+    *tiers: TierSpec,
+    spaces: Sequence[Space] = (),
+    writer: int = 0,
+    known: SpaceRecords | None = None,
+    **options: object,
+) -> TierBench:
     """A pool of so many blocks of a page, and tiers."""
-    return with_tiers(Bench(blocks * PAGE, **options), *tiers, spaces=spaces)  # type: ignore[arg-type]
+    return with_tiers(Bench(blocks * PAGE, **options), *tiers, spaces=spaces, writer=writer, known=known)  # type: ignore[arg-type]
 
 
-def with_tiers(bench: Bench, *tiers: TierSpec, spaces: Sequence[Space] = ()) -> TierBench:
+def with_tiers(
+    bench: Bench, *tiers: TierSpec, spaces: Sequence[Space] = (), writer: int = 0, known: SpaceRecords | None = None
+) -> TierBench:
     """Give tiers to a node."""
     mover, _ = bench.node.attach(Attach(0, VERSION, "larder:tiers", []), 1, bench.now, gateway="tiers")
     buckets = buckets_for(4096)
     directory = TierDirectory.make(memoryview(bytearray(directory_bytes(buckets))), buckets)
     states = [TierState(number, spec, stored_size) for number, spec in enumerate(tiers)]
-    tiering = Tiering(bench.node, mover.client, directory, states)
-    bench.node.use_tiers(tiering)
+    node = bench.node
+    catalog = Catalog(node.pool, directory, known or Spaces(), lambda tombstone: None, lambda: None, writer)
+    tiering = Tiering(catalog, node.storing, node.room, mover, node.emit)
+    for state in states:
+        tiering.add_tier(state)
+    node.use_tiers(tiering)
     engine = bench.attach(*(spaces or (make.space(block_bytes=PAGE),)))
     run = TierBench(bench, engine, tiering, {state.number: {} for state in states})
     bench.checks.append(run.tier_faults)

@@ -7,18 +7,22 @@ from collections.abc import Callable
 
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.node import Node, NodeOptions
+from dataplane.core.tiering.catalog import Catalog
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.load_queue import LoadRequest
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
+from dataplane.observe.trace import BatchSpans
 from dataplane.protocol.engine import VERSION, Attach, Commit, Reserve, SpaceRequest
 from dataplane.protocol.events import Event
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.tier_directory import TierDirectory, buckets_for, directory_bytes, space_word
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiering.mover import Mover
+from dataplane.tiering.wake import Wake
+from tests.core.tiering.tier_bench import Spaces
 from tests.dataplane import factories as make
 from tests.dataplane.tiering.faulty_tier import FaultyTier
 
@@ -69,13 +73,21 @@ class MoverBench(LoopBench):
         buckets = buckets_for(4096)
         self.directory = TierDirectory.make(memoryview(bytearray(directory_bytes(buckets))), buckets)
         mover, _ = self.node.attach(Attach(0, VERSION, "m", []), 1, time.time(), gateway="tiers")
-        self.tiering = Tiering(self.node, mover.client, self.directory, [])
-        self.node.use_tiers(self.tiering)
         self.tombstones: list[Tombstone] = []
-        self.tiering.on_tombstone = self.tombstones.append
+        wake = Wake(self.loop, BatchSpans(time.time))
+        node = self.node
+        catalog = Catalog(node.pool, self.directory, Spaces(), self.tombstones.append, wake.set, 0)
+        self.tiering = Tiering(catalog, node.storing, node.room, mover, node.emit)
+        node.use_tiers(self.tiering)
         self.events: list[Event] = []
         self.mover = Mover(
-            self.loop, self.memory, self.tiering, time.time, self.events.append, lambda run: self.tombstones.clear()
+            self.loop,
+            self.memory,
+            self.tiering,
+            wake,
+            time.time,
+            self.events.append,
+            lambda run: self.tombstones.clear(),
         )
         self.tiering.add_tier(self.state)
         self.run = self.mover.add(self.state, self.tier)
@@ -102,6 +114,10 @@ class MoverBench(LoopBench):
         assert block is not None
         file = self.memory.segments[block.slot.slab.segment.number]
         return bytes(memoryview(file.map())[block.slot.offset : block.slot.offset + 32])
+
+    def waits(self) -> bool:
+        """Return whether blocks wait to be copied from memory to the tier, or are being copied."""
+        return bool(self.tiering.table.waiting(self.state)[0] or self.state.spilling_bytes)
 
     def ready(self, chain: list[bytes]) -> int:
         return len(self.node.pool.table.memory.leading_ready(pack_keys(chain), self.space)[0])

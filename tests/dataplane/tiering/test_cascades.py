@@ -42,12 +42,12 @@ class CascadeBench(MoverBench):
             (key,) = make.keys(1, ("block", len(self.stored)))
             self.stored.append(key)
             assert self.store([key]) == 1
-            self.until(lambda: not self.state.waiting_blocks and not self.state.spilling_bytes)
+            self.until(lambda: not self.waits())
             self.until(lambda: not self.below_run.serves or self.below.fault or not self.busy())
 
     def busy(self) -> bool:
         """Return whether copies wait or are under way."""
-        return bool(self.tiering.transfers._waiting or self.below_state.spilling_bytes)
+        return bool(self.tiering.table.copies or self.below_state.spilling_bytes)
 
     def stored_keys(self) -> set[bytes]:
         return {name.key for name in (*self.tier.stored, *self.below.stored)}

@@ -45,7 +45,7 @@ def test_a_tier_that_fails_is_taken_out_of_service_and_is_back_after_a_probe(run
     run.tier.fault = fault
     for number in range(4):
         assert run.store(make.keys(16, number)) == 16, "memory is served"
-        run.until(lambda: not run.state.waiting_blocks and not run.state.spilling_bytes)  # a call for each
+        run.until(lambda: not run.waits())  # a call for each
     run.until(lambda: not run.state.serves)
     run.mover.step()
     assert len(run.directory.leading(pack_keys(chain), run.word).tiers) == 0, "engines do not wait for it"
@@ -66,7 +66,7 @@ def test_a_tier_that_hangs_delays_nothing_and_its_memory_is_safe(run: MoverBench
     run.store(chain)
     run.until(lambda: run.listed(chain) == 8)
     run.evict_all()
-    run.until(lambda: not run.state.waiting and not run.state.spilling_bytes)
+    run.until(lambda: not run.waits())
     run.tier.fault = "hang"
     run.ask(chain)
     run.until(lambda: run.tier.hanging)
@@ -115,7 +115,7 @@ def test_loads_that_no_request_needs_any_more_free_their_room(run: MoverBench) -
         run.store(chain)
     run.until(lambda: all(run.listed(chain) == 4 for chain in chains))
     run.evict_all()
-    run.until(lambda: not run.state.waiting_blocks and not run.state.spilling_bytes)
+    run.until(lambda: not run.waits())
     run.tier.fault = "hang"
     requests = [run.ask(chain) for chain in chains]
     joined = run.ask(chains[3])
@@ -125,10 +125,10 @@ def test_loads_that_no_request_needs_any_more_free_their_room(run: MoverBench) -
     for request in requests:
         assert request is not None
         run.tiering.loads.cancel(request)
-    assert run.state.loading_bytes == 12 * NBYTES, "two calls have begun, and one request is left"
-    assert len(run.node.engines[run.tiering.client].reservations) == 3
+    run.until(lambda: run.state.loading_bytes == 12 * NBYTES, "two calls have begun, and one request is left")
+    assert len(run.node.engines[run.tiering.loads.client].reservations) == 3
     run.node.detach_cleanly(run.client, time.time())
-    assert run.state.loading_bytes == 8 * NBYTES
+    run.until(lambda: run.state.loading_bytes == 8 * NBYTES)
     assert joined is not None
     assert not run.tiering.loads.under_way(joined)
     run.tier.fault = ""

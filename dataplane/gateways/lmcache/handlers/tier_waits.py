@@ -56,7 +56,7 @@ class LookupTierWaits:
         if tiering is None:
             return None
         spaces = [space for ranks in layouts for space in ranks]
-        found = [tiering.reach(space, keys) for space in spaces]
+        found = [tiering.catalog.reach(space, keys) for space in spaces]
         reach = min(each.reach for each in found)
         if reach <= min(each.ready for each in found):
             return None

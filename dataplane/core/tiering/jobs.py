@@ -1,0 +1,256 @@
+"""Jobs: batches of blocks that the mover copies to a tier, loads from one, or both, and the one table of them.
+
+The life of a copy or a load:
+
+1. A source proposes. It adds blocks to a `CopyRequest`, or asks for a chain (`loads.LoadRequest`). Sources are spills,
+   pins, cascades, drains, moves and engines. They know neither each other nor the mover.
+2. The planner (`copies`, `loads`) makes a job of the next blocks that may begin: it reserves room in the target, leases
+   blocks of memory, or reserves memory. Only now do bytes count, so a tier that hangs blocks a bounded number of them.
+3. The mover takes the job, and does its I/O on threads. A job with a source tier loads first, one with a target tier
+   then stores: memory → tier stores, tier → memory loads, tier → tier does both, and so does a tier that encodes
+   its own blocks again, whose source is its target.
+4. `outcomes` applies what happened to the catalog and the pool, and ends the job. The source finds the outcomes of
+   its blocks with `take_ended` the next time it looks.
+
+A block is copied to a tier by one job at a time (`TierState.arriving`), and loaded by one at a time
+(`JobTable.loading`), however many sources want it.
+
+A job that hangs is not waited for any more, but its room stays reserved until its thread
+returns, because the thread may still store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from math import inf
+from types import MappingProxyType
+
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.tiering.load_queue import LoadQueue, LoadRequest
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.protocol.stored_blocks import BlockForm, BlockName, StoredBlock
+
+
+class JobReason(Enum):
+    """Why blocks are copied or loaded."""
+
+    SPILL = "spill"
+    """The record of the target says so."""
+    PIN = "pin"
+    """A guaranteed or a permanent pin holds them; they go before all others."""
+    MOVE = "move"
+    CASCADE = "cascade"
+    """The source evicts them soon."""
+    DRAIN = "drain"
+    ENCODE = "encode"
+    """A move encodes the blocks of a tier again."""
+    LOAD = "load"
+    """An engine, a pin or a move asked for them."""
+
+
+URGENT = frozenset({JobReason.CASCADE, JobReason.ENCODE})
+"""Copies from a tier that begin even while engines wait for loads."""
+
+
+class JobState(IntEnum):
+    """What a job does now."""
+
+    PLANNED = 0
+    LOADING = 1
+    STORING = 2
+    HUNG = 3
+    """Its call did not return in time. It is not waited for any more, and does nothing if its thread has not begun."""
+    ENDED = 4
+
+
+NEXT = MappingProxyType(
+    {
+        JobState.PLANNED: frozenset({JobState.LOADING, JobState.STORING}),
+        JobState.LOADING: frozenset({JobState.STORING, JobState.HUNG, JobState.ENDED}),
+        JobState.STORING: frozenset({JobState.HUNG, JobState.ENDED}),
+        JobState.HUNG: frozenset({JobState.ENDED}),
+        JobState.ENDED: frozenset[JobState](),
+    }
+)
+"""The states that may follow each state."""
+
+
+class IllegalTransition(Exception):
+    """A job went to a state that cannot follow its state: a defect."""
+
+
+_NO_FORM = BlockForm()
+
+
+@dataclass(eq=False, slots=True)
+class JobBlock:
+    """One block of a job."""
+
+    name: BlockName
+    nbytes: int
+    """Size in memory."""
+    stored: StoredBlock | None = None
+    """The block as the target stores it, with an empty checksum if that is not known; None without a target."""
+    charge: int = 0
+    """Bytes that were reserved for it in the target: its size without compression."""
+    block: Block | None = None
+    """The block in memory, leased, if it is copied from there."""
+    segment: int = -1
+    """Segment of the memory that is read or loaded into; -1 for a buffer of the mover."""
+    offset: int = 0
+    """Bytes from the start of the segment."""
+    form: BlockForm = _NO_FORM
+    position: int = 0
+    """Position in the reservation, for loads into memory."""
+    before: Sequence[bytes] = ()
+    """Keys that precede it in its chain; only for loads from shared tiers, while invalidations are in force there."""
+
+
+@dataclass(eq=False, slots=True)
+class TierJob:
+    """Blocks that the mover moves together."""
+
+    reason: JobReason
+    source: TierState | None
+    """None for memory."""
+    target: TierState | None
+    """None for memory."""
+    blocks: list[JobBlock]
+    """The blocks that are left: those that could not be loaded are not stored."""
+    since: float = inf
+    """Blocks of the target that were stored or used at or after this time are not evicted for the job."""
+    deadline: float = inf
+    """When a load into memory is a miss."""
+    space: int = 0
+    tenant: str = ""
+    reservation: int = 0
+    """Reservation of the memory that is loaded into."""
+    whole: bool = True
+    """Whether `JobBlock.before` begins with the first key of the chain."""
+    waiters: list[LoadRequest] = field(default_factory=list)
+    """Requests that need blocks of a load."""
+    state: JobState = JobState.PLANNED
+
+    def to(self, state: JobState) -> None:
+        """Go to the next state. Raise IllegalTransition if it cannot follow."""
+        if state not in NEXT[self.state]:
+            raise IllegalTransition(f"{self.reason.value}: {self.state.name} to {state.name}")
+        self.state = state
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks that are left."""
+        return sum(block.nbytes for block in self.blocks)
+
+
+@dataclass(eq=False, slots=True)
+class CopyRequest:
+    """Blocks that one source wants to be copied to a tier. Requests take turns."""
+
+    reason: JobReason
+    source: TierState | None
+    """None for memory."""
+    target: TierState
+    began: float = inf
+    """Its copies evict no block of the target that was stored or used at or after this time."""
+    waiting: dict[BlockName, tuple[Block, int] | None] = field(default_factory=dict)
+    """Blocks that wait, in order; those of memory with their control words."""
+    waiting_bytes: int = 0
+    """Bytes of those that are in memory."""
+    copying: dict[BlockName, None] = field(default_factory=dict)
+    """Blocks whose outcome the source has not taken, if it takes outcomes."""
+
+    def wait(self, name: BlockName, block: Block | None = None) -> None:
+        """Let a block wait at the end."""
+        self.waiting[name] = None if block is None else (block, block.control)
+        self.waiting_bytes += 0 if block is None else block.nbytes
+
+    def take(self, name: BlockName) -> tuple[Block, int] | None:
+        """Remove a block that waits."""
+        held = self.waiting.pop(name)
+        self.waiting_bytes -= 0 if held is None else held[0].nbytes
+        return held
+
+
+class JobTable:
+    """What sources want, and the jobs under way."""
+
+    def __init__(self) -> None:
+        self.copies: dict[CopyRequest, None] = {}
+        """Requests with blocks that wait; the first one has the next turn."""
+        self.loads = LoadQueue()
+        self.loading: dict[tuple[int, bytes], TierJob] = {}
+        """Jobs that load blocks into memory, by space and key."""
+        self.crossing: TierJob | None = None
+        """The job that loads from one tier and stores in one. There is one at a time, because it needs a buffer."""
+        self.unwanted: list[TierJob] = []
+        """Loads that no request needs any more. The mover cancels those that have not begun."""
+
+    # ---- copies
+
+    def add(self, request: CopyRequest, name: BlockName, block: Block | None = None) -> None:
+        """Copy a block, which is in memory if it is given. `take_ended` returns the outcome."""
+        request.copying[name] = None
+        request.target.watched.setdefault(name, "")
+        self.wait(request, name, block)
+
+    def wait(self, request: CopyRequest, name: BlockName, block: Block | None = None) -> None:
+        """Copy a block. Nobody takes the outcome."""
+        request.wait(name, block)
+        self.copies.setdefault(request)
+
+    def turn_ended(self, request: CopyRequest) -> None:
+        """Put a request behind the others, or remove it if no block waits."""
+        self.copies.pop(request, None)
+        if request.waiting:
+            self.copies[request] = None
+
+    def cancel(self, request: CopyRequest) -> int:
+        """Cancel the copies of a request that wait, and return their number."""
+        names = list(request.waiting)
+        request.waiting.clear()
+        request.waiting_bytes = 0
+        self.copies.pop(request, None)
+        for name in names:
+            if request.copying.pop(name, self) is None:
+                request.target.watched.pop(name, None)
+        return len(names)
+
+    def end(self, request: CopyRequest) -> None:
+        """Cancel the copies of a request that wait, and take no outcomes of the others."""
+        self.cancel(request)
+        for name in request.copying:
+            request.target.watched.pop(name, None)
+        request.copying.clear()
+
+    def is_pending(self, request: CopyRequest, name: BlockName) -> bool:
+        """Return whether a block of a request waits, or is being copied by a call that may still end in time."""
+        target = request.target
+        return name in request.waiting or (name in target.arriving and name not in target.hung)
+
+    def take_ended(self, request: CopyRequest) -> list[tuple[BlockName, str]]:
+        """Return the blocks of a request whose copies have ended, each with the reason if it failed."""
+        ended = [name for name in request.copying if not self.is_pending(request, name)]
+        for name in ended:
+            del request.copying[name]
+        return [(name, request.target.watched.pop(name, "")) for name in ended]
+
+    def of_target(self, tier: TierState) -> Iterator[CopyRequest]:
+        """Iterate over the requests for copies from memory to a tier."""
+        return (request for request in self.copies if request.source is None and request.target is tier)
+
+    def waiting(self, tier: TierState) -> tuple[int, int]:
+        """Return how many blocks of memory wait to be copied to a tier, and their bytes."""
+        requests = list(self.of_target(tier))
+        return sum(len(request.waiting) for request in requests), sum(request.waiting_bytes for request in requests)
+
+    # ---- loads
+
+    def leave(self, jobs: Iterator[TierJob], client: int | None = None, request: LoadRequest | None = None) -> None:
+        """Remove the request, or those of the client, from jobs. Jobs that no request needs any more are unwanted."""
+        for job in set(jobs):
+            job.waiters = [each for each in job.waiters if each is not request and each.client != client]
+            if not job.waiters:
+                self.unwanted.append(job)
