@@ -26,5 +26,5 @@ Sources propose copies and loads. They know the catalog, and `copies`, `loads` o
     drains         blocks that a tier alone holds, before it is removed
     moves          an operator's moves: memory_moves, tier_moves, reencodings; move_chains selects their blocks
 
-`tiering` puts the parts together. Nothing here does I/O or reads a clock: `dataplane.tiering.mover` does the I/O of jobs.
+`tiering` puts the parts together. Nothing here does I/O or reads a clock: `dataplane.tiering.mover` does the I/O.
 """
