@@ -223,7 +223,8 @@ class Catalog:
                 or block.name in tier.arriving
             ):
                 continue
-            stored, nbytes, compress = block, block.length, _NOT_COMPRESSED
+            stored, nbytes = block, block.length
+            compress: Compress = "none"
             if block.encoding is not None:
                 if block.encoding.codec not in CODEC_NAMES:
                     continue  # a later release wrote it
@@ -478,6 +479,3 @@ class Catalog:
                 self.evict(tier, entry)
             if beyond:
                 self.wake()
-
-
-_NOT_COMPRESSED: Compress = "none"

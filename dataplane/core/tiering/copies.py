@@ -108,6 +108,8 @@ class Copies:
                 numbers = [each.block.number for each in blocks if each.block is not None]
                 self._pool.leases.hold(numbers, self._pool.table.max_blocks)
                 return TierJob(request.reason, None, tier, blocks, request.began)
+            if request.waiting:
+                break  # smaller blocks of other requests would take the room that its next block waits for
         return None
 
     def _from_memory(self, request: CopyRequest, now: float) -> JobBlock | None:

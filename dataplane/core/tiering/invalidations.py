@@ -20,19 +20,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from dataplane.core.blocks.blocks import Block
+from dataplane.core.pool.pool import Pool
+from dataplane.core.tiering.contents import TierContents
+from dataplane.core.tiering.entries import TierEntry
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.keys import split_keys
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
-
-if TYPE_CHECKING:
-    from dataplane.core.pool.pool import Pool
-    from dataplane.core.tiering.contents import TierContents
-from dataplane.core.tiering.entries import TierEntry
 
 KEYS_PER_UNIT = 256
 """Number of keys and exempt blocks that count as one tombstone in `compacted`."""

@@ -214,7 +214,8 @@ class JobTable:
         request.waiting_bytes = 0
         self.copies.pop(request, None)
         for name in names:
-            if request.copying.pop(name, self) is None:
+            if name in request.copying:
+                del request.copying[name]
                 request.target.watched.pop(name, None)
         return len(names)
 

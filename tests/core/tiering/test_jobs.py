@@ -9,7 +9,7 @@ import pytest
 from dataplane.core.tiering.jobs import NEXT, IllegalTransition, JobReason, JobState, TierJob
 
 
-@pytest.mark.parametrize(("state", "following"), product(JobState, JobState))
+@pytest.mark.parametrize(("state", "following"), list(product(JobState, JobState)))
 def test_a_job_goes_to_the_states_of_the_table_and_to_no_other(state: JobState, following: JobState) -> None:
     job = TierJob(JobReason.MOVE, None, None, [], state=state)
     if following in NEXT[state]:

@@ -132,6 +132,26 @@ def test_blocks_of_pins_are_copied_first_into_any_tier() -> None:
     assert there(run, late, 1) == 4
 
 
+def test_small_blocks_do_not_take_the_room_that_a_large_block_of_a_pin_waits_for() -> None:
+    spaces = make.space(block_bytes=PAGE), make.space("large", block_bytes=4 * PAGE)
+    run = tier_bench(1024, tier(max_bytes_in_flight=6 * PAGE), spaces=spaces)
+    (disk,) = run.tiering.tiers
+    large = make.keys(1, "large")
+    run.pins(make.pin("p", large, model="large"))
+    run.engine.store(make.keys(8, "small"), PAGE)
+    run.begin()
+    assert len(run.spills) == 3
+    run.engine.store(large, 4 * PAGE, space=1)
+    while run.spills:
+        assert run.spill(disk) == []
+        run.end_spills(count=1)
+    (job,) = run.spill(disk)
+    assert job.blocks[0].name.key == large[0]
+    run.spills.append(job)
+    run.settle()
+    assert len(run.stores[0]) == 9
+
+
 def test_blocks_of_pins_are_copied_when_a_tier_is_back() -> None:
     run = tier_bench(64, tier(spill="second_touch"))
     (state,) = run.tiering.tiers
