@@ -243,9 +243,19 @@ class JobTable:
         return (request for request in self.copies if request.source is None and request.target is tier)
 
     def waiting(self, tier: TierState) -> tuple[int, int]:
-        """Return how many blocks of memory wait to be copied to a tier, and their bytes."""
-        requests = list(self.of_target(tier))
-        return sum(len(request.waiting) for request in requests), sum(request.waiting_bytes for request in requests)
+        """Return how many blocks of memory wait to be copied to a tier, and their bytes. A block that several requests
+        want counts once."""
+        blocks = nbytes = 0
+        counted: list[CopyRequest] = []
+        for request in sorted(self.of_target(tier), key=lambda request: -len(request.waiting)):
+            blocks += len(request.waiting)
+            nbytes += request.waiting_bytes
+            for name, held in request.waiting.items() if counted else ():
+                if held is not None and any(name in other.waiting for other in counted):
+                    blocks -= 1
+                    nbytes -= held[0].nbytes
+            counted.append(request)
+        return blocks, nbytes
 
     # ---- loads
 

@@ -436,6 +436,7 @@ def test_blocks_that_wait_for_a_tier_without_the_move_are_still_copied() -> None
     run.engine.store(make.keys(5, "before"), PAGE)
     state = begin(run)
     run.bench.pass_time(0.05)
+    assert run.tiering.table.waiting(run.tiering.tiers[0]) == (5, 5 * PAGE), "each block counts once"
     run.tiering.moves.cancel(state.number)
     run.settle()
     finish(run, state)

@@ -239,8 +239,8 @@ class TierBench:
             if contents.used_bytes > contents.budget_bytes:
                 found.append(f"{tier.spec.name}: {contents.used_bytes} of {contents.budget_bytes} bytes")
             requests = list(self.tiering.table.of_target(tier))
-            held = [each for request in requests for each in request.waiting.values() if each is not None]
-            waiting = len(held), sum(block.nbytes for block, _ in held)
+            held = {name: each[0] for request in requests for name, each in request.waiting.items() if each is not None}
+            waiting = len(held), sum(block.nbytes for block in held.values())
             if self.tiering.table.waiting(tier) != waiting:
                 found.append(f"{tier.spec.name}: {waiting} wait, {self.tiering.table.waiting(tier)} are counted")
             missing = contents.entries.keys() - self.stores[tier.number].keys()
