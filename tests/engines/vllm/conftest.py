@@ -14,9 +14,10 @@ from dataplane.client import Client, Space, attach
 from tests.dataplane.conftest import make_plane, plane
 from tests.dataplane.plane import Plane
 from tests.engines.vllm.engine import PYTHON, REPOSITORY, Engine
+from tests.engines.vllm.sides import clock, make_step
 from tests.run_marks import short_folder
 
-__all__ = ["make_plane", "plane"]
+__all__ = ["clock", "make_plane", "make_step", "plane"]
 
 collect_ignore_glob = [] if PYTHON else ["test_real_*.py"]
 POOL = {"pool_bytes": "256MiB", "dataplane__segment_bytes": "64MiB"}

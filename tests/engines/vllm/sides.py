@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import pytest
 
 from dataplane.client.tiers import TierHits
 from dataplane.engines.vllm.messages import StepPlan
@@ -12,8 +14,9 @@ from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.scheduler import SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import Results, WorkerSide
+from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import CHUNK_TOKENS, PAGE_TOKENS, Cache, Request
+from tests.engines.vllm.fakes import CHUNK_TOKENS, PAGE_TOKENS, Cache, Request, cache
 
 
 class Step:
@@ -113,3 +116,22 @@ class Step:
         for worker in self.workers:
             worker.close()
         self.scheduler.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make_step(clock: Clock) -> Iterator[Callable[..., Step]]:
+    """Return a function, as in `make_step(plane, ranks=2, timeout_s=1.0)`. Its engines end with the test."""
+    made: list[Step] = []
+
+    def new(plane: Plane, ranks: int = 1, **settings: Any) -> Step:
+        made.append(Step(plane, [cache(0, rank, ranks) for rank in range(ranks)], clock, **settings))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.close()

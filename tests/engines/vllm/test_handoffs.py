@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S
 from tests.clock import Clock
 from tests.dataplane.conftest import make_plane, plane
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import CHUNK_TOKENS, PAGE_TOKENS, Request, cache
+from tests.engines.vllm.fakes import CHUNK_TOKENS, PAGE_TOKENS, Request
 from tests.engines.vllm.sides import Step
 
 __all__ = ["make_plane", "plane"]
@@ -32,21 +33,8 @@ Make = Callable[..., Step]
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def make_engine(plane: Plane, clock: Clock) -> Iterator[Make]:
-    made: list[Step] = []
-
-    def new(ranks: int = 1, **settings: Any) -> Step:
-        made.append(Step(plane, [cache(0, rank, ranks) for rank in range(ranks)], clock, **settings))
-        return made[-1]
-
-    yield new
-    for each in made:
-        each.close()
+def make_engine(make_step: Make, plane: Plane) -> Make:
+    return partial(make_step, plane)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ and not for missing blocks."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from dataplane.protocol.tiers import TierSpec
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
 from tests.dataplane.tiering.chains import copied, in_service, push
-from tests.engines.vllm.fakes import CHUNK_TOKENS, Request, cache
+from tests.engines.vllm.fakes import CHUNK_TOKENS, Request
 from tests.engines.vllm.sides import Step
 from tests.tiers.redis_server import RedisServer
 
@@ -25,11 +26,6 @@ SOURCE = list(range(1, 14))
 TARGET = list(range(40, 27, -1))
 TIMEOUT_S = 60.0
 MakeEngine = Callable[[Plane], Step]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -53,16 +49,8 @@ def planes(socket_dir: Path) -> Iterator[tuple[Plane, Plane]]:
 
 
 @pytest.fixture
-def make_engine(clock: Clock) -> Iterator[MakeEngine]:
-    made: list[Step] = []
-
-    def new(plane: Plane) -> Step:
-        made.append(Step(plane, [cache(0, 0, 1)], clock, tier_timeout_s=TIMEOUT_S))
-        return made[-1]
-
-    yield new
-    for each in made:
-        each.close()
+def make_engine(make_step: Callable[..., Step]) -> MakeEngine:
+    return partial(make_step, tier_timeout_s=TIMEOUT_S)
 
 
 def knows_tier(engine: Step) -> Step:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,21 +35,8 @@ CHUNKED = 192
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def make_engine(plane: Plane, clock: Clock) -> Iterator[Callable[..., Step]]:
-    made: list[Step] = []
-
-    def new(ranks: int = 1, **settings: Any) -> Step:
-        made.append(Step(plane, [cache(0, rank, ranks) for rank in range(ranks)], clock, **settings))
-        return made[-1]
-
-    yield new
-    for each in made:
-        each.close()
+def make_engine(make_step: Callable[..., Step], plane: Plane) -> Callable[..., Step]:
+    return partial(make_step, plane)
 
 
 def _wait(gate: threading.Event) -> None:

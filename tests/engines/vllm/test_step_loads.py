@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from dataplane.engines.vllm.scheduler import FAILED_S
 from dataplane.engines.vllm.worker import Results
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import Request, cache
+from tests.engines.vllm.fakes import Request
 from tests.engines.vllm.sides import Step
 
 TOKENS = list(range(1000, 1300))
@@ -25,23 +25,14 @@ SOURCE, TARGET = list(range(1, 13)), list(range(20, 39))
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def make_engine(plane: Plane, clock: Clock) -> Iterator[Callable[..., Step]]:
-    made: list[Step] = []
-
+def make_engine(make_step: Callable[..., Step], plane: Plane, clock: Clock) -> Callable[..., Step]:
     def new(**settings: Any) -> Step:
-        made.append(engine := Step(plane, [cache()], clock, **settings))
+        engine = make_step(plane, **settings)
         engine.compute(Request("a", TOKENS[:CACHED]), SOURCE, seed=7)
         engine.scheduler._break_even.note_load(100_000, 1.0, clock(), in_step=True)
         return engine
 
-    yield new
-    for each in made:
-        each.close()
+    return new
 
 
 def planned(engine: Step, request: Request, local: int = 0) -> StepPlan:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S
 from tests.clock import Clock
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import CHUNK_TOKENS, Request, cache
+from tests.engines.vllm.fakes import CHUNK_TOKENS, Request
 from tests.engines.vllm.sides import Step
 
 TOKENS = list(range(1000, 1200))
@@ -23,11 +24,6 @@ TOKENS = list(range(1000, 1200))
 CHUNKED = 192
 SOURCE = list(range(1, 14))
 TARGET = list(range(40, 27, -1))
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -39,17 +35,8 @@ def tiered(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
 
 
 @pytest.fixture
-def make_engine(tiered: Plane, clock: Clock) -> Iterator[Callable[..., Step]]:
-    made: list[Step] = []
-
-    def new(ranks: int = 1, **settings: Any) -> Step:
-        settings = {"tier_timeout_s": 60.0, **settings}
-        made.append(Step(tiered, [cache(0, rank, ranks) for rank in range(ranks)], clock, **settings))
-        return made[-1]
-
-    yield new
-    for each in made:
-        each.close()
+def make_engine(make_step: Callable[..., Step], tiered: Plane) -> Callable[..., Step]:
+    return partial(make_step, tiered, tier_timeout_s=60.0)
 
 
 def keys_of(request: Request) -> list[bytes]:

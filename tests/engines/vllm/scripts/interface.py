@@ -20,22 +20,7 @@ from vllm.v1.request import Request
 from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata, _hashes_media
 from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed
 from dataplane.engines.vllm.worker import Results
-
-spec = SimpleNamespace(block_size=16)
-config = SimpleNamespace(
-    kv_transfer_config=SimpleNamespace(
-        kv_connector_extra_config={"larder.socket": "/nowhere"},
-        engine_id="e",
-        kv_load_failure_policy="fail",
-        is_kv_consumer=True,
-        is_kv_producer=True,
-    ),
-    cache_config=SimpleNamespace(block_size=16),
-    model_config=SimpleNamespace(multimodal_config=None, model="m", revision=None),
-    parallel_config=SimpleNamespace(rank=0),
-    device_config=SimpleNamespace(device_type="cuda"),
-)
-caches = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=["a"])])
+from tests.engines.vllm.scripts.fake_config import CACHES, CONFIG
 
 
 class Failing:
@@ -54,8 +39,8 @@ def answers(connector: LarderConnector, calls: dict[str, tuple[object, ...]]) ->
 
 
 request, output = SimpleNamespace(request_id="r"), SimpleNamespace(kv_connector_block_state=None)
-scheduler = LarderConnector(config, KVConnectorRole.SCHEDULER, caches)
-worker = LarderConnector(config, KVConnectorRole.WORKER, caches)
+scheduler = LarderConnector(CONFIG, KVConnectorRole.SCHEDULER, CACHES)
+worker = LarderConnector(CONFIG, KVConnectorRole.WORKER, CACHES)
 failing: Any = Failing()
 scheduler._scheduler = worker._worker = failing
 worker.bind_connector_metadata(LarderMetadata())
@@ -98,7 +83,7 @@ class Ending:
         return Results(received=loads, failed=loads)
 
 
-asleep = LarderConnector(config, KVConnectorRole.WORKER, caches)
+asleep = LarderConnector(CONFIG, KVConnectorRole.WORKER, CACHES)
 before: Any = Ending()
 asleep._worker = before
 asleep.unregister_kv_caches()
@@ -167,7 +152,7 @@ print(
                 "Request": [*inspect.signature(Request).parameters],
             },
             "slept": slept,
-            "policy": config.kv_transfer_config.kv_load_failure_policy,
+            "policy": CONFIG.kv_transfer_config.kv_load_failure_policy,
         }
     )
 )

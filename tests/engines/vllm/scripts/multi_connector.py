@@ -25,6 +25,7 @@ from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan
 from dataplane.engines.vllm.worker import Results
 from dataplane.protocol.spaces import Space
+from tests.engines.vllm.scripts.fake_config import CACHES, CONFIG
 
 
 @dataclass
@@ -126,27 +127,9 @@ class Worker:
         return Results(received={"l"}, sent={"r"}, bad_blocks={3})
 
 
-spec = SimpleNamespace(block_size=16)
-caches: Any = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=["a"])])
-config: Any = SimpleNamespace(
-    kv_transfer_config=SimpleNamespace(
-        kv_connector_extra_config={"larder.socket": "/nowhere"},
-        engine_id="e",
-        kv_load_failure_policy="fail",
-        is_kv_consumer=True,
-        is_kv_producer=True,
-        kv_role="kv_both",
-    ),
-    cache_config=SimpleNamespace(block_size=16),
-    model_config=SimpleNamespace(multimodal_config=None, model="m", revision=None),
-    parallel_config=SimpleNamespace(rank=0),
-    device_config=SimpleNamespace(device_type="cuda"),
-)
-
-
 def multi(role: KVConnectorRole, *, first: bool) -> tuple[MultiConnector, LarderConnector, OtherConnector]:
     """Return a MultiConnector with Larder's connector, first or last, and the other one."""
-    made, larder, other = object.__new__(MultiConnector), LarderConnector(config, role, caches), OtherConnector()
+    made, larder, other = object.__new__(MultiConnector), LarderConnector(CONFIG, role, CACHES), OtherConnector()
     made._connectors = [larder, other] if first else [other, larder]
     made._all_support_hma = True
     made._requests_to_connector, made._extra_async_saves = {}, {}
@@ -232,7 +215,7 @@ def statistics() -> dict[str, Any]:
     assert stats is not None
     assert more is not None
     kinds: Any = {Counter: Counter, Gauge: Gauge, Histogram: Histogram}
-    metrics = LarderConnector.build_prom_metrics(config, kinds, ["engine"], {0: ["0"]})
+    metrics = LarderConnector.build_prom_metrics(CONFIG, kinds, ["engine"], {0: ["0"]})
     metrics.observe(stats.to_dict()["LarderConnector"])
     return {
         "class": KVConnectorFactory.get_connector_class_by_name("LarderConnector") is LarderConnector,

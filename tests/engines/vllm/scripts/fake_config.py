@@ -1,0 +1,22 @@
+"""The attributes of vLLM's configuration that Larder's connector reads: one KV-cache group, on a device."""
+
+from types import SimpleNamespace
+from typing import Any
+
+CONFIG: Any = SimpleNamespace(
+    kv_transfer_config=SimpleNamespace(
+        kv_connector_extra_config={"larder.socket": "/nowhere"},
+        engine_id="e",
+        kv_load_failure_policy="fail",
+        is_kv_consumer=True,
+        is_kv_producer=True,
+        kv_role="kv_both",
+    ),
+    cache_config=SimpleNamespace(block_size=16),
+    model_config=SimpleNamespace(multimodal_config=None, model="m", revision=None),
+    parallel_config=SimpleNamespace(rank=0),
+    device_config=SimpleNamespace(device_type="cuda"),
+)
+CACHES: Any = SimpleNamespace(
+    kv_cache_groups=[SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=16), layer_names=["a"])]
+)
