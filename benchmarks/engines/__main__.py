@@ -1,14 +1,15 @@
-"""`make bench-engines`: vLLM alone, with a connector that does nothing, with vLLM's own offloading, with LMCache's
-connector on both servers, and with Larder's connector. Users ask questions about long texts, which the engine's own
-cache cannot keep.
+"""`make bench-engines`: vLLM alone, with vLLM's own offloading, with LMCache's connector on both servers, and with
+Larder's connector. Users ask questions about long texts, which the engine's own cache cannot keep.
 
-Exit codes: 0 when everything ran, whether targets were met or not; 1 when vLLM alone could not be measured. An engine
-whose connector fails is left out, and the report says why.
+The result files are written after each round. An engine that fails is left out, and the report says why.
+
+Exit codes: 0 when a round ran, whether targets were met or not; 1 when no engine could be measured.
 """
 
-import os
 import re
+import signal
 import tempfile
+import time
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -18,9 +19,9 @@ import msgspec
 from rich.console import Console
 
 from benchmarks.engines import look_ups
-from benchmarks.engines.comparison import FULL, QUICK, Comparison, Questions
+from benchmarks.engines.comparison import FULL, QUICK, Comparison, Questions, Samples
 from benchmarks.engines.figures import SECTION, results_of, section_of
-from benchmarks.engines.lineup import BARE, BLOCKS, MAX_TOKENS, TITLES, dtype, lineup
+from benchmarks.engines.lineup import BLOCKS, MAX_TOKENS, TITLES, dtype, lineup
 from benchmarks.harness import machine, setting
 from benchmarks.harness.memory import Memcpy, MiB
 from benchmarks.harness.report import RESULTS, table, write
@@ -61,9 +62,9 @@ MAX_HISTORY = MAX_TOKENS - Questions().question - Questions().answer
 )
 @click.option(
     "--engines",
-    type=click.Choice([each for each in TITLES if each != BARE]),
+    type=click.Choice(list(TITLES)),
     multiple=True,
-    help="Engine to compare with vLLM alone; may be repeated. Default: all.",
+    help="Engine to measure; may be repeated. Default: all.",
 )
 @click.option("--docs", is_flag=True, help=f"Write the table into {PAGE.relative_to(PAGE.parents[1])}.")
 @click.option(
@@ -85,50 +86,85 @@ def main(
     """Compare connectors of vLLM: engines on CPU with a small model, which take turns."""
     if history[0] > history[1]:
         raise click.UsageError("--history: expected the shortest text first")
-    if docs and (quick or engines):
-        raise click.UsageError("figures of a quick run, or without an engine, do not go into the documentation")
-    names = (BARE, *engines) if engines else tuple(TITLES)
+    if docs and quick:
+        raise click.UsageError("figures of a quick run do not go into the documentation")
+    names = engines or tuple(TITLES)
     effort = QUICK if quick else FULL
-    questions = Questions(users, history, rates=rate, seconds=seconds or effort.questions.seconds)
+    questions = msgspec.structs.replace(
+        effort.questions, users=users, history=history, rates=rate, seconds=seconds or effort.questions.seconds
+    )
     effort = msgspec.structs.replace(
         effort, sets=sets or effort.sets, rounds=rounds or effort.rounds, busy=busy, questions=questions
     )
-    console = Console()
-    failed: dict[str, str] = {}
-    load = os.getloadavg()[0]
-    try:
-        comparison = Comparison(effort)
-        for number in range(effort.sets):
-            console.print(f"set {number + 1} of {effort.sets} …")
-            with (
-                tempfile.TemporaryDirectory(prefix="larder-bench-", dir="/tmp") as folder,
-                lineup(Path(folder), effort.pool_bytes, names) as running,
-            ):
-                comparison.measure(running)
-            failed |= running.failed
-    except RuntimeError as error:
-        raise click.ClickException(str(error)) from None
-    samples = {
-        figure: {name: values for name, values in each.items() if name not in failed}
-        for figure, each in comparison.samples.items()
-    }
-    results = results_of(samples) + look_ups.run(setting.Setting(setting.QUICK if quick else setting.FULL))
-    described = machine.describe() | {f"{name}_failed": why for name, why in failed.items()}
-    described["dtype"] = dtype()
-    described["load"] = f"{load:.1f} before, {os.getloadavg()[0]:.1f} after (the engines themselves: about 1)"
+    console = Console(soft_wrap=True, highlight=False)
+    described: dict[str, str | int] = machine.describe() | {"dtype": dtype()}
+    look_up_results = look_ups.run(setting.Setting(setting.QUICK if quick else setting.FULL))
     with closing(Memcpy(_COPY_BYTES, effort.pool_bytes)) as memcpy:
         speed = median(_COPY_BYTES / once_ns(memcpy.into_arena) for _ in range(11))
-    report = Report(described, speed, results)
+    comparison = Comparison(effort)
+    total = effort.sets * effort.rounds
+    failed: dict[str, str] = {}
+    report, section = None, ""
+
+    def written() -> tuple[Report, str]:
+        """Write the figures of all rounds until now."""
+        samples = {
+            figure: {name: values for name, values in engines.items() if name not in failed}
+            for figure, engines in comparison.samples.items()
+        }
+        loads = comparison.loads
+        described["rounds"] = len(loads)
+        described["load"] = f"{min(loads):.1f} to {max(loads):.1f}, median {median(loads):.1f}"
+        described.update({f"{name}_failed": why for name, why in failed.items()})
+        report = Report(described, speed, results_of(samples) + look_up_results)
+        section = section_of(report, samples, _description(questions, busy))
+        write(report, output, "engines").with_suffix(".md").write_text(section)
+        return report, section
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engines and servers must end
+    try:
+        for number in range(effort.sets):
+            with (
+                tempfile.TemporaryDirectory(prefix="larder-bench-", dir="/tmp") as folder,
+                lineup(Path(folder), effort.pool_bytes, names, console.print) as running,
+            ):
+                console.print(f"set {number + 1} of {effort.sets}: the engines read {users} texts …")
+                began = time.monotonic()
+                for samples in comparison.measure(running):
+                    seconds_each, began = time.monotonic() - began, time.monotonic()
+                    failed |= running.failed
+                    report, section = written()
+                    left = total - len(comparison.loads)
+                    console.print(_round(samples, len(comparison.loads), total, comparison.loads[-1]))
+                    console.print(f"  {seconds_each:.0f} s; about {left * seconds_each / 60:.0f} min left")
+    except KeyboardInterrupt:
+        console.print("interrupted: the figures are those of complete rounds")
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+    if report is None:
+        raise click.ClickException("no round has ended")
     console.print(table(report))
     console.print("baseline of look-ups: one message to another process and back")
-    path = write(report, output, "engines")
-    section = section_of(report, samples, _description(effort.questions, busy))
-    path.with_suffix(".md").write_text(section)
-    console.print(section, markup=False, soft_wrap=True)
-    console.print(f"written to {path} and {path.with_suffix('.md')}", soft_wrap=True)
+    console.print(section, markup=False)
+    console.print(f"written to {output}")
     if docs:
         pattern = f"({SECTION}\n.*?)?(?={NEXT})"
         PAGE.write_text(re.sub(pattern, lambda _: section + "\n", PAGE.read_text(), count=1, flags=re.DOTALL))
+
+
+def _round(samples: Samples, number: int, total: int, load: float) -> str:
+    """Return a line on one round: for each engine, mean and 90 % of the times to a first token, by rate."""
+    rates = [figure for figure in samples if figure.startswith("mean@")]
+    engines = [
+        f"{name} "
+        + ", ".join(
+            f"{samples[rate][name][0]:.2f}/{samples[rate.replace('mean', 'p90')][name][0]:.2f} s"
+            for rate in rates
+            if name in samples[rate]
+        )
+        for name in samples["seconds"]
+    ]
+    return f"round {number} of {total}, load {load:.1f}, mean/90 %: {'; '.join(engines)}"
 
 
 def _description(questions: Questions, busy: int) -> str:

@@ -1,17 +1,19 @@
 """Measure engines with the same requests and collect the samples. The engines take turns within each round."""
 
+import os
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from random import Random
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from benchmarks.engines.lineup import MAX_TOKENS, Engine, Lineup
+from benchmarks.engines.lineup import BARE, MAX_TOKENS, Engine, Lineup
 
 VOCABULARY = 4096
 BATCH, PROMPT_TOKENS, NEW_TOKENS = 8, 1000, 16
@@ -33,10 +35,13 @@ class Questions(msgspec.Struct, frozen=True):
     """Shortest and longest text, in tokens. All texts together are several times as long as an engine's own cache."""
     question: int = 64
     answer: int = 16
-    rates: tuple[float, ...] = (4.0, 6.5)
-    """Questions a second of all users together."""
+    rates: tuple[float, ...] = (2.0, 3.5)
+    """Questions a second of all users together. vLLM alone is measured with the lowest rate only: it computes all
+    texts, so its queue grows at any rate."""
     seconds: float = 10.0
     """How long questions arrive, in each round."""
+    answer_s: float = 10.0
+    """How long they may be answered after that. Then they are cancelled."""
 
 
 class Effort(msgspec.Struct, frozen=True):
@@ -53,79 +58,105 @@ class Effort(msgspec.Struct, frozen=True):
     questions: Questions = Questions()
 
 
-FULL = Effort(sets=4, rounds=3, busy=0, pool_bytes=4 << 30)
-QUICK = Effort(sets=1, rounds=2, busy=0, pool_bytes=4 << 30, questions=Questions(seconds=6))
+FULL = Effort(sets=2, rounds=10, busy=0, pool_bytes=4 << 30)
+QUICK = Effort(sets=1, rounds=2, busy=0, pool_bytes=4 << 30, questions=Questions(seconds=6, answer_s=4))
 
 
 class Comparison:
     """Samples of all sets."""
 
     def __init__(self, effort: Effort) -> None:
-        self.samples: Samples = defaultdict(lambda: defaultdict(list))
+        self.samples: Samples = {}
+        """Of complete rounds."""
+        self.loads: list[float] = []
+        """Load average of the machine at the end of each round."""
+        self._round: Samples = {}
         self._effort = effort
         self._random = Random(20)
+        self._texts = [
+            self._tokens(self._random.randint(*effort.questions.history)) for _ in range(effort.questions.users)
+        ]
 
-    def measure(self, lineup: Lineup) -> None:
-        """Measure all figures with one set of processes."""
-        warm = self._batch()
+    def measure(self, lineup: Lineup) -> Iterator[Samples]:
+        """Measure all figures with one set of processes. Yield the samples of each round when it has ended."""
+        warm, texts = self._batch(), [{"at": 0.0, "tokens": text, "new": 1} for text in self._texts]
         lineup.each(lambda engine: engine.do("serve", requests=warm))
+        lineup.each(lambda engine: engine.do("serve", requests=texts), without=[BARE])
         with _busy(self._effort.busy):
             for _ in range(self._effort.rounds):
+                self._round = defaultdict(lambda: defaultdict(list))
                 self._no_reuse(lineup)
+                bound = UNLOADED_TIMES * self._unloaded(lineup)
                 for rate in self._effort.questions.rates:
-                    self._ask(lineup, rate)
+                    self._ask(lineup, rate, bound)
+                self.loads.append(os.getloadavg()[0])
+                for figure, engines in self._round.items():
+                    for name, values in engines.items():
+                        self.samples.setdefault(figure, {}).setdefault(name, []).extend(values)
+                yield self._round
 
     def _no_reuse(self, lineup: Lineup) -> None:
         requests = self._batch()
         for name, answer in lineup.each(lambda engine: engine.do("serve", requests=requests)).items():
-            self._note(name, "", **{figure: answer[figure] for figure in ("seconds", "settled", "cpu", "faults")})
+            self._note(name, "", **{figure: answer[figure] for figure in ("seconds", "settled", "cpu")})
 
-    def _ask(self, lineup: Lineup, rate: float) -> None:
-        """Let each engine read all texts, and then answer one question without load, and all questions at a rate."""
-        histories, questions = self._questions(rate)
-        alone = histories[0] | {"tokens": histories[0]["tokens"] + self._tokens(self._effort.questions.question)}
+    def _unloaded(self, lineup: Lineup) -> float:
+        """Let each engine answer one question without load. Return the shortest time to a first token, in seconds."""
+        question = {
+            "at": 0.0,
+            "tokens": self._texts[0] + self._tokens(self._effort.questions.question),
+            "new": self._effort.questions.answer,
+        }
+        answers = lineup.each(lambda engine: self._serve(engine, [question]))
+        times = {name: answer["first"][0] for name, answer in answers.items()}
+        for name, first in times.items():
+            self._note(name, "", unloaded=first)
+        return min(times.values(), default=inf)
 
-        def ask(engine: Engine) -> Any:
-            engine.do("serve", requests=histories)
-            engine.do("forget")
-            unloaded = engine.do("serve", requests=[alone])["first"][0]
-            engine.do("forget")
-            return engine.do("serve", requests=questions) | {"unloaded": unloaded}
-
-        answers = lineup.each(ask)
-        bound = UNLOADED_TIMES * min(answer["unloaded"] for answer in answers.values())
-        tokens = sum(len(each["tokens"]) for each in questions)
+    def _ask(self, lineup: Lineup, rate: float, bound: float) -> None:
+        """Let each engine answer questions at a rate. `bound`: a first token in time, in seconds."""
+        known = self._effort.questions
+        questions, limit_s = self._questions(rate), known.seconds + known.answer_s
+        without = [BARE] if rate > min(known.rates) else []
+        answers = lineup.each(lambda engine: self._serve(engine, questions, limit_s=limit_s), without)
+        tokens = sum(len(question["tokens"]) for question in questions)
         for name, answer in answers.items():
-            first = np.array(answer["first"])
+            # Without an answer, the time is a lower bound.
+            times = zip(questions, answer["first"], strict=True)
+            first = np.array([limit_s - question["at"] if time is None else time for question, time in times])
             self._note(
                 name,
                 f"@{rate:g}",
                 mean=float(first.mean()),
                 p50=float(np.percentile(first, 50)),
                 p90=float(np.percentile(first, 90)),
-                unloaded=answer["unloaded"],
                 goodput=float((first <= TTFT_BOUND_S).sum()) / answer["seconds"],
                 goodput_unloaded=float((first <= bound).sum()) / answer["seconds"],
+                unanswered=answer["first"].count(None) / len(questions),
                 found=sum(answer["cached"]) / tokens,
                 cpu=answer["cpu"],
             )
 
-    def _questions(self, rate: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return requests that read the text of each user, and questions with random arrivals, each with all that its
-        user has read, asked and been told before. A user who has no room left begins again with the text."""
+    def _serve(self, engine: Engine, requests: list[dict[str, Any]], **limits: float) -> Any:
+        """Let an engine answer requests, with an empty cache of its own at first."""
+        engine.do("forget")
+        return engine.do("serve", requests=requests, **limits)
+
+    def _questions(self, rate: float) -> list[dict[str, Any]]:
+        """Return questions with random arrivals, each with all that its user has read, asked and been answered before.
+        A user who has no room left begins again with the text."""
         known = self._effort.questions
-        texts = [self._tokens(self._random.randint(*known.history)) for _ in range(known.users)]
-        conversations = [list(text) for text in texts]
+        conversations = [list(text) for text in self._texts]
         questions: list[dict[str, Any]] = []
         at = 0.0
         while (at := at + self._random.expovariate(rate)) < known.seconds or not questions:
             user = self._random.randrange(known.users)
             if len(conversations[user]) + known.question + known.answer > MAX_TOKENS:
-                conversations[user] = list(texts[user])
+                conversations[user] = list(self._texts[user])
             conversations[user] += self._tokens(known.question)
             questions.append({"at": at, "tokens": list(conversations[user]), "new": known.answer})
             conversations[user] += self._tokens(known.answer)  # engines differ in what they answer
-        return [{"at": 0.0, "tokens": text, "new": 1} for text in texts], questions
+        return questions
 
     def _batch(self) -> list[dict[str, Any]]:
         return [{"at": 0.0, "tokens": self._tokens(PROMPT_TOKENS), "new": NEW_TOKENS} for _ in range(BATCH)]
@@ -136,7 +167,7 @@ class Comparison:
 
     def _note(self, name: str, where: str, **values: float) -> None:
         for figure, value in values.items():
-            self.samples[figure + where][name].append(value)
+            self._round[figure + where][name].append(value)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.engines.comparison import BATCH, NEW_TOKENS, PROMPT_TOKENS, TTFT_BOUND_S, UNLOADED_TIMES, Samples
-from benchmarks.engines.lineup import BARE, LARDER, LMCACHE, OFFLOADING, TITLES
+from benchmarks.engines.lineup import BARE, BESIDE, LARDER, LMCACHE, OFFLOADING, TITLES
 from benchmarks.harness.result import Report, Result, at_least, at_most
 from benchmarks.harness.timing import interval
 
@@ -21,7 +21,6 @@ TARGETS = {
     ("goodput_unloaded", OFFLOADING): 1.0,
 }
 """Bound of a figure of Larder's connector divided by that of another engine."""
-_NONE = "not measured"
 _TITLES = {
     "seconds": f"{BATCH} new prompts of {PROMPT_TOKENS:,} tokens, {NEW_TOKENS} new tokens each: until the last token",
     "settled": "the same, until all is saved",
@@ -31,11 +30,11 @@ _TITLES = {
     "unloaded": "first token without load",
     "goodput": f"answers a second with a first token within {TTFT_BOUND_S:g} s",
     "goodput_unloaded": f"answers a second with a first token within {UNLOADED_TIMES} times the one without load",
+    "unanswered": "questions without a first token in the end",
     "found": "tokens of prompts that were found",
     "cpu": "processor time of the engine",
-    "faults": "page faults of the engine",
 }
-_UNITS = {"found": "of all", "goodput": "/s", "goodput_unloaded": "/s", "faults": ""}
+_UNITS = {"found": "of all", "unanswered": "of all", "goodput": "/s", "goodput_unloaded": "/s"}
 
 
 def results_of(samples: Samples) -> list[Result]:
@@ -46,13 +45,13 @@ def results_of(samples: Samples) -> list[Result]:
         better = at_least if kind in ("found", "goodput", "goodput_unloaded") else at_most
         for name, values in engines.items():
             results.append(better(f"{figure}_{name}", median(values), _UNITS.get(kind, "s"), None))
-        for other in (BARE, LMCACHE, OFFLOADING):
+        for other in (BARE, LMCACHE, OFFLOADING, BESIDE):
             if LARDER in engines and other in engines and all(engines[other]):
                 ratios = np.divide(engines[LARDER], engines[other])
                 low, high = interval(ratios)
                 name = f"{figure}_larder_to_{other}"
                 results += [
-                    better(name, median(ratios), "", TARGETS.get((kind, other))),
+                    better(name, float(np.median(ratios)), "", TARGETS.get((kind, other))),
                     better(f"{name}_low", low, "", None),
                     better(f"{name}_high", high, "", None),
                 ]
@@ -62,17 +61,24 @@ def results_of(samples: Samples) -> list[Result]:
 def section_of(report: Report, samples: Samples, questions: str) -> str:
     """Return the section with the tables for the documentation. `questions` describes them."""
     by_name = {result.name: result for result in report.results}
+    names = [name for name in TITLES if any(name in engines for engines in samples.values())]
+    others = [name for name in (BARE, LMCACHE, BESIDE) if name in names and LARDER in names]
+
+    def value(figure: str, name: str) -> str:
+        result = by_name.get(f"{figure}_{name}")
+        return "" if result is None else f"{result.value:,.3g} {result.unit}".strip()
+
+    def ratio(figure: str, other: str) -> str:
+        result = by_name.get(f"{figure}_larder_to_{other}")
+        if result is None:
+            return ""
+        low, high = (by_name[f"{result.name}_{end}"].value for end in ("low", "high"))
+        missed = ", **missed**" if result.met is False else ""
+        return f"{result.value:.2f} ({low:.2f} to {high:.2f}){missed}"
 
     def row(figure: str) -> str:
         kind, _, rate = figure.partition("@")
-        cells = []
-        for name in TITLES:
-            value = by_name.get(f"{figure}_{name}")
-            cells.append(_NONE if value is None else f"{value.value:,.3g} {value.unit}".strip())
-        ratio = by_name.get(f"{figure}_larder_to_{LMCACHE}") or by_name.get(f"{figure}_larder_to_{BARE}")
-        if ratio is not None:
-            low, high = (by_name[f"{ratio.name}_{end}"].value for end in ("low", "high"))
-            cells.append(f"{ratio.value:.3f} ({low:.3f} to {high:.3f})")
+        cells = [value(figure, name) for name in names] + [ratio(figure, other) for other in others]
         return f"| {_TITLES[kind]}{f', {rate}/s' if rate else ''} | {' | '.join(cells)} |"
 
     failed = "".join(
@@ -81,18 +87,18 @@ def section_of(report: Report, samples: Samples, questions: str) -> str:
         if f"{name}_failed" in report.machine
     )
     known, new = (by_name[f"connector_lookup_{which}_p99"].value for which in ("known", "new"))
-    compared = TITLES[LMCACHE if LMCACHE in samples["seconds"] else BARE]
     return f"""{SECTION}
 
 The engines are vLLM on CPU with a small model. Its KV bytes per computation are many times those of a real model, so
 the differences from vLLM alone are upper bounds of the cost of a connector.
-{datetime.now().astimezone():%d %B %Y}, {report.machine["cores"]} cores, load
-{report.machine["load"]}. Medians of {len(samples["seconds"][BARE])} interleaved rounds.
-The last column is Larder's connector divided by {compared}, in the same round, with its interval of 95 %.
+{datetime.now().astimezone():%d %B %Y}, {report.machine["cores"]} cores, {report.machine["dtype"]}, load average
+{report.machine["load"]} (the engines themselves: about 1).
+Medians of {report.machine["rounds"]} interleaved rounds, and ratios of Larder's connector to others in the same round,
+with intervals of 95 %.
 {questions}{failed}
 
-| | {" | ".join(TITLES.values())} | Larder's ratio |
-|---|{"---|" * (len(TITLES) + 1)}
+| | {" | ".join([TITLES[name] for name in names] + [f"Larder / {TITLES[name]}" for name in others])} |
+|---|{"---|" * (len(names) + len(others))}
 {chr(10).join(row(figure) for figure in samples)}
 
 Look-up of 16,384 tokens by Larder's connector, p99: {known:.0f} µs, and {new:.0f} µs for the first one of a request.

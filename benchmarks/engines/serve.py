@@ -1,7 +1,8 @@
 """An in-process vLLM on CPU, driven line by line: a JSON request on the standard input, a JSON answer on the standard
 output. The argument is a JSON object: options of `LLM`, with those of `KVTransferConfig` or null.
 
-    {"do": "serve", "requests": [{"at": 0.0, "tokens": [...], "new": 16}]}   `at`: arrival in seconds from now
+    {"do": "serve", "requests": [{"at": 0.0, "tokens": [...], "new": 16}], "limit_s": 60.0}
+        `at`: arrival in seconds from now; `limit_s`, optional: requests that have not ended by then are cancelled
     {"do": "forget"}   empty the engine's own prefix cache
 """
 
@@ -11,6 +12,7 @@ import resource
 import sys
 import time
 from collections import deque
+from math import inf
 from typing import Any
 
 os.environ.update(
@@ -53,20 +55,23 @@ class Served:
             time.sleep(0.001)
         return outputs, executed
 
-    def serve(self, requests: list[dict[str, Any]]) -> dict[str, Any]:
+    def serve(self, requests: list[dict[str, Any]], limit_s: float = inf) -> dict[str, Any]:
         """Run requests as they arrive. Answer, in seconds: `seconds` until the last token, `settled` until all saves
-        have ended, `cpu` time of all threads until then and of the engine's `thread`, and for each request `first`,
-        from its arrival to its first token; the `cached` tokens of its prompt; and the number of page `faults`.
+        have ended, `cpu` time of all threads until then, and for each request `first`, from its arrival to its first
+        token (null if it was cancelled before); and the `cached` tokens of its prompt.
         """
         waiting = deque(sorted(enumerate(requests), key=lambda each: each[1]["at"]))
         first: dict[int, float] = {}
         cached: dict[int, int] = {}
+        started: list[str] = []
         began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-        thread = time.thread_time()
         while waiting or self.engine.has_unfinished_requests():
             now = time.perf_counter() - began
+            if now >= limit_s:
+                self.engine.abort_request(started)
+                break
             while waiting and waiting[0][1]["at"] <= now:
-                self._add(*waiting.popleft())
+                started.append(self._add(*waiting.popleft()))
             if not self.engine.has_unfinished_requests():
                 time.sleep(waiting[0][1]["at"] - now)
                 continue
@@ -83,14 +88,14 @@ class Served:
             "seconds": seconds,
             "settled": time.perf_counter() - began,
             "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-            "thread": time.thread_time() - thread,
-            "faults": after.ru_minflt - before.ru_minflt,
-            "first": [first[number] for number in numbers],
-            "cached": [cached[number] for number in numbers],
+            "first": [first.get(number) for number in numbers],
+            "cached": [cached.get(number, 0) for number in numbers],
         }
 
-    def _add(self, number: int, request: dict[str, Any]) -> None:
+    def _add(self, number: int, request: dict[str, Any]) -> str:
+        """Begin a request and return its name."""
         self._count += 1
+        name = f"{self._count}-{number}"
         params = SamplingParams(
             temperature=0,
             detokenize=False,
@@ -98,7 +103,8 @@ class Served:
             max_tokens=request["new"],
             output_kind=RequestOutputKind.DELTA,
         )
-        self.engine.add_request(f"{self._count}-{number}", {"prompt_token_ids": request["tokens"]}, params)
+        self.engine.add_request(name, {"prompt_token_ids": request["tokens"]}, params)
+        return name
 
     def _idle(self) -> None:
         """Step, as a server does, until saves have ended and blocks are free."""

@@ -1,85 +1,144 @@
 """The comparison of connectors without vLLM: what is asked of engines, and what the report says of one that fails."""
 
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks.engines import __main__ as command
+from benchmarks.engines import look_ups
 from benchmarks.engines.comparison import Comparison, Effort, Questions
 from benchmarks.engines.figures import results_of, section_of
-from benchmarks.engines.lineup import BARE, GATEWAY, LARDER, LMCACHE, MAX_TOKENS, Lineup
-from benchmarks.harness.result import Report, at_most
+from benchmarks.engines.lineup import BARE, BESIDE, GATEWAY, LARDER, LMCACHE, MAX_TOKENS, Lineup
+from benchmarks.harness.result import Report, Result, at_most
 
-QUESTIONS = Questions(users=3, history=(50, 60), question=8, answer=4, rates=(10.0,), seconds=5.0)
+QUESTIONS = Questions(users=3, history=(50, 60), question=8, answer=4, rates=(10.0, 20.0), seconds=5.0, answer_s=2.0)
 EFFORT = Effort(sets=1, rounds=2, busy=0, pool_bytes=1 << 20, questions=QUESTIONS)
+LOOK_UPS = [at_most(f"connector_lookup_{which}_p99", 1.0, "us", None) for which in ("known", "new")]
 
 
 class Fake:
-    """An engine that takes `seconds` for everything, and fails at a line."""
+    """An engine that takes `seconds` for everything, fails at a line, and does not answer the last requests."""
 
-    def __init__(self, seconds: float, fails_at: int = 1_000) -> None:
-        self.seconds, self.fails_at = seconds, fails_at
+    def __init__(self, seconds: float, fails_at: int = 1_000, unanswered: int = 0) -> None:
+        self.seconds, self.fails_at, self.unanswered = seconds, fails_at, unanswered
         self.served: list[list[dict[str, Any]]] = []
+        self.limits: list[float | None] = []
 
-    def do(self, what: str, requests: list[dict[str, Any]] | None = None) -> Any:
+    def do(self, what: str, requests: list[dict[str, Any]] | None = None, limit_s: float | None = None) -> Any:
         if requests is None:
             return True
         self.served.append(requests)
+        self.limits.append(limit_s)
         if len(self.served) == self.fails_at:
             raise RuntimeError("no answer of vLLM: it ended\nmore")
         times = dict.fromkeys(("seconds", "settled", "cpu"), self.seconds)
-        return times | {"faults": 3, "first": [self.seconds] * len(requests), "cached": [0] * len(requests)}
+        first: list[float | None] = [self.seconds] * len(requests)
+        if limit_s is not None and self.unanswered:
+            first[-self.unanswered :] = [None] * self.unanswered
+        return times | {"first": first, "cached": [0] * len(requests)}
+
+
+def running(engines: dict[str, Fake]) -> Lineup:
+    lineup = Lineup()
+    lineup.engines.update(engines)  # type: ignore[arg-type]
+    return lineup
 
 
 def compared(engines: dict[str, Fake], effort: Effort = EFFORT) -> tuple[Lineup, Comparison]:
-    lineup, comparison = Lineup(), Comparison(effort)
-    lineup.engines.update(engines)  # type: ignore[arg-type]
-    comparison.measure(lineup)
+    lineup, comparison = running(engines), Comparison(effort)
+    assert len(list(comparison.measure(lineup))) == effort.rounds
     return lineup, comparison
 
 
-def test_an_engine_that_fails_is_left_out_and_the_report_says_why():
+def section(results: list[Result], samples: Any, **machine: str) -> str:
+    described: dict[str, str | int] = {"cores": 2, "load": "0.1 to 0.2", "dtype": "float32", "rounds": 2, **machine}
+    return section_of(Report(described, 1.0, [*results, *LOOK_UPS]), samples, "Questions.")
+
+
+def test_an_engine_that_fails_is_left_out_and_the_report_says_why() -> None:
     lineup, comparison = compared(
         {BARE: Fake(1.0), LMCACHE: Fake(0.8), GATEWAY: Fake(1.5, fails_at=5), LARDER: Fake(0.4)}
     )
     assert lineup.failed == {GATEWAY: "no answer of vLLM: it ended"}
     samples = {
-        figure: {name: each for name, each in of.items() if name not in lineup.failed}
-        for figure, of in comparison.samples.items()
+        figure: {name: values for name, values in engines.items() if name not in lineup.failed}
+        for figure, engines in comparison.samples.items()
     }
-    results = {each.name: each for each in results_of(samples)}
+    results = {result.name: result for result in results_of(samples)}
     assert results["seconds_larder_to_vllm"].met
     assert (results["mean@10_larder_to_lmcache"].value, results["mean@10_larder_to_lmcache"].met) == (0.5, True)
     assert results["goodput@10_larder_to_lmcache"].value == pytest.approx(2.0)
     assert "mean@10_gateway" not in results
-    lookups = [at_most(f"connector_lookup_{which}_p99", 1.0, "us", None) for which in ("known", "new")]
-    machine: dict[str, str | int] = {"cores": 2, "load": "0.1", "gateway_failed": lineup.failed[GATEWAY]}
-    section = section_of(Report(machine, 1.0, [*results.values(), *lookups]), samples, "Questions.")
-    assert "Not measured: LMCache's connector on Larder: no answer of vLLM: it ended" in section
-    assert (
-        "| first token, mean, 10/s | 1 s | not measured | not measured | 0.8 s | not measured | 0.4 s "
-        "| 0.500 (0.500 to 0.500) |" in section
-    )
+    text = section([*results.values()], samples, gateway_failed=lineup.failed[GATEWAY])
+    assert "Not measured: LMCache's connector on Larder: no answer of vLLM: it ended" in text
+    assert "| first token, mean, 20/s |  | 0.8 s | 0.4 s |  | 0.50 (0.50 to 0.50) |" in text
 
 
-def test_a_first_token_is_in_time_within_three_times_that_of_the_fastest_engine_without_load():
+def test_vllm_alone_answers_at_the_lowest_rate_only_and_reads_no_texts() -> None:
+    bare, larder = Fake(1.0), Fake(0.5)
+    _, comparison = compared({BARE: bare, LARDER: larder})
+    assert set(comparison.samples["mean@10"]) == {BARE, LARDER}
+    assert set(comparison.samples["mean@20"]) == {LARDER}
+    assert len(larder.served) - len(bare.served) == 1 + EFFORT.rounds
+
+
+def test_questions_end_at_a_limit_and_those_without_an_answer_are_not_in_time() -> None:
+    engine = Fake(0.1, unanswered=2)
+    _, comparison = compared({LARDER: engine})
+    assert [limit for limit in engine.limits if limit is not None] == [7.0] * 4
+    assert all(comparison.samples["unanswered@10"][LARDER])
+    count = len(engine.served[-2])
+    assert comparison.samples["goodput@10"][LARDER][-1] == pytest.approx((count - 2) / 0.1)
+    assert comparison.samples["mean@10"][LARDER][-1] > 0.1
+
+
+def test_a_first_token_is_in_time_within_three_times_that_of_the_fastest_engine_without_load() -> None:
     _, comparison = compared({BARE: Fake(1.0), LARDER: Fake(0.3)})
     assert comparison.samples["goodput_unloaded@10"][BARE] == [0.0, 0.0]
     assert all(comparison.samples["goodput_unloaded@10"][LARDER])
 
 
-def test_without_the_engine_that_others_are_compared_with_there_is_no_figure():
-    with pytest.raises(RuntimeError, match="it ended"):
-        compared({BARE: Fake(1.0, fails_at=1), LARDER: Fake(1.0)})
+def test_without_any_engine_there_is_no_figure() -> None:
+    with pytest.raises(RuntimeError, match="vLLM alone: no answer of vLLM: it ended; Larder's connector: no answer"):
+        compared({BARE: Fake(1.0, fails_at=1), LARDER: Fake(1.0, fails_at=1)})
 
 
-def test_all_engines_answer_the_same_questions_which_continue_conversations_and_fit_the_model():
-    bare, larder = Fake(1.0), Fake(1.0)
+def test_figures_of_complete_rounds_are_written_before_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Fake):
+        def do(self, what: str, requests: Any = None, limit_s: float | None = None) -> Any:
+            if len(self.served) == 8:
+                raise KeyboardInterrupt
+            return super().do(what, requests, limit_s)
+
+    @contextmanager
+    def lineup(*_: Any) -> Any:
+        yield running({LARDER: Interrupted(0.1), BESIDE: Fake(0.2)})
+
+    monkeypatch.setattr(command, "lineup", lineup)
+    monkeypatch.setattr(look_ups, "run", lambda _: LOOK_UPS)
+    done = CliRunner().invoke(command.main, ["--users", "2", "--rounds", "3", "--sets", "1", "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "round 1 of 3" in done.output
+    assert "round 2 of 3" not in done.output
+    assert "interrupted" in done.output
+    (figures,) = tmp_path.glob("*.json")
+    assert '"mean@2_larder_to_beside"' in figures.read_text()
+    assert "Medians of 1 interleaved rounds" in figures.with_suffix(".md").read_text()
+
+
+def test_all_engines_answer_the_same_questions_which_continue_conversations_and_fit_the_model() -> None:
+    lmcache, larder = Fake(1.0), Fake(1.0)
     compared(
-        {BARE: bare, LARDER: larder},
+        {LMCACHE: lmcache, LARDER: larder},
         Effort(1, 1, 0, 1 << 20, Questions(users=2, history=(4000, 4000), rates=(20.0,), seconds=5.0)),
     )
-    assert bare.served == larder.served
-    *_, texts, alone, questions = larder.served
+    assert lmcache.served == larder.served
+    _, texts, _, alone, questions = larder.served
     assert len(texts) == 2
     assert alone[0]["tokens"][:4000] == texts[0]["tokens"]
     assert all(len(each["tokens"]) + each["new"] <= MAX_TOKENS for each in questions)
