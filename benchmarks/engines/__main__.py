@@ -121,7 +121,6 @@ def main(
         write(report, output, "engines").with_suffix(".md").write_text(section)
         return report, section
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engines and servers must end
     try:
         for number in range(effort.sets):
             with (
@@ -177,4 +176,5 @@ def _description(questions: Questions, busy: int) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engines and servers must end
     main(prog_name="python -m benchmarks.engines")
