@@ -5,7 +5,7 @@ required roles and authentication schemes, the fields of merge patches, examples
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -277,18 +277,40 @@ def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Js
         content["schema"] = {"$ref": f"#/components/schemas/{opt['patch'].__name__}"}
         return
     whole = item["put"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-    name = whole.removesuffix("Put") + "Patch"
     fixed = opt["kept"].__struct_fields__ if "kept" in opt else ()
-    fields = {field: schema for field, schema in schemas[whole]["properties"].items() if field not in fixed}
+    content["schema"] = {"$ref": _patch_of(whole, schemas, fixed)}
+
+
+def _patch_of(whole: str, schemas: Json, fixed: Collection[str] = ()) -> str:
+    """Describe the merge patch of an object, and return the reference to its schema."""
+    name = whole.removesuffix("Put") + "Patch"
     required = schemas[whole]["required"]
     schemas[name] = {
         "title": name,
         "type": "object",
         "additionalProperties": False,
         "description": "Fields to change; omitted fields keep their values, and null resets a field to its default.",
-        "properties": {field: schema if field in required else _nullable(schema) for field, schema in fields.items()},
+        "properties": {
+            field: patch if field in required else _nullable(patch)
+            for field, schema in schemas[whole]["properties"].items()
+            if field not in fixed
+            for patch in [_patched(schema, schemas)]
+        },
     }
-    content["schema"] = {"$ref": f"#/components/schemas/{name}"}
+    return f"#/components/schemas/{name}"
+
+
+def _patched(schema: Json, schemas: Json) -> Json:
+    """Return the schema of a patch of a field: an object in it is patched as well, and null removes a member of a map.
+    How many members a map may have holds for the result, and not for the patch."""
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [_patched(choice, schemas) for choice in schema["anyOf"]]}
+    if "$ref" in schema:
+        return {**schema, "$ref": _patch_of(schema["$ref"].rpartition("/")[2], schemas)}
+    if not schema.get("additionalProperties"):
+        return schema
+    kept = {name: value for name, value in schema.items() if name != "maxProperties"}
+    return {**kept, "additionalProperties": _nullable(_patched(schema["additionalProperties"], schemas))}
 
 
 def _nullable(schema: Json) -> Json:

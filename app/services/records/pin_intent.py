@@ -11,7 +11,7 @@ from app.schemas.base.records import written
 from app.schemas.records.pins import SETTINGS, STORED, PinPut, PinRecord
 from app.services.base import checks
 from app.services.base.expiry import expiry, future, ttl
-from app.services.base.merge import check_names, converted
+from app.services.base.merge import check_names, converted, merge
 from app.services.records.key_intent import check_tokens, unpacked
 from app.services.records.prefixes import FoundPrefix
 from app.services.records.record_types import PushedType, Values, checked, columns
@@ -149,7 +149,7 @@ def patched_values(row: PinRow, patch: dict[str, Any], now: float) -> Values:
     """Return the columns of a pin that a patch sets; null resets a field to its default. Raises Invalid with every
     fault found."""
     check_names(patch, SETTINGS)
-    request = converted(PinPut, {name: value for name, value in patch.items() if value is not None})
+    request = converted(PinPut, merge({"selector": row.selector}, patch))
     faults = checks.Faults()
     given = columns(request, [name for name in STORED if name in patch])
     values = checked({**columns(row, STORED), **given}, faults)

@@ -12,7 +12,7 @@ from app.http.description import TAGS
 from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, TYPE_PREFIX
 from tests.app.plane import Plane
-from tests.app.published import description, operations
+from tests.app.published import RECORDS, description, operations
 
 pytestmark = pytest.mark.anyio
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -98,6 +98,35 @@ def test_a_patch_has_the_fields_of_its_record_and_each_may_be_null(described: di
         assert {"type": "null"} in field["anyOf"], name
         assert "default" not in field
     assert "required" not in schemas["QuotaPatch"]
+
+
+async def test_null_removes_a_member_of_every_map_that_a_patch_changes(described: dict[str, Any], plane: Plane) -> None:
+    schemas = described["components"]["schemas"]
+    records = {f"{name}Patch": f"{noun}/e" for noun, body in RECORDS.items() for name in [body.removesuffix("Put")]}
+    for noun, body in RECORDS.items():
+        assert (await plane.http.put(f"/api/v1/{noun}/e", json=EXAMPLES[body])).status_code == 201
+    patches = [(name, field) for name, schema in schemas.items() if name in records for field in schema["properties"]]
+    maps = [
+        (name, field) for name, field in patches if "additionalProperties" in str(schemas[name]["properties"][field])
+    ]
+    assert {("QuotaPatch", "tiers"), ("TierPatch", "selector")} <= set(maps)
+    for name, field in maps:
+        patch: dict[str, Any] = {field: {"e": None}}
+        kind = {"$schema": DIALECT, "$ref": f"#/components/schemas/{name}", "components": described["components"]}
+        assert jsonschema_rs.validator_for(kind).is_valid(patch), (name, field)
+        answer = await plane.http.patch(f"/api/v1/{records[name]}", json=patch)
+        assert answer.status_code == 200, (name, field, answer.text)
+        if field == "selector":
+            for labels, merged in (({"a": "1", "b": "2"}, {"a": "1", "b": "2"}), ({"a": None, "b": "3"}, {"b": "3"})):
+                answer = await plane.http.patch(f"/api/v1/{records[name]}", json={field: labels})
+                left = {key: value for key, value in answer.json()[field].items() if key in ("a", "b")}
+                assert left == merged, (name, answer.text)
+    for tiers in ({"disk": {"floor_bytes": 1, "limit_bytes": 9}}, {"disk": {"floor_bytes": None}}):
+        answer = await plane.http.patch("/api/v1/quotas/e", json={"tiers": tiers})
+        assert answer.status_code == 200, answer.text
+    assert answer.json()["tiers"] == {"disk": {"limit_bytes": 9}}
+    inner = schemas["TierQuotaPatch"]["properties"]
+    assert all({"type": "null"} in field["anyOf"] for field in inner.values())
 
 
 def test_every_body_has_an_example_and_each_is_valid(described: dict[str, Any]) -> None:

@@ -3052,7 +3052,7 @@ export interface components {
             refresh_on_hit?: boolean | null;
             /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
-                [key: string]: string;
+                [key: string]: string | null;
             } | null;
             /** @description `soft`: evicted last. `guaranteed`: kept until the pin expires, within the budgets. `permanent`: like `guaranteed`, but without an expiry, first to get the budget, and not affected by `invalidate`. */
             strength?: ("soft" | "guaranteed" | "permanent") | null;
@@ -3284,7 +3284,7 @@ export interface components {
             priority?: number | null;
             /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
-                [key: string]: string;
+                [key: string]: string | null;
             } | null;
         };
         /**
@@ -3630,7 +3630,7 @@ export interface components {
             pin_budget_bytes?: number | string | null;
             /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
-                [key: string]: string;
+                [key: string]: string | null;
             } | null;
             /**
              * @description Bytes per second that the tenant may store, at least 1; null for no limit.
@@ -3639,7 +3639,7 @@ export interface components {
             store_rate_bytes?: number | string | null;
             /** @description Floors and limits in tiers behind memory, by the name of the tier, at most 8; defaults to none. `weight`, `on_exceed` and `mode` apply there, too. */
             tiers?: {
-                [key: string]: components["schemas"]["TierQuotaPut"];
+                [key: string]: components["schemas"]["TierQuotaPatch"] | null;
             } | null;
             /** @description Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1. */
             weight?: number | null;
@@ -4282,7 +4282,7 @@ export interface components {
             parameters?: Record<string, never> | null;
             /** @description Labels that a node must have for the record to apply to it; null for every node. */
             selector?: {
-                [key: string]: string;
+                [key: string]: string | null;
             } | null;
             /** @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted before that is done. */
             spill?: ("commit" | "second_touch" | "evict" | "cascade" | "drain" | "off") | null;
@@ -4378,6 +4378,16 @@ export interface components {
             /** @default 0 */
             floor_bytes: number;
             limit_bytes?: number | null;
+        };
+        /**
+         * TierQuotaPatch
+         * @description Fields to change; omitted fields keep their values, and null resets a field to its default.
+         */
+        TierQuotaPatch: {
+            /** @description Bytes of the tier that no other tenant's blocks may take; at most the limit. */
+            floor_bytes?: number | string | null;
+            /** @description Most bytes that the tenant may hold in the tier of each node; null for no limit. */
+            limit_bytes?: number | string | null;
         };
         /**
          * TierQuotaPut
@@ -4627,7 +4637,7 @@ export interface components {
             note?: string | null;
             /** @description Special tokens for the template, such as `bos_token` and `eos_token`. */
             special_tokens?: {
-                [key: string]: string;
+                [key: string]: string | null;
             } | null;
             /** @description Required: the Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB. */
             tokenizer?: Record<string, never> | string;
