@@ -23,7 +23,7 @@ from app.http.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
 from app.http.routes.access.session import CSRF_HEADER
 from app.http.routes.views.snapshot import INDEX_HEADER
 from app.schemas.base.fields import whole
-from app.schemas.documents.apply import SECTIONS
+from app.schemas.documents.apply import DOCUMENT, SECTIONS
 
 Json = dict[str, Any]
 API = "/api/"
@@ -161,6 +161,7 @@ def document(app: Litestar) -> Json:
     for name, example in EXAMPLES.items():
         if name in schemas:  # a test checks that the names of EXAMPLES are names of schemas
             schemas[name]["examples"] = [example]
+    made["components"]["responses"] = _shared_problems(paths)
     used = {tag for item in paths.values() for operation in item.values() for tag in operation["tags"]}
     made["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
     return made
@@ -195,6 +196,7 @@ def _bodies(handlers: Iterable[HTTPRouteHandler]) -> Json:
     for kind in bodies:
         _rules(kind, made[kind.__name__])
     _order_choices(made, {frozenset(choices): list(choices) for kind in bodies for choices in _choices(kind)})
+    made["Document"] = {**DOCUMENT, "title": "Document"}
     for section in SECTIONS.values():
         put = made[section.put.__name__]
         key = {"type": "string", "pattern": whole(section.names)}
@@ -391,6 +393,21 @@ def _headers(path: str, method: str, operation: Json, handler: HTTPRouteHandler)
                 "schema": {"type": "string"},
             }
         )
+
+
+def _shared_problems(paths: Json) -> Json:
+    """Replace the problems that operations answer by references to them, and return them by name: the status and the
+    codes."""
+    shared: Json = {}
+    for item in paths.values():
+        for operation in item.values():
+            for status, response in operation["responses"].items():
+                if MEDIA_TYPE in response.get("content", ()):
+                    codes = [text.partition("`")[2].partition("`")[0] for text in response["description"].split("; ")]
+                    name = "-".join((status, *(code.removeprefix(TYPE_PREFIX) for code in codes)))
+                    shared[name] = response
+                    operation["responses"][status] = {"$ref": f"#/components/responses/{name}"}
+    return dict(sorted(shared.items()))
 
 
 def _access(method: str, operation: Json, handler: HTTPRouteHandler) -> None:

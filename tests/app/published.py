@@ -20,9 +20,18 @@ def description() -> dict[str, Any]:
 
 
 def operations(described: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return the method, the path and the description of each operation."""
+    """Return the method, the path and the description of each operation, with the problems that operations share."""
+    shared = described["components"]["responses"]
     return [
-        (method, path, operation) for path, item in described["paths"].items() for method, operation in item.items()
+        (method, path, {**operation, "responses": responses})
+        for path, item in described["paths"].items()
+        for method, operation in item.items()
+        for responses in [
+            {
+                status: shared[response["$ref"].rpartition("/")[2]] if "$ref" in response else response
+                for status, response in operation["responses"].items()
+            }
+        ]
     ]
 
 

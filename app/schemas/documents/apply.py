@@ -54,18 +54,18 @@ SECTIONS: Mapping[str, Section] = {
     "policies": Section(PolicyPut, "name", NAME),
     "tiers": Section(TierPut, "name", TIER_NAME),
 }
-Document = Annotated[
-    dict[str, Any],
-    bounds(
-        required=["apiVersion"],
-        properties={
-            "apiVersion": {"const": "larder/v1"},
-            "managed_by": {"anyOf": [{"type": "string", "pattern": whole(OWNER)}, {"type": "null"}]},
-            **{name: section.schema() for name, section in SECTIONS.items()},
-        },
-        additionalProperties=False,
-    ),
-]
+DOCUMENT: dict[str, Any] = {
+    "type": "object",
+    "required": ["apiVersion"],
+    "properties": {
+        "apiVersion": {"const": "larder/v1"},
+        "managed_by": {"anyOf": [{"type": "string", "pattern": whole(OWNER)}, {"type": "null"}]},
+        **{name: section.schema() for name, section in SECTIONS.items()},
+    },
+    "additionalProperties": False,
+}
+"""Schema of a document."""
+Document = Annotated[dict[str, Any], bounds(**{"$ref": "#/components/schemas/Document"})]
 
 
 class ApplyPut(msgspec.Struct, forbid_unknown_fields=True):

@@ -143,6 +143,17 @@ def test_every_body_has_an_example_and_each_is_valid(described: dict[str, Any]) 
         jsonschema_rs.validator_for(schema).validate(example)
 
 
+def test_documents_and_problems_are_described_once(described: dict[str, Any]) -> None:
+    single, _, several = described["components"]["schemas"]["ApplyPut"]["properties"]["document"]["anyOf"]
+    assert single == several["items"]["anyOf"][0] == {"type": "object", "$ref": "#/components/schemas/Document"}
+    problems = described["components"]["responses"]
+    assert len({msgspec.json.encode(problem, order="sorted") for problem in problems.values()}) == len(problems)
+    for path, item in described["paths"].items():
+        for method, operation in item.items():
+            for status, response in operation["responses"].items():
+                assert int(status) < 400 or list(response) == ["$ref"], (method, path, status)
+
+
 def test_every_reference_leads_somewhere(described: dict[str, Any]) -> None:
     def walk(value: Any) -> None:
         if isinstance(value, dict):

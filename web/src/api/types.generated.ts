@@ -1619,39 +1619,7 @@ export interface components {
          */
         ApplyPut: {
             /** @description One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …, tiers: …}`, as JSON values or as YAML or JSON text. Each record has the fields of its PUT body. Records are lists whose items have a `tenant` or `name`, or maps keyed by it. */
-            document: {
-                /** @constant */
-                apiVersion: "larder/v1";
-                managed_by?: string | null;
-                pins?: {
-                    [key: string]: components["schemas"]["PinPut"];
-                } | components["schemas"]["PinEntry"][] | null;
-                policies?: {
-                    [key: string]: components["schemas"]["PolicyPut"];
-                } | components["schemas"]["PolicyEntry"][] | null;
-                quotas?: {
-                    [key: string]: components["schemas"]["QuotaPut"];
-                } | components["schemas"]["QuotaEntry"][] | null;
-                tiers?: {
-                    [key: string]: components["schemas"]["TierPut"];
-                } | components["schemas"]["TierEntry"][] | null;
-            } | string | ({
-                /** @constant */
-                apiVersion: "larder/v1";
-                managed_by?: string | null;
-                pins?: {
-                    [key: string]: components["schemas"]["PinPut"];
-                } | components["schemas"]["PinEntry"][] | null;
-                policies?: {
-                    [key: string]: components["schemas"]["PolicyPut"];
-                } | components["schemas"]["PolicyEntry"][] | null;
-                quotas?: {
-                    [key: string]: components["schemas"]["QuotaPut"];
-                } | components["schemas"]["QuotaEntry"][] | null;
-                tiers?: {
-                    [key: string]: components["schemas"]["TierPut"];
-                } | components["schemas"]["TierEntry"][] | null;
-            } | string)[];
+            document: components["schemas"]["Document"] | string | (components["schemas"]["Document"] | string)[];
             /**
              * @description Report the changes without making them.
              * @default false
@@ -1989,6 +1957,24 @@ export interface components {
             status: "True" | "False" | "Unknown";
             /** @enum {string} */
             type: "Accepted" | "Applied" | "Effective";
+        };
+        /** Document */
+        Document: {
+            /** @constant */
+            apiVersion: "larder/v1";
+            managed_by?: string | null;
+            pins?: {
+                [key: string]: components["schemas"]["PinPut"];
+            } | components["schemas"]["PinEntry"][] | null;
+            policies?: {
+                [key: string]: components["schemas"]["PolicyPut"];
+            } | components["schemas"]["PolicyEntry"][] | null;
+            quotas?: {
+                [key: string]: components["schemas"]["QuotaPut"];
+            } | components["schemas"]["QuotaEntry"][] | null;
+            tiers?: {
+                [key: string]: components["schemas"]["TierPut"];
+            } | components["schemas"]["TierEntry"][] | null;
         };
         /**
          * DrainPost
@@ -4912,7 +4898,235 @@ export interface components {
             token_id: string;
         };
     };
-    responses: never;
+    responses: {
+        /** @description `urn:larder:problem:malformed`: The request is malformed */
+        "400-malformed": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+        "401-unauthorized": {
+            headers: {
+                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+        "403-forbidden-foreign-origin": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:not-found`: Not found */
+        "404-not-found": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+        "406-not-acceptable": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
+        "409-conflict": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource; `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node */
+        "409-conflict-floors-exceed-capacity": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node; `urn:larder:problem:conflict`: Conflicts with an existing resource */
+        "409-floors-exceed-capacity-conflict": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:node-refused`: A node refused the request */
+        "409-node-refused": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
+        "412-precondition-failed": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:too-large`: The body is too large */
+        "413-too-large": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+        "415-unsupported-media-type": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+        "422-invalid": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
+        "428-precondition-required": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+        "429-too-many-requests": {
+            headers: {
+                "Retry-After": components["headers"]["Retry-After"];
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+        "431-head-too-large": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:internal`: Internal error */
+        "500-internal": {
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
+        "503-node-unreachable-store-unavailable-server-busy-stopping": {
+            headers: {
+                "Retry-After": components["headers"]["Retry-After"];
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+        "503-node-unreachable-store-unavailable-stopping": {
+            headers: {
+                "Retry-After": components["headers"]["Retry-After"];
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:not-ready`: Some nodes are lost or out of sync; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+        "503-not-ready-store-unavailable-stopping": {
+            headers: {
+                "Retry-After": components["headers"]["Retry-After"];
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
+        "503-store-unavailable-server-busy-stopping": {
+            headers: {
+                "Retry-After": components["headers"]["Retry-After"];
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+        "503-store-unavailable-stopping": {
+            headers: {
+                "Retry-After": components["headers"]["Retry-After"];
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+    };
     parameters: never;
     requestBodies: never;
     headers: {
@@ -4962,119 +5176,17 @@ export interface operations {
                     "application/json": components["schemas"]["ActionAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     compressBlocks: {
@@ -5103,119 +5215,17 @@ export interface operations {
                     "application/json": components["schemas"]["MoveAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     demote: {
@@ -5241,119 +5251,17 @@ export interface operations {
                     "application/json": components["schemas"]["ActionAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     dryRun: {
@@ -5379,119 +5287,17 @@ export interface operations {
                     "application/json": components["schemas"]["DryRunAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     invalidate: {
@@ -5517,119 +5323,17 @@ export interface operations {
                     "application/json": components["schemas"]["ActionAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     locate: {
@@ -5655,119 +5359,17 @@ export interface operations {
                     "application/json": components["schemas"]["LocateAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     lookup: {
@@ -5793,119 +5395,17 @@ export interface operations {
                     "application/json": components["schemas"]["LookupAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     moveBlocks: {
@@ -5934,119 +5434,17 @@ export interface operations {
                     "application/json": components["schemas"]["MoveAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     getMove: {
@@ -6084,119 +5482,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-refused`: A node refused the request */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-node-refused"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
         };
     };
     cancelMove: {
@@ -6224,119 +5520,17 @@ export interface operations {
                     "application/json": components["schemas"]["NodeMove"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-refused`: A node refused the request */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-node-refused"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
         };
     };
     restart: {
@@ -6362,129 +5556,18 @@ export interface operations {
                     "application/json": components["schemas"]["RestartAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     verify: {
@@ -6513,119 +5596,17 @@ export interface operations {
                     "application/json": components["schemas"]["VerifyAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     getVerification: {
@@ -6663,119 +5644,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-refused`: A node refused the request */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-node-refused"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
         };
     };
     listAlerts: {
@@ -6823,99 +5702,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     postAlerts: {
@@ -6941,119 +5736,17 @@ export interface operations {
                     "application/json": components["schemas"]["AlertsTaken"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     listAnnotations: {
@@ -7097,99 +5790,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     applyDocument: {
@@ -7218,139 +5827,19 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource; `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict-floors-exceed-capacity"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     listAudit: {
@@ -7404,99 +5893,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     exportAudit: {
@@ -7519,99 +5924,15 @@ export interface operations {
                     "text/plain": string;
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     verifyAudit: {
@@ -7649,99 +5970,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listBlocks: {
@@ -7793,109 +6030,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
         };
     };
     getBlock: {
@@ -7932,109 +6076,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
         };
     };
     listCeilings: {
@@ -8074,99 +6125,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getCeiling: {
@@ -8203,109 +6170,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     putCeiling: {
@@ -8353,149 +6227,20 @@ export interface operations {
                     "application/json": components["schemas"]["CeilingAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     deleteCeiling: {
@@ -8520,119 +6265,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            412: components["responses"]["412-precondition-failed"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     patchCeiling: {
@@ -8667,149 +6310,20 @@ export interface operations {
                     "application/json": components["schemas"]["CeilingAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     streamEvents: {
@@ -8834,99 +6348,15 @@ export interface operations {
                     "text/event-stream": components["schemas"]["LarderEvent"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listEvents: {
@@ -8976,99 +6406,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     exportDocument: {
@@ -9108,99 +6454,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listFindings: {
@@ -9369,99 +6631,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listJoinTokens: {
@@ -9496,99 +6674,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     createJoinToken: {
@@ -9614,129 +6708,18 @@ export interface operations {
                     "application/json": components["schemas"]["NewJoinToken"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     deleteJoinToken: {
@@ -9758,99 +6741,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listManagers: {
@@ -9885,99 +6784,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listNodes: {
@@ -10012,99 +6827,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getNode: {
@@ -10141,109 +6872,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     forgetNode: {
@@ -10268,109 +6906,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            409: components["responses"]["409-conflict"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     patchNode: {
@@ -10398,129 +6943,18 @@ export interface operations {
                     "application/json": components["schemas"]["NodeAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     drainNode: {
@@ -10551,129 +6985,18 @@ export interface operations {
                     "application/json": components["schemas"]["NodeAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     expelEngine: {
@@ -10702,139 +7025,19 @@ export interface operations {
                     "application/json": components["schemas"]["ExpelAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-refused`: A node refused the request */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-node-refused"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     resizeNode: {
@@ -10862,139 +7065,19 @@ export interface operations {
                     "application/json": components["schemas"]["ResizeAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-refused`: A node refused the request */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-node-refused"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     forgetSize: {
@@ -11016,99 +7099,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getTrace: {
@@ -11136,119 +7135,17 @@ export interface operations {
                     "text/plain": string;
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-refused`: A node refused the request */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-node-refused"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
         };
     };
     getOverview: {
@@ -11283,99 +7180,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listPins: {
@@ -11427,99 +7240,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getPin: {
@@ -11556,109 +7285,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     putPin: {
@@ -11706,149 +7342,20 @@ export interface operations {
                     "application/json": components["schemas"]["PinAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     deletePin: {
@@ -11876,119 +7383,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            412: components["responses"]["412-precondition-failed"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     patchPin: {
@@ -12025,159 +7430,21 @@ export interface operations {
                     "application/json": components["schemas"]["PinAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     getPinKeys: {
@@ -12214,109 +7481,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     extendPin: {
@@ -12348,139 +7522,19 @@ export interface operations {
                     "application/json": components["schemas"]["PinAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     listPolicies: {
@@ -12526,99 +7580,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getPolicy: {
@@ -12655,109 +7625,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     putPolicy: {
@@ -12805,149 +7682,20 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     deletePolicy: {
@@ -12975,119 +7723,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            412: components["responses"]["412-precondition-failed"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     patchPolicy: {
@@ -13122,159 +7768,21 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     listPrefixes: {
@@ -13316,99 +7824,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
         };
     };
     listPushes: {
@@ -13452,99 +7876,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listQuotas: {
@@ -13590,99 +7930,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getQuota: {
@@ -13719,109 +7975,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     putQuota: {
@@ -13869,149 +8032,20 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node; `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-floors-exceed-capacity-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     deleteQuota: {
@@ -14039,119 +8073,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            412: components["responses"]["412-precondition-failed"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     patchQuota: {
@@ -14186,159 +8118,21 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node; `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-floors-exceed-capacity-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     listRates: {
@@ -14382,99 +8176,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getRate: {
@@ -14511,109 +8221,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     putRate: {
@@ -14661,149 +8278,20 @@ export interface operations {
                     "application/json": components["schemas"]["RateAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     deleteRate: {
@@ -14828,119 +8316,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            412: components["responses"]["412-precondition-failed"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     patchRate: {
@@ -14975,159 +8361,21 @@ export interface operations {
                     "application/json": components["schemas"]["RateAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     getSeries: {
@@ -15175,99 +8423,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listSeriesNames: {
@@ -15302,99 +8466,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getSession: {
@@ -15430,99 +8510,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     logIn: {
@@ -15550,119 +8546,17 @@ export interface operations {
                     "application/json": components["schemas"]["SessionAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     logOut: {
@@ -15683,89 +8577,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getSnapshot: {
@@ -15806,99 +8625,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     listTenants: {
@@ -15942,99 +8677,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getTenant: {
@@ -16071,109 +8722,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     adoptTenant: {
@@ -16206,139 +8764,19 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource; `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict-floors-exceed-capacity"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     listTiers: {
@@ -16384,99 +8822,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getTier: {
@@ -16513,109 +8867,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     putTier: {
@@ -16663,149 +8924,20 @@ export interface operations {
                     "application/json": components["schemas"]["TierAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     deleteTier: {
@@ -16835,129 +8967,18 @@ export interface operations {
                     "application/json": components["schemas"]["TierDeletion"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            412: components["responses"]["412-precondition-failed"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     patchTier: {
@@ -16992,159 +9013,21 @@ export interface operations {
                     "application/json": components["schemas"]["TierAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     listTokenizers: {
@@ -17186,99 +9069,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getTokenizer: {
@@ -17315,109 +9114,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     putTokenizer: {
@@ -17465,149 +9171,20 @@ export interface operations {
                     "application/json": components["schemas"]["TokenizerAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     deleteTokenizer: {
@@ -17632,119 +9209,17 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            412: components["responses"]["412-precondition-failed"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     patchTokenizer: {
@@ -17779,159 +9254,21 @@ export interface operations {
                     "application/json": components["schemas"]["TokenizerAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
-            412: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
-            428: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            412: components["responses"]["412-precondition-failed"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            428: components["responses"]["428-precondition-required"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     listTokens: {
@@ -17973,99 +9310,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     createToken: {
@@ -18092,129 +9345,18 @@ export interface operations {
                     "application/json": components["schemas"]["TokenMade"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     getToken: {
@@ -18251,109 +9393,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     revokeToken: {
@@ -18375,109 +9424,16 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            409: components["responses"]["409-conflict"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     patchToken: {
@@ -18505,139 +9461,19 @@ export interface operations {
                     "application/json": components["schemas"]["TokenAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-found`: Not found */
-            404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
-            409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-large`: The body is too large */
-            413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
-            415: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-server-busy-stopping"];
         };
     };
     getUsage: {
@@ -18687,99 +9523,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     whoami: {
@@ -18814,99 +9566,15 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getHealth: {
@@ -18928,79 +9596,13 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-store-unavailable-stopping"];
         };
     };
     getFleetHealth: {
@@ -19022,79 +9624,13 @@ export interface operations {
                     "application/json": components["schemas"]["FleetHealth"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-ready`: Some nodes are lost or out of sync; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-not-ready-store-unavailable-stopping"];
         };
     };
     getReady: {
@@ -19116,79 +9652,13 @@ export interface operations {
                     "application/json": components["schemas"]["Readiness"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-ready`: Some nodes are lost or out of sync; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-not-ready-store-unavailable-stopping"];
         };
     };
 }
