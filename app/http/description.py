@@ -22,7 +22,7 @@ from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
 from app.http.routes.access.session import CSRF_HEADER
 from app.http.routes.views.snapshot import INDEX_HEADER
-from app.schemas.base.fields import whole
+from app.schemas.base.fields import IN_WORDS, whole
 from app.schemas.documents.apply import DOCUMENT, SECTIONS
 
 Json = dict[str, Any]
@@ -161,6 +161,7 @@ def document(app: Litestar) -> Json:
     for name, example in EXAMPLES.items():
         if name in schemas:  # a test checks that the names of EXAMPLES are names of schemas
             schemas[name]["examples"] = [example]
+    _put_in_words(made)
     made["components"]["responses"] = _shared_problems(paths)
     used = {tag for item in paths.values() for operation in item.values() for tag in operation["tags"]}
     made["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
@@ -393,6 +394,21 @@ def _headers(path: str, method: str, operation: Json, handler: HTTPRouteHandler)
                 "schema": {"type": "string"},
             }
         )
+
+
+def _put_in_words(schema: Any) -> None:
+    """Say in words what the patterns of fields of records match."""
+    if isinstance(schema, list):
+        for part in schema:
+            _put_in_words(part)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str) and schema["pattern"] in _IN_WORDS:
+            schema["x-expected"] = _IN_WORDS[schema["pattern"]]
+        for part in schema.values():
+            _put_in_words(part)
+
+
+_IN_WORDS = {whole(pattern): words for pattern, words in IN_WORDS.items()}
 
 
 def _shared_problems(paths: Json) -> Json:

@@ -16,6 +16,7 @@ _PREFIX = rf"[a-z0-9]([a-z0-9.-]{{0,{MAX_PREFIX_CHARACTERS - 2}}}[a-z0-9])?"
 KEY = rf"({_PREFIX}/)?{_PART}"
 VALUE = rf"({_PART})?"
 """Patterns of a label."""
+PART_IN_WORDS = f"at most {MAX_PART_CHARACTERS} letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
 
 def fault(labels: Mapping[str, str]) -> str:
@@ -27,13 +28,10 @@ def fault(labels: Mapping[str, str]) -> str:
         if slash and not re.fullmatch(_PREFIX, prefix):
             return f"label {key[:80]!r}: expected a DNS name of at most {MAX_PREFIX_CHARACTERS} characters before '/'"
         if not re.fullmatch(_PART, name):
-            return f"label {key[:80]!r}: expected a name of {_EXPECTED}"
+            return f"label {key[:80]!r}: expected a name of {PART_IN_WORDS}"
         if not re.fullmatch(VALUE, value):
-            return f"label {key[:80]!r}: expected a value of {_EXPECTED}, got {value[:80]!r}"
+            return f"label {key[:80]!r}: expected a value of {PART_IN_WORDS}, got {value[:80]!r}"
     return ""
-
-
-_EXPECTED = f"at most {MAX_PART_CHARACTERS} letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
 
 def matches(labels: Mapping[str, str], selector: Mapping[str, str] | None) -> bool:

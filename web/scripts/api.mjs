@@ -17,7 +17,7 @@ const document = JSON.parse(
 const header = '// Made by `npm run api` from the OpenAPI document of the app. Do not edit.\n\n';
 const files = {
   'types.generated.ts': header + astToString(await openapiTS(document)),
-  'forms.generated.ts': header + formsOf(document.components.schemas),
+  'forms.generated.ts': header + formsOf(document),
 };
 
 for (const [name, text] of Object.entries(files)) {

@@ -4,7 +4,7 @@ The annotations describe; they refuse nothing. `app.services` checks the same co
 and says what was expected. A struct's `RULES` describe in the same way how its fields depend on each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -29,7 +29,6 @@ NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}
 TIER_NAME = rf"(?!{MEMORY}$)(?=.{{1,{MAX_NAME_CHARACTERS}}}$)({NAME})"
 """The name of a tier in a record."""
 OWNER = r"[A-Za-z0-9._-]{0,128}"
-EXPECTED_NAME = "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -"
 TEXT = rf"[^{UNPRINTABLE}]*"
 """Printable text."""
 LINES = rf"([^{UNPRINTABLE}]|[\n\t])*"
@@ -38,7 +37,27 @@ NEW_TENANT = rf"(?! |\.{{1,2}}$)[^{UNSEEN}@/\\]{{1,{MAX_SALT_CHARACTERS}}}(?<! )
 """A tenant, as shown, that a new record names: no blank at either end, nothing invisible, and neither `.` nor `..`."""
 KEY = rf"[0-9a-fA-F]{{{2 * KEY_BYTES}}}"
 SPACE = r"[0-9a-fA-F]{32}"
+LOWER_SPACE = "[0-9a-f]{32}"
+VARIABLE = "[A-Za-z_][A-Za-z0-9_]{0,63}"
+"""The name of a special token in a chat template."""
 
+IN_WORDS: Mapping[str, str] = {
+    NAME: "1 to 128 of the characters A-Z a-z 0-9 . _ -",
+    TIER_NAME: f"1 to {MAX_NAME_CHARACTERS} of the characters A-Z a-z 0-9 . _ -, and not {MEMORY!r}",
+    OWNER: "at most 128 of the characters A-Z a-z 0-9 . _ -",
+    TEXT: "printable characters",
+    LINES: "printable characters, tabs and line breaks",
+    NEW_TENANT: f"1 to {MAX_SALT_CHARACTERS} visible characters without @, / and \\, and no blank at either end",
+    KEY: f"{2 * KEY_BYTES} hex digits",
+    SPACE: "32 hex digits",
+    f"|{LOWER_SPACE}": "32 hex digits in lower case, or nothing",
+    VARIABLE: "1 to 64 of the characters A-Z a-z 0-9 _, and no digit first",
+    labels.KEY: f"a label of {labels.PART_IN_WORDS}",
+    labels.VALUE: f"a value of {labels.PART_IN_WORDS}",
+    SIZE: "bytes, or a size such as 4GiB",
+}
+"""What the patterns of fields of records match. The description has it as `x-expected`, which forms show."""
+EXPECTED_NAME = f"expected {IN_WORDS[NAME]}"
 
 Rule = dict[str, Any]
 """A schema that every object of a struct meets."""

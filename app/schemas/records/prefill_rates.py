@@ -5,11 +5,10 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import ModelName, bounds, text
+from app.schemas.base.fields import LOWER_SPACE, ModelName, bounds, text
 from app.schemas.base.records import Note
 
 MAX_TOKENS_PER_S = 1_000_000_000
-LOWER_SPACE = "[0-9a-f]{32}"
 
 
 class RatePut(msgspec.Struct, forbid_unknown_fields=True):

@@ -5,11 +5,8 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import ModelName, text
+from app.schemas.base.fields import VARIABLE, ModelName, text
 from app.schemas.base.records import Note
-
-VARIABLE = "[A-Za-z_][A-Za-z0-9_]{0,63}"
-"""Pattern of the name of a special token."""
 
 
 class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ from typing import TypeVar
 from msgspec import UnsetType
 
 from app.errors import FieldError, Forbidden, Invalid, NotFound
-from app.schemas.base.fields import EXPECTED_NAME, MAX_MODEL_CHARACTERS, MAX_NOTE_CHARACTERS, NAME, OWNER
+from app.schemas.base.fields import EXPECTED_NAME, IN_WORDS, MAX_MODEL_CHARACTERS, MAX_NOTE_CHARACTERS, NAME, OWNER
 from dataplane.base import labels as label_rules
 from dataplane.base.units import parse_size
 from dataplane.base.visible import is_printable, is_seen
@@ -110,7 +110,7 @@ def note(text: str) -> str:
 def managed_by(name: str) -> str:
     """Check the name of an owner. Raises ValueError."""
     if re.fullmatch(OWNER, name) is None:
-        raise ValueError("expected at most 128 of the characters A-Z a-z 0-9 . _ -")
+        raise ValueError(f"expected {IN_WORDS[OWNER]}")
     return name
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from app.errors import Conflict, FieldError
 from app.observe.catalogue.records import RateChanged, RateCreated, RateDeleted
+from app.schemas.base.fields import LOWER_SPACE
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.prefill_rates import LOWER_SPACE, MAX_TOKENS_PER_S, RateAnswer, RateList, RatePut
+from app.schemas.records.prefill_rates import MAX_TOKENS_PER_S, RateAnswer, RateList, RatePut
 from app.services.base import checks
 from app.services.base.changes import Change
 from app.services.base.preconditions import ANY, Precondition

@@ -13,9 +13,10 @@ import msgspec
 
 from app.errors import Conflict, Invalid
 from app.observe.catalogue.records import TokenizerChanged, TokenizerCreated, TokenizerDeleted
+from app.schemas.base.fields import VARIABLE
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinPut
-from app.schemas.records.tokenizers import VARIABLE, TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
+from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
 from app.services.base import checks
 from app.services.base.changes import Changes
 from app.services.base.merge import patched

@@ -4,8 +4,10 @@
  */
 
 import { ApiError } from '../api/client';
+import { NAMES } from '../api/forms.generated';
 import { changeRecord, createRecord, deleteRecord, getRecord, tryAlone, tryOnNodes, tryRecord, type Signed } from '../api/records';
 import { mergePatch, parsedValue, placed, shownValue, type Faults, type Json, type RecordType, type Value, type Values } from '../model/records/fields';
+import { faultOf } from '../model/records/rules';
 import { SOURCES, bodyOf, fieldsOf, isPushed, type Source } from '../model/records/records';
 import { NONE, sizeOf } from '../format';
 import { worded } from '../model/records/worded';
@@ -126,9 +128,11 @@ export class Draft {
       if ('fault' in parsed) faults[field.name] = [parsed.fault];
       else if (parsed.value !== undefined && !(parsed.value === null && !this.record)) body[field.name] = parsed.value;
     }
-    if (needsName && !this.name.trim()) faults.name = ['expected a name'];
+    const name = this.name.trim();
+    const fault = !name ? 'expected a name' : this.named ? faultOf(NAMES[this.type], name) : null;
+    if (needsName && fault) faults.name = [fault];
     // Browsers resolve these in addresses.
-    if (needsName && ['.', '..'].includes(this.name.trim())) faults.name = [`expected a name other than '.' and '..'`];
+    if (needsName && ['.', '..'].includes(name)) faults.name = [`expected a name other than '.' and '..'`];
     if (needsName) this.faults = faults;
     return Object.keys(faults).length > 0 ? null : body;
   }

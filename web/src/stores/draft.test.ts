@@ -75,6 +75,10 @@ describe('a change', () => {
   it('with a wrong value stays open, with the message at the field', async () => {
     const draft = await opened();
     draft.values.limit_bytes = 'apples';
+    await draft.check();
+    expect(draft.faults.limit_bytes?.[0]).toContain('a size such as 4GiB');
+    expect(deps.tryRecord).not.toHaveBeenCalled();
+    draft.values.limit_bytes = '3GiB';
     deps.tryRecord.mockRejectedValue(problem(422, [{ path: 'quotas.acme.limit_bytes', message: 'expected a size' }]));
     await draft.check();
     expect([draft.step, draft.faults, draft.busy]).toEqual(['edit', { limit_bytes: ['expected a size'] }, false]);

@@ -34,10 +34,6 @@ describe('values', () => {
     expect(parsedValue(field('quotas', 'selector'), '')).toEqual({ value: null });
   });
 
-  it('that are no number are left to the server, whose message names the field', () => {
-    expect(parsedValue(field('quotas', 'weight'), 'two')).toEqual({ value: 'two' });
-  });
-
   it('of new records begin with what the API does without them', () => {
     expect(shownValue(field('tiers', 'spill'), undefined)).toBe('commit');
     expect(shownValue(field('tiers', 'max_bytes_in_flight'), undefined)).toBe('64MiB');

@@ -1,6 +1,9 @@
 /** Fields of the forms: what is typed, the JSON that it stands for, and where the server's messages belong. */
 
 import { exactSize } from '../../format';
+import { faultOf, type Rule } from './rules';
+
+export type { Rule };
 
 /** Records that nodes receive. */
 export type PushedType = 'quotas' | 'pins' | 'policies' | 'tiers';
@@ -13,6 +16,8 @@ export interface ApiField {
   nullable: boolean;
   about: string;
   choices?: readonly string[];
+  /** What a value has to meet, besides null. */
+  rule?: Rule;
   initial?: unknown;
   example?: unknown;
 }
@@ -68,8 +73,17 @@ export function shownValue(field: ApiField, value: unknown): Value {
 
 type Parsed = { value: unknown } | { fault: string };
 
-/** The JSON of what was typed; undefined: the field is left out. Sizes stay text: the server reads and checks them. */
+/**
+ * The JSON of what was typed, or what the API's description expects instead; undefined: the field is left out. Sizes
+ * stay text: the server reads them.
+ */
 export function parsedValue(field: ApiField, typed: Value): Parsed {
+  const parsed = valueOf(field, typed);
+  const fault = 'value' in parsed && field.rule ? faultOf(field.rule, parsed.value) : null;
+  return fault ? { fault } : parsed;
+}
+
+function valueOf(field: ApiField, typed: Value): Parsed {
   const nothing = { value: field.nullable ? null : undefined };
   if (typeof typed === 'boolean') return { value: typed };
   if (Array.isArray(typed)) return sharesOf(typed);
