@@ -7,7 +7,7 @@ room is short: the retrieve then finds what is still cached. Leases by which a p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 from dataplane.core.blocks.leases import LeaseTable
@@ -69,17 +69,17 @@ class LookupLeases:
             if not self._clients[lease.client]:
                 del self._clients[lease.client]
 
-    def take_back(self, blocks: int, useful: Callable[[int], bool]) -> bool:
+    def take_back(self, blocks: int, useful: Callable[[Sequence[int]], bool]) -> bool:
         """Release leases, those that have waited longest first, until they held so many blocks. Return whether there
         were any.
 
-        `useful` says of a descriptor whether its end would help. A look-up has blocks of one tenant: its first block
-        decides.
+        `useful` says of the descriptors that a look-up holds, which are of one tenant, whether their release would
+        help.
         """
         ended: list[LookupLease] = []
         for lease in self._all:
             held = [number for lock in lease.locks.values() for number in lock.held()]
-            if not held or not useful(held[0]):
+            if not held or not useful(held):
                 continue
             self._leases.lower_for(lease.client, held)
             self.taken_back[lease.client] += len(held)

@@ -8,7 +8,7 @@ a block that may not be evicted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
@@ -240,9 +240,11 @@ class Reclaimer:
             block.passed_over = self._search
             self._passed.append(block.number)
 
-    def _take_back(self, asking: Account | None, blocks: int, search: Callable[[], object]) -> bool:
+    def _take_back(
+        self, asking: Account | None, blocks: int, search: Callable[[], object], among: Collection[int] | None = None
+    ) -> bool:
         """Take back leases of look-ups, of those that have waited longest, if `search` would find something without the
-        leases of all look-ups. Return whether any were taken back.
+        leases of all look-ups. Return whether any were taken back. Only the descriptors `among` help, if given.
 
         Each call within a search asks for twice as many blocks as the one before, and for `blocks` at least.
         """
@@ -254,7 +256,12 @@ class Reclaimer:
         if not search():
             return False
         self._taken_back = max(blocks, 2 * self._taken_back)
-        if lookups.take_back(self._taken_back, lambda number: self._may_lose(self._table.blocks.get(number), asking)):
+
+        def useful(held: Sequence[int]) -> bool:
+            helpful = held[:1] if among is None else [number for number in held if number in among]
+            return any(self._may_lose(self._table.blocks.get(number), asking) for number in helpful)
+
+        if lookups.take_back(self._taken_back, useful):
             self._leased = None
             return True
         self._leased = self._leases.held_by_any(self._table.space_of)
@@ -427,14 +434,22 @@ class Reclaimer:
     ) -> tuple[int, int] | None:
         """Free an index entry in one of two full buckets by evicting one of their blocks, and return it; None when none
         may be evicted. Hinted pins have no effect, because the blocks may belong to several accounts."""
-        while True:
+
+        def find() -> Block | None:
             search = VictimIterator(self._order, self._table.blocks, tenant.account, now)
             candidates = [
                 block for block in self._table.neighbours(buckets) if block.queue is not None and not self._skip(block)
             ]
             candidates.sort(key=lambda block: (Rank.NORMAL if block.rank is Rank.HINTED else block.rank, block.used_at))
-            victim = next((block for block in candidates if search.take(block)), None)
+            return next((block for block in candidates if search.take(block)), None)
+
+        self._taken_back = 0
+        while True:
+            victim = find()
             if victim is None:
+                neighbours = [block.number for block in self._table.neighbours(buckets)]
+                if self._take_back(tenant.account, 1, find, neighbours):
+                    continue
                 return None
             self.evict([victim], "index", now)
             entry = self._table.free_entry(buckets, taken)

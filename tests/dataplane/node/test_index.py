@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataplane.core.blocks.lookup_leases import LookupLease, SpaceLock
 from dataplane.protocol.codes import Code, ReserveOutcome
 from dataplane.protocol.layout import (
     BUCKET_ENTRIES,
@@ -111,6 +112,25 @@ def test_a_store_is_refused_when_both_buckets_are_full_of_leased_blocks() -> Non
     assert bench.faults() == []
     engine.release()
     assert engine.store([forged(8, 9, 1000, 1)], PAGE).written == 1
+
+
+def test_look_ups_give_up_the_leases_that_fill_both_buckets_and_no_others() -> None:
+    bench, engine = bench_of(64)
+    scheduler = bench.attach()
+    pool = bench.node.pool
+    crowd = [forged(8, 9, number, number) for number in range(2 * BUCKET_ENTRIES)]
+    lookups = []
+    for key in (make.key("elsewhere"), *crowd):
+        engine.store([key], PAGE)
+        assert scheduler.acquire([key]) == 1
+        held = scheduler._leased[-1]
+        lookups.append(LookupLease(scheduler.client, {scheduler.spaces[0]: SpaceLock([held], [1])}))
+        pool.lookups.add(lookups[-1])
+    assert engine.store([forged(8, 9, 1000, 1)], PAGE).written == 1
+    assert [lookup.taken_back for lookup in lookups] == [False, True] + [False] * (len(crowd) - 1)
+    assert engine.has([make.key("elsewhere"), *crowd[:2]]) == [True, False, True]
+    assert "index_full" not in bench.refused()
+    assert bench.faults() == []
 
 
 def test_random_inserts_and_removals_keep_the_index_right() -> None:
