@@ -19,6 +19,9 @@ QUIET_S = 60.0
 """Seconds without a refusal, or within the limit, after which a run ends and the next one begins."""
 
 
+NO_ROOM = frozenset({"pool_full", "index_full", "no_descriptor", "fragmented", "out_of_memory"})
+"""Reasons of refusals that blocks of any tenant cause."""
+
 _Key = tuple[str, str]
 """Node and tenant."""
 
@@ -76,7 +79,7 @@ class RefusalRuns:
                 if before is None:  # the time of refusals before the first report is unknown
                     continue
                 if tenant.refused and tenant.refused != (was := before.get(tenant.tenant, {})):
-                    self._refused(node.node, tenant, was, now)
+                    self._refused(node, tenant, was, now)
         self._counts = counts
         for (name, salt), run in _ended(self._refusing, now):
             if name in nodes:
@@ -90,15 +93,17 @@ class RefusalRuns:
         """Return the refusals that have not ended."""
         return [Refusal(node, shown(salt), run.since, dict(run.blocks)) for (node, salt), run in self._refusing.items()]
 
-    def _refused(self, node: str, tenant: TenantStats, was: dict[str, int], now: float) -> None:
+    def _refused(self, node: NodeStats, tenant: TenantStats, was: dict[str, int], now: float) -> None:
         rises = {code: count - was.get(code, 0) for code, count in tenant.refused.items()}
         reason = max(rises, key=lambda code: rises[code])
         if rises[reason] <= 0:
             return
-        key = (node, tenant.tenant)
+        key = (node.node, tenant.tenant)
         if key not in self._refusing:
             self._refusing[key] = _Run(now)
-            self._bus.publish(RefusalsStarted(tenant.tenant, reason), node=node)
+            most = max(node.tenants, key=lambda each: each.bytes)
+            holder, nbytes = (most.tenant, most.bytes) if reason in NO_ROOM and most.bytes else ("", 0)
+            self._bus.publish(RefusalsStarted(tenant.tenant, reason, holder, nbytes), node=node.node)
         run = self._refusing[key]
         run.last = now
         run.blocks.update({code: rise for code, rise in rises.items() if rise > 0})

@@ -45,6 +45,11 @@ class RefusalsStarted(PlaneEvent, tag="refusals.started"):
     tenant: str
     reason: str
     """The most frequent reason."""
+    holder: str
+    """Tenant that held most of the node's pool then, if room was missing; else empty. Callers who are limited to
+    tenants see the name of no other tenant."""
+    holder_bytes: int
+    """Bytes that it held."""
 
 
 class RefusalsEnded(PlaneEvent, tag="refusals.ended"):

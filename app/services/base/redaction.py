@@ -20,11 +20,14 @@ def visible_events(events: Iterable[LarderEvent], by: Principal) -> list[LarderE
     """Return the events that the caller may see, without the names of other callers if it is limited to tenants."""
     if by.salts is None:
         return list(events)
-    return [
-        event if event.actor == by.actor else msgspec.structs.replace(event, actor="")
-        for event in events
-        if _is_shown(event, by)
-    ]
+    return [_redacted(event, by) for event in events if _is_shown(event, by)]
+
+
+def _redacted(event: LarderEvent, by: Principal) -> LarderEvent:
+    holder = event.fields.get("holder")
+    fields = {"holder": ""} if isinstance(holder, str) and not by.sees_shown(holder) else {}
+    actor = event.actor if event.actor == by.actor else ""
+    return msgspec.structs.replace(event, actor=actor, fields={**event.fields, **fields})
 
 
 def _is_shown(event: LarderEvent, by: Principal) -> bool:

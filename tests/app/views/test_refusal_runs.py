@@ -3,8 +3,11 @@
 import msgspec
 import pytest
 
-from app.ingest.refusal_runs import QUIET_S, RefusalRuns
+from app.ingest.refusal_runs import NO_ROOM, QUIET_S, RefusalRuns
 from app.observe.events import EventBus
+from app.services.base.principals import Principal
+from app.services.base.redaction import visible_events
+from dataplane.protocol.codes import Code
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
@@ -17,6 +20,7 @@ class Reports:
         self.now = 0.0
         self.bus = EventBus()
         self.runs = RefusalRuns(self.bus, lambda: self.now)
+        self.others: list[TenantStats] = []
 
     def report(self, seconds: float = 1.0, **fields: object) -> list[tuple[str, dict]]:
         """Return the events that a report causes after some seconds."""
@@ -25,7 +29,7 @@ class Reports:
         tenant = msgspec.structs.replace(TenantStats("acme"), **fields)
         node = NodeStats(
             at=self.now, node="a", epoch="e", uptime_s=0.0, armed=True, pool=PoolStats(), totals=Totals(), refused={},
-            tenants=[tenant], other_tenants=None, pins=[], engines=[], observed={},
+            tenants=[tenant, *self.others], other_tenants=None, pins=[], engines=[], observed={},
         )  # fmt: skip
         self.runs.look([node])
         return [(event.name, event.fields) for event in self.bus.ring]
@@ -45,12 +49,30 @@ def node() -> Reports:
 
 
 def test_a_run_of_refusals_ends_after_a_minute_without_one(node: Reports) -> None:
-    assert node.report(refused={"pool_full": 2}) == [("refusals.started", {"tenant": "acme", "reason": "pool_full"})]
+    began = {"tenant": "acme", "reason": "pool_full", "holder": "", "holder_bytes": 0}
+    assert node.report(refused={"pool_full": 2}) == [("refusals.started", began)]
     assert node.report(QUIET_S - 1, refused={"pool_full": 5}) == []
     assert node.report(QUIET_S, refused={"pool_full": 5}) == []
     assert node.report(1, refused={"pool_full": 5}) == [("refusals.ended", {"tenant": "acme", "blocks": 5})]
     assert node.report(1, refused={"pool_full": 5}) == []
     assert node.report(1, refused={"pool_full": 6})[0][0] == "refusals.started"
+
+
+@pytest.mark.parametrize(("reason", "holder"), [*((reason, "bulk") for reason in sorted(NO_ROOM)), ("over_limit", "")])
+def test_refusals_for_want_of_room_name_the_tenant_that_holds_most(node: Reports, reason: str, holder: str) -> None:
+    node.others = [TenantStats("bulk", bytes=90), TenantStats("small", bytes=5)]
+    node.report(bytes=10)
+    ((_, fields),) = node.report(bytes=10, refused={reason: 2})
+    assert (fields["holder"], fields["holder_bytes"]) == (holder, 90 if holder else 0)
+    event = next(iter(node.bus.ring))
+    limited = Principal(actor="ci", role="operator", salts=frozenset({"acme"}))
+    assert [seen.fields["holder"] for seen in visible_events([event], limited)] == [""]
+    whole = Principal(actor="root")
+    assert [seen.fields["holder"] for seen in visible_events([event], whole)] == [holder]
+
+
+def test_every_reason_for_want_of_room_is_a_code() -> None:
+    assert {code.upper() for code in NO_ROOM} <= set(Code.__members__)
 
 
 def test_a_tenant_over_its_limit_is_reported_once_and_when_it_is_within_it_again(node: Reports) -> None:
