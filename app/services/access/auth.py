@@ -249,7 +249,7 @@ class Auth:
 
     async def _failed(self, attempt: Credentials, wrong: "_Wrong") -> LarderError:
         self.counts.failed(wrong.reason)
-        wait_s = self._throttle.failed(attempt.source, time.monotonic())
+        wait_s = self._throttle.count(attempt.source, time.monotonic())
         by = Principal(attempt.request_id, "", "viewer", None, wrong.token_id, attempt.source, attempt.trace_id)
         await self._keep(401, by, "authenticate", "token", wrong.token_id, wrong.message)
         if not wait_s:

@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 
-from app.errors import Forbidden, Unauthorized
+from app.errors import Forbidden, TooManyRequests, Unauthorized
 from app.observe.catalogue.access import SessionClosed, SessionOpened
 from app.schemas.access.tokens import SessionAnswer
 from app.services.access import credentials
@@ -12,6 +12,7 @@ from app.services.access.credentials import SETUP_ID
 from app.services.access.tokens import identity_fields
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
+from app.services.base.throttle import Throttle
 from app.store.access import tokens
 from app.store.access.tokens import SessionRow
 from app.store.base.database import Database
@@ -19,6 +20,8 @@ from app.store.base.database import Database
 SESSION_S = 12 * 3600
 MAX_OF_A_TOKEN = 100
 """Largest number of sessions of one token; opening one more ends the oldest."""
+LOGINS, LOGINS_PER_SECOND = 100, 0.1
+"""Logins of one token at once, and later: each login and logout is audited, and the audit is kept forever."""
 
 
 class LoginSessions:
@@ -26,6 +29,7 @@ class LoginSessions:
         self._database = database
         self._changes = changes
         self._auth = auth
+        self._throttle = Throttle(LOGINS, LOGINS_PER_SECOND)
 
     async def log_in(self, token: str, attempt: Credentials) -> tuple[str, SessionAnswer]:
         """Open a session, and return the cookie's value and the session. Raises Unauthorized, Forbidden,
@@ -35,6 +39,8 @@ class LoginSessions:
             raise Unauthorized("the setup token can only create the first token: use 'larder login --setup'")
         if not principal.may("viewer"):
             raise Forbidden(f"{principal.actor!r} has the role {principal.role!r}, which sees nothing")
+        if wait_s := self._throttle.count(principal.share, time.monotonic()):
+            raise TooManyRequests("too many logins with this token", retry_after_s=wait_s)
         cookie, now = credentials.new_cookie(), time.time()
         row = SessionRow(
             hash=self._auth.hasher.session(cookie),

@@ -1,4 +1,5 @@
-"""Throttles failed authentication by address: a burst, then one failure per second, in bounded memory."""
+"""Throttles attempts of callers, such as failed authentication by address: a burst, then so many per second, in bounded
+memory."""
 
 import ipaddress
 
@@ -10,15 +11,15 @@ MAX_SOURCES = 4096
 
 
 class Throttle:
-    """Counts failures only: a caller with a valid token never waits."""
+    """Counts attempts by address, or by another key of the caller."""
 
     def __init__(self, burst: float = BURST, per_second: float = PER_SECOND, most: int = MAX_SOURCES) -> None:
         self._burst = burst
         self._per_second = per_second
         self._left: LRUCache[str, tuple[float, float]] = LRUCache(most)
 
-    def failed(self, source: str, now: float) -> float:
-        """Count a failure at monotonic time `now`. Return the seconds to wait before the next attempt; 0 if this
+    def count(self, source: str, now: float) -> float:
+        """Count an attempt at monotonic time `now`. Return the seconds to wait before the next attempt; 0 if this
         attempt is still allowed."""
         key = address_block(source)
         left, at = self._left.get(key, (self._burst, now))

@@ -292,7 +292,7 @@ class Enrolment:
         """Count a failure, and return the seconds for which this address is ignored; 0 while it has not failed too
         often."""
         now = time.monotonic()
-        wait_s = self._throttle.failed(address, now)
+        wait_s = self._throttle.count(address, now)
         if wait_s:
             self._ignored_until = {other: until for other, until in self._ignored_until.items() if until > now}
             self._ignored_until[address] = now + wait_s

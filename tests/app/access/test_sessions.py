@@ -133,6 +133,22 @@ async def test_a_token_has_so_many_sessions_and_one_more_ends_the_oldest(
         assert count == 3 + 3 + 2, "no row is left of those that ended"
 
 
+async def test_a_token_that_logs_in_again_and_again_waits_and_the_audit_does_not_grow(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "LOGINS", 3)
+    monkeypatch.setattr(sessions, "LOGINS_PER_SECOND", 1e-6)
+    async with guarding(socket_dir) as plane, browser(plane) as page:
+        token, other = await create_token(plane, "ops"), await create_token(plane, "other")
+        answers = [await page.post(SESSION, json={"token": token}) for _ in range(20)]
+        assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 17
+        assert answers[-1].json()["type"].endswith("too-many-requests")
+        assert int(answers[-1].headers["retry-after"]) > 0
+        assert (await page.post(SESSION, json={"token": other})).status_code == 200
+        entries = (await plane.get("/api/v1/audit?limit=100"))["items"]
+        assert [entry["actor"] for entry in entries if entry["action"] == "login"] == ["other", *["ops"] * 3]
+
+
 async def test_over_https_the_cookie_is_for_this_host_and_https_alone(socket_dir: Path) -> None:
     async with guarding(socket_dir, trusted_proxies="127.0.0.1") as plane, browser(plane) as page:
         page.headers["x-forwarded-proto"] = "https"
