@@ -34,6 +34,9 @@ DESCRIPTION = """Quotas, pins, policies, tiers and the state of a KV cache. Time
   request needs one.
 - **Changes**: `PUT`, `PATCH` and `DELETE` of an existing record need `If-Match` with its ETag, or `*`; creating a
   record needs no header. A `PATCH` is a JSON merge patch (RFC 7396).
+- **Printable** characters are all that the patterns of names and notes allow: no controls, no characters that change
+  the direction of text or are invisible, and no blanks but the space. Characters that are unassigned or for private
+  use are printable, so that the rule is the same with each version of Unicode.
 - **Lists** have `items`, `total` and `next_cursor`, which is the `cursor` of the next page.
 - **Errors** are problem details (RFC 9457); `errors` names the invalid fields.
 - Every path with `GET` also supports `HEAD`, and every path supports `OPTIONS`.

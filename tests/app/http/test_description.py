@@ -1,6 +1,7 @@
 """The API's description is complete: callers, refusals, headers, bodies of patches, examples."""
 
 import re
+import unicodedata
 from typing import Any
 
 import jsonschema_rs
@@ -11,6 +12,7 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 from app.http.description import TAGS
 from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, TYPE_PREFIX
+from app.services.base import checks
 from tests.app.plane import Plane
 from tests.app.published import RECORDS, description, operations
 
@@ -141,6 +143,28 @@ def test_every_body_has_an_example_and_each_is_valid(described: dict[str, Any]) 
         assert schemas[name]["examples"] == [example]
         schema = {"$schema": DIALECT, "$ref": f"#/components/schemas/{name}", "components": described["components"]}
         jsonschema_rs.validator_for(schema).validate(example)
+
+
+def test_the_description_and_the_server_call_the_same_characters_printable(described: dict[str, Any]) -> None:
+    fields = described["components"]["schemas"]["PinPut"]["properties"]
+    by_category: dict[str, list[str]] = {}
+    for number in range(0x110000):
+        category = unicodedata.category(chr(number))
+        members = by_category.setdefault(category, [])
+        if category in ("Cc", "Cf", "Zs", "Zl", "Zp") or (category != "Cs" and len(members) < 40):
+            members.append(chr(number))
+    assert {"Cn", "Co", "Mn"} <= set(by_category)
+    for name, check in (("note", checks.note), ("model", checks.model)):
+        fits = jsonschema_rs.validator_for({"$schema": DIALECT, **fields[name]})
+        for category, characters in by_category.items():
+            for character in characters:
+                try:
+                    check(f"a{character}b")
+                    accepted = True
+                except ValueError:
+                    accepted = False
+                assert fits.is_valid(f"a{character}b") == accepted, (name, category, ascii(character))
+                assert accepted or category not in ("Co", "Lu", "So"), (name, ascii(character))
 
 
 def test_documents_and_problems_are_described_once(described: dict[str, Any]) -> None:
