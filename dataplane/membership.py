@@ -33,6 +33,7 @@ from dataplane.protocol.join import (
     is_key,
     is_loopback,
     parse_token,
+    url_fault,
 )
 from dataplane.settings import DataPlaneSettings, joined_file
 from dataplane.sockets.curve import BadKeyFile, Gate, key_pair
@@ -325,7 +326,7 @@ def _fleet(settings: DataPlaneSettings) -> JoinedFleet | None:
     except (msgspec.DecodeError, ValueError, RecursionError):
         fleet = None
     keys = [] if fleet is None else [fleet.key, *fleet.managers, *filter(None, [fleet.next_key])]
-    if fleet is not None and all(map(is_key, keys)) and fleet.addresses:
+    if fleet is not None and all(map(is_key, keys)) and fleet.addresses and not any(map(url_fault, fleet.addresses)):
         return fleet
     if settings.table.join_token_file:
         log.warning("fleet.set_aside", file=str(path), effect="the node joins by its token")
