@@ -1,9 +1,13 @@
 """No secret of a setting is shown: secrets are planted, and everything that Larder writes is read."""
 
+import io
 import json
 import re
 import secrets
+import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +29,8 @@ from dataplane.tiers.s3.parameters import S3Parameters
 from tests import forked
 from tests.app.up import Up, until
 from tests.environ import clean_environ
+from tests.free_port import free_port
+from tests.threads import join
 
 SECRET = {
     Common: {"database_url"},
@@ -140,6 +146,7 @@ def test_a_larder_that_runs_shows_no_secret(socket_dir: Path, postgres_url: str)
             sa.make_url(postgres_url).set(password=planted["database"]).render_as_string(hide_password=False)
         ),
         LARDER_APP__ADMIN_TOKEN_FILE=str(socket_dir / "token"),
+        LARDER_APP__JOIN_URL=f"tcp://127.0.0.1:{free_port()}",
         LARDER_APP__LOG_LEVEL="debug",
         LARDER_DATAPLANE__LOG_LEVEL="debug",
         LARDER_TOKEN=admin,
@@ -153,8 +160,16 @@ def test_a_larder_that_runs_shows_no_secret(socket_dir: Path, postgres_url: str)
     )
     api = httpx.Client(base_url=up.url, headers={"Authorization": f"Bearer {admin}"}, trust_env=False, timeout=60)
     shown: dict[str, str] = {}
-    try:
+    node = socket_dir / "n"
+    node.mkdir()
+    with ExitStack() as after:
+        after.callback(api.close)
+        sent = io.StringIO()
+        reader = threading.Thread(target=_read, args=(api, sent))
+        after.callback(lambda: join(*[reader] if reader.ident else []))
+        after.callback(lambda: shown.update({"log": up.end()}))
         up.until_ready()
+        reader.start()
         credentials = {"access_key_id": "env:TIER_ACCESS", "secret_access_key": "env:TIER_KEY"}
         credentials |= {"session_token": "env:TIER_SESSION"}
         tiers = {
@@ -169,7 +184,28 @@ def test_a_larder_that_runs_shows_no_secret(socket_dir: Path, postgres_url: str)
         for token in ("join-tokens", "tokens"):
             body = {"name": "one", "role": "viewer"} if token == "tokens" else {}
             made = api.post(f"/api/v1/{token}", json=body)
-            planted[token] = made.json().get("token", "") if made.is_success else ""
+            assert made.is_success, made.text
+            planted[token] = made.json()["token"]
+        (node / "token").touch(0o600)
+        (node / "token").write_text(planted["join-tokens"])
+        control, events = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+        environ = up.environ | {
+            "LARDER_STATE_DIR": str(node),
+            "LARDER_DATAPLANE__NODE": "joined",
+            "LARDER_CONTROL_URL": control,
+            "LARDER_EVENTS_URL": events,
+            "LARDER_ENGINE_SOCKET": f"{node}/engine.sock",
+        }
+        arguments = ("dataplane", "--join-token-file", str(node / "token"))
+        joined = forked.Forked(
+            "app", *arguments, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        after.callback(lambda: shown.update({"log of the node": _ended(joined)}))
+        until(lambda: '"name":"joined"' in api.get("/api/v1/nodes").text or joined.poll() is not None, 60)
+        assert joined.poll() is None, _ended(joined)
+        for key in (socket_dir / "manager.key", node / "curve.key"):
+            planted[key.name] = key.read_text().split()[-1]
+            assert len(planted[key.name]) == 40, "a key in Z85"
         for path, item in json.loads(document())["paths"].items():
             if "get" in item and "{" not in path and path != "/api/v1/events":
                 shown[path] = api.get(path).text
@@ -182,12 +218,24 @@ def test_a_larder_that_runs_shows_no_secret(socket_dir: Path, postgres_url: str)
                     shown[f"title of {folder.name}"] = (folder / "cmdline").read_text()
             except OSError:
                 continue
-        assert len([name for name in shown if name.startswith("title")]) >= 2, shown.keys()
+        assert len([name for name in shown if name.startswith("title")]) >= 3, shown.keys()
+        until(lambda: "node.joined" in sent.getvalue() and '"joined"' in sent.getvalue(), 60)
+        shown["events as they happen"] = sent.getvalue()
         assert len(shown) > 40, shown.keys()
-    finally:
-        shown["log"] = up.end()
-        api.close()
     for name, text in shown.items():
         assert not re.search("planted[a-z]+", text), (name, text)
         assert not [each for each in planted.values() if each and each in text], (name, text)
     assert json.loads(shown["log"].splitlines()[0]), "the log was read"
+    assert "joined" in shown["log of the node"]
+
+
+def _read(api: httpx.Client, sent: io.StringIO) -> None:
+    """Read events until the server ends."""
+    with suppress(httpx.TransportError), api.stream("GET", "/api/v1/events") as stream:
+        sent.writelines(stream.iter_text())
+
+
+def _ended(process: subprocess.Popen[str]) -> str:
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    return str(output)
