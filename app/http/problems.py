@@ -1,7 +1,6 @@
 """Answer every failure with RFC 9457 problem details. One table maps error codes to statuses."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -70,8 +69,7 @@ _BY_STATUS = {
     415: "unsupported-media-type",
 }
 
-# Query parameters whose names in the API are reserved words or builtins in Python.
-_AS_SENT = {"kind": "type", "push_state": "state"}
+# Values of parameters, by the name of the argument of the handler.
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "kind": get_args(TypeName),
     "push_state": get_args(PushStateName),
@@ -129,7 +127,7 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     """Answer an error of Litestar: unknown routes, methods, query parameters."""
     if isinstance(error, ValidationException):
         extra = error.extra if isinstance(error.extra, list) else []
-        errors = [_parameter_error(item, request.query_params) for item in extra]
+        errors = [_parameter_error(item, request) for item in extra]
         detail = f"{errors[0].path}: {errors[0].message}" if errors else error.detail
         return _respond(request, "invalid", detail, errors)
     code = _BY_STATUS.get(error.status_code)
@@ -155,16 +153,17 @@ def _body_limit(request: AnyRequest) -> str:
     return format_size(limit) if isinstance(limit, int) else "a size that the server has"
 
 
-def _parameter_error(item: dict[str, Any], query: Mapping[str, str]) -> FieldError:
-    key = str(item.get("key", ""))
+def _parameter_error(item: dict[str, Any], request: AnyRequest) -> FieldError:
+    key, query = str(item.get("key", "")), request.query_params
+    argument = request.route_handler.parsed_fn_signature.parameters.get(key)
+    sent_as = getattr(argument and argument.kwarg_definition, "name", None) or key
     if key == "data":
         return FieldError("body", "expected a JSON object, got nothing")
     if key in _ALLOWED:
-        name = _AS_SENT.get(key, key)
-        got = f", got {query[name][:40]!r}" if name in query else ""
-        return FieldError(name, f"expected one of {', '.join(_ALLOWED[key])}{got}")
+        got = f", got {query[sent_as][:40]!r}" if sent_as in query else ""
+        return FieldError(sent_as, f"expected one of {', '.join(_ALLOWED[key])}{got}")
     message = str(item.get("message", "")).replace(" | null", "")  # a query parameter cannot be null
-    return FieldError(_AS_SENT.get(key, key), sentence(message))
+    return FieldError(sent_as, sentence(message))
 
 
 def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:

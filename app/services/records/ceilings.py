@@ -13,6 +13,7 @@ from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.durations import span
+from app.services.base.expiry import ttl
 from app.services.base.merge import patched
 from app.services.base.preconditions import Precondition
 from app.services.base.principals import Principal
@@ -179,8 +180,8 @@ def _checked(request: CeilingPut) -> dict[str, Any]:
         values[name] = faults.check(name, partial(_size, getattr(request, name)))
     if request.max_weight is not None and not 0.01 <= request.max_weight <= 1000:
         faults.add("max_weight", f"expected 0.01 to 1000, got {request.max_weight:g}")
-    if request.max_ttl_s is not None and not 0 < request.max_ttl_s < float("inf"):
-        faults.add("max_ttl_s", f"expected more than 0 seconds, got {request.max_ttl_s:g}")
+    if (most := request.max_ttl_s) is not None:
+        faults.check("max_ttl_s", lambda: ttl(most))
     for name in request.no_bound:
         if getattr(request, name) is not None:
             faults.add("no_bound", f"{name} has a bound: leave it out of here, or give {name} no value")
