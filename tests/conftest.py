@@ -23,6 +23,7 @@ from tests.golden_file import Golden
 from tests.postgres_cluster import PostgresCluster, find_binaries
 from tests.postgres_databases import Server, database_on
 from tests.run_marks import short_folder
+from tests.sizes import size
 
 if TYPE_CHECKING:  # Playwright takes a fifth of a second to import: only who drives a browser pays it
     from playwright.sync_api import Browser
@@ -83,7 +84,13 @@ def _examples_take_their_time() -> None:
     most of a second to import."""
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile("busy", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile(
+        "busy",
+        parent=settings(),
+        max_examples=size(100, 30),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     settings.load_profile("busy")
 
 

@@ -40,7 +40,7 @@ def undocumented(
     documented: tuple[type[Exception], ...],
     *,
     opcodes: bool = False,
-    every: int = 3,
+    every: int = 9,
     meanwhile_s: float = MEANWHILE_S,
 ) -> Iterator[str]:
     """Yield each error other than the `documented` ones of two calls, with the place at which the first one stopped.

@@ -24,6 +24,7 @@ from dataplane.policies.registry import POLICIES
 from dataplane.policies.s3fifo import S3Fifo
 from dataplane.protocol.control.records import ALGORITHMS
 from tests.eviction.conftest import Make
+from tests.sizes import size
 
 NUMBERS = range(24)
 SIZES = st.sampled_from([1, 4096, 65_536, 7 * 4096])
@@ -103,7 +104,9 @@ class Machine(RuleBasedStateMachine):
 
 def test_any_allowed_calls_keep_every_block_in_the_order_once(make: Make):
     machine = type("MachineOfThis", (Machine,), {"make": staticmethod(make)})
-    limits = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+    limits = settings(
+        max_examples=size(60, 20), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     run_state_machine_as_test(machine, settings=limits)
 
 

@@ -23,6 +23,7 @@ from dataplane.protocol.control.snapshots import Bodies, Snapshot, digest_of
 from dataplane.protocol.control.verification import Verification, Verify
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Manager, Plane
+from tests.sizes import size
 
 INTEGERS = st.one_of(st.integers(-3, 5), st.integers(-(2**63), 2**64 - 1))
 NUMBERS = st.one_of(st.none(), INTEGERS, st.floats())
@@ -105,7 +106,9 @@ MESSAGES = st.one_of(
     st.binary(max_size=200),
 )
 SETTINGS = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=size(150, 50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -16,6 +16,7 @@ from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine, refused
+from tests.sizes import size
 
 PAGE = 4096
 
@@ -175,7 +176,7 @@ def test_a_report_that_does_not_add_up_names_its_field(descriptors: bytes, contr
         bench.node.report(engine.client, Report(1, descriptors, controls), bench.now)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=size(200, 50), deadline=None)
 @given(
     st.lists(
         st.tuples(

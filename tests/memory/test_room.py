@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.dataplane import factories as make
 from tests.memory.room import Traffic
+from tests.sizes import size
 
 SIZES = {
     "models": (64 * make.KIB, 3 * make.MIB // 2, 32 * make.MIB),
@@ -19,7 +20,7 @@ POOLS = {"models": (160, 64), "odd": (24, 4), "small": (8, 2), "large": (48, 16)
 
 
 @pytest.mark.parametrize("mix", list(SIZES))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=size(12, 4), deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_a_refusal_means_no_room_with_any_leases_pins_and_reservations(mix: str, seed: int) -> None:
     capacity, segment = POOLS[mix]

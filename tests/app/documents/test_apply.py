@@ -42,6 +42,7 @@ from app.store.records.tiers import TierRow
 from tests.app.plane import Plane, serving, settings_in
 from tests.app.tokenizer_files import words
 from tests.app.up import Up, until
+from tests.sizes import size
 
 pytestmark = pytest.mark.anyio
 KEY = "0123456789abcdef" * 4
@@ -433,7 +434,7 @@ WRITTEN = st.dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=size(200, 50), deadline=None, derandomize=True)
 @given(WRITTEN)
 def test_written_values_are_read_again(document: dict[str, Any]) -> None:
     assert read(write(document, ["a comment"])) == [document]

@@ -31,6 +31,7 @@ from app.store.usage.ledger import (
 from dataplane.protocol.usage import OTHERS, TierUsageCounters, UsageCounters
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving
+from tests.sizes import size
 
 pytestmark = pytest.mark.anyio
 SPACE = "f" * 32
@@ -183,7 +184,7 @@ async def test_the_rows_are_the_sum_of_all_increments(database: Database) -> Non
     assert len({hour for _, _, hour in await rows_of(database)}) > 10
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=size(200, 50), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000), st.booleans()), max_size=40))
 def test_increments_add_up_with_repeated_and_missed_reports(steps: list[tuple[int, int, bool]]) -> None:
     """Step: the process or account ends (1, 2) after its report, an increment, and whether it is reported at once."""

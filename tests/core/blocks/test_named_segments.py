@@ -19,6 +19,7 @@ from tests.core.gateway import peer, space
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 from tests.memory.room import Traffic
+from tests.sizes import size
 
 SLOT = 64 << 10
 SIZES = {
@@ -31,7 +32,7 @@ POOLS = {"models": (160, 64, 128), "odd": (24, 4, 24), "large": (48, 16, 20)}
 
 
 @pytest.mark.parametrize("mix", list(SIZES))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=size(12, 4), deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_a_refusal_means_that_no_slot_is_left_also_side_by_side_in_the_named_segment(mix: str, seed: int) -> None:
     capacity, segment, named = (each * make.MIB for each in POOLS[mix])
@@ -51,7 +52,7 @@ def test_a_refusal_means_that_no_slot_is_left_also_side_by_side_in_the_named_seg
         assert stored.written == 1, "once every lease ended, everything fits again"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=size(25, 10), deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_without_leases_every_reservation_that_fits_succeeds(seed: int) -> None:
     rng = random.Random(seed)
@@ -223,7 +224,7 @@ def test_ranges_are_given_lowest_first_and_grow_together_again() -> None:
         ranges.take(59, 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=size(200, 50), deadline=None)
 @given(cuts=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=12), expected=st.integers(1, 40))
 def test_the_cheapest_neighbours_are_found(cuts: list[tuple[int, bool]], expected: int) -> None:
     total = sum(nbytes for nbytes, _ in cuts)

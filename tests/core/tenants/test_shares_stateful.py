@@ -455,7 +455,7 @@ class SharesMachine(RuleBasedStateMachine):
 TestShares = SharesMachine.TestCase
 # Without shrinking a failure is reported within the time that a test has. To make one short, add `Phase.shrink`.
 TestShares.settings = settings(
-    max_examples=size(80, 25),
+    max_examples=size(80, 10),
     stateful_step_count=30,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

@@ -468,7 +468,7 @@ class TenancyMachine(RuleBasedStateMachine):
 TestTenancy = TenancyMachine.TestCase
 # Without shrinking a failure is reported within the time that a test has. To make one short, add `Phase.shrink`.
 TestTenancy.settings = settings(
-    max_examples=size(40, 20),
+    max_examples=size(40, 10),
     stateful_step_count=40,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

@@ -27,6 +27,7 @@ from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome
 from dataplane.protocol.tiers import Compress, Spill
 from tests.core.tiering.tier_bench import HEADER, PAGE, quota, stored_of, stored_size, target_of, tier, tier_bench
 from tests.dataplane import factories as make
+from tests.sizes import size
 
 TENANTS = ("a", "b")
 CHAINS = {tenant: [make.keys(length, (tenant, length)) for length in (1, 3, 6)] for tenant in TENANTS}
@@ -320,4 +321,4 @@ class TierMovesMachine(RuleBasedStateMachine):
 
 
 TestTierMoves = TierMovesMachine.TestCase
-TestTierMoves.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestTierMoves.settings = settings(max_examples=size(30, 15), stateful_step_count=40, deadline=None)

@@ -123,4 +123,4 @@ class TierSharesMachine(RuleBasedStateMachine):
 
 
 TestTierShares = TierSharesMachine.TestCase
-TestTierShares.settings = settings(max_examples=size(60, 30), stateful_step_count=30, deadline=None)
+TestTierShares.settings = settings(max_examples=size(60, 15), stateful_step_count=30, deadline=None)

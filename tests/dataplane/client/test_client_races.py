@@ -124,7 +124,7 @@ def test_no_call_raises_beside_another_one(start: Callable[[], Engine], name: st
     short = name in ("connected", "mapped", "epoch", "hint_max_s")
     for reverse in (False, True):
         found = undocumented(
-            partial(pair, reverse=reverse), FOLDER, (), every=3 if short else 15, opcodes=short and not reverse
+            partial(pair, reverse=reverse), FOLDER, (), every=9 if short else 45, opcodes=short and not reverse
         )
         assert not list(found)
 
@@ -137,7 +137,7 @@ def test_a_call_of_a_lease_beside_its_release(start: Callable[[], Engine], name:
 
     engine = start()
     try:
-        assert not list(undocumented(pair, FOLDER, (ValueError,), every=9, opcodes=True))
+        assert not list(undocumented(pair, FOLDER, (ValueError,), every=27, opcodes=True))
     finally:
         close(engine)
 
@@ -155,7 +155,7 @@ def test_a_call_of_a_reservation_beside_its_end(start: Callable[[], Engine], nam
 
     engine = start()
     try:
-        assert not list(undocumented(pair, FOLDER, (ValueError,), every=25, opcodes=True))
+        assert not list(undocumented(pair, FOLDER, (ValueError,), every=75, opcodes=True))
     finally:
         close(engine)
     assert set(published) <= {0, 2}
@@ -180,6 +180,6 @@ def test_a_forked_child_has_a_closed_client_whatever_a_thread_of_the_parent_does
 
     engine = start()
     try:
-        assert not list(undocumented(pair, FOLDER, (), every=25, meanwhile_s=STEP_S))
+        assert not list(undocumented(pair, FOLDER, (), every=75, meanwhile_s=STEP_S))
     finally:
         close(engine)

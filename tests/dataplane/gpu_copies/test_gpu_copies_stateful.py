@@ -169,4 +169,4 @@ class GpuCopyMachine(RuleBasedStateMachine):
 
 
 TestGpuCopies = GpuCopyMachine.TestCase
-TestGpuCopies.settings = settings(max_examples=size(100, 30), stateful_step_count=50, deadline=None)
+TestGpuCopies.settings = settings(max_examples=size(100, 15), stateful_step_count=50, deadline=None)

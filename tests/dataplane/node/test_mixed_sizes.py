@@ -13,6 +13,7 @@ from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
+from tests.sizes import size
 from tests.sizes import size as size_of
 
 SIZES = (4096, 5000, 12_288, 65_536, 100_000, 262_144, 300_000, 1_000_000, 2 * make.MIB)
@@ -51,7 +52,7 @@ def test_a_block_as_large_as_the_pool_is_stored_and_a_larger_one_refused() -> No
     assert engine.store([make.key("more")], 16 * make.MIB + 1).refused == {Code.TOO_LARGE}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=size(25, 10), deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_without_leases_every_reservation_that_fits_the_pool_succeeds(seed: int) -> None:
     rng = random.Random(seed)

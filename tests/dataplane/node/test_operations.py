@@ -18,6 +18,7 @@ from dataplane.protocol.layout import COMMIT, LOOKUP, OPERATION_WORDS, OPERATION
 from dataplane.protocol.stats.histogram import Histogram
 from tests.core.tenancy import bench_of
 from tests.dataplane.bench_node import Bench, BenchEngine
+from tests.sizes import size
 
 PAGE = 4096
 LIMIT = 2**63 - 1
@@ -68,7 +69,7 @@ def test_impossible_entries_are_rejected_and_counted() -> None:
     assert operations(bench)["lookup"].counts[3] == 1, "it goes on from there"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=size(30, 10), deadline=None)
 @given(
     writes=st.lists(
         st.lists(

@@ -12,6 +12,7 @@ from dataplane.protocol.layout import A_RING_DROPPED, A_RING_HEAD, RING_KIND_SHI
 from tests.core.tenancy import bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import RING_ENTRIES, Bench
+from tests.sizes import size
 
 PAGE = 4096
 WORDS = st.one_of(
@@ -45,7 +46,7 @@ def test_a_head_that_points_anywhere_is_survived(jumps: list[int]) -> None:
     assert engine.store(make.keys(4), PAGE).written == 4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=size(40, 15), deadline=None)
 @given(
     entries=st.lists(st.tuples(WORDS, WORDS), max_size=50),
     head=st.integers(0, 2**64 - 1),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs, Slot, slot_bytes
 from tests.dataplane import factories as make
+from tests.sizes import size
 
 SIZES = st.one_of(
     st.integers(1, 64 * make.KIB), st.integers(1, 3 * make.MIB), st.sampled_from([4096, 65536, 262144, 262145])
@@ -30,7 +31,7 @@ def fill(slabs: Slabs, space: int, size: int) -> list[Slot]:
         slabs.add_segment(segment)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=size(60, 20), deadline=None)
 @given(moves=MOVES)
 def test_slots_never_overlap_and_the_capacity_is_never_exceeded(moves: list[tuple[bool, int, int, int]]) -> None:
     slabs = Slabs(8 * make.MIB, 4 * make.MIB)
@@ -65,7 +66,7 @@ def test_slots_never_overlap_and_the_capacity_is_never_exceeded(moves: list[tupl
     assert slabs.empty_segments() == list(slabs.segments.values()), "what is given back is usable again"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=size(40, 15), deadline=None)
 @given(power=st.integers(12, 24), blocks=st.integers(1, 40), segment=st.sampled_from([2, 4, 64]))
 def test_a_pool_of_n_power_of_two_blocks_holds_exactly_n(power: int, blocks: int, segment: int) -> None:
     size = 1 << power

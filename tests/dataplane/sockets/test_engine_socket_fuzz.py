@@ -27,6 +27,7 @@ from dataplane.protocol.engine import (
 )
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine
+from tests.sizes import size
 
 INTEGERS = st.one_of(st.integers(-3, 5), st.integers(-(2**63), 2**64 - 1))
 KEYS = st.one_of(st.binary(max_size=100), st.integers(0, 5).map(lambda number: make.packed(make.keys(number))))
@@ -88,7 +89,9 @@ def survives(plane: Plane, datagrams: list[bytes], *, attach: bool) -> None:
 
 
 SETTINGS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=size(60, 20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -15,6 +15,7 @@ from dataplane.protocol.control.records import MAX_RECORDS
 from dataplane.protocol.control.snapshots import Fault, Snapshot, SnapshotType
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
+from tests.sizes import size
 
 PAGE = 4096
 DIGEST = "a" * 64
@@ -190,7 +191,7 @@ def test_a_body_that_is_not_a_list_is_one_fault(bench: Bench, kind: SnapshotType
     assert_last_good_stays(bench)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=size(100, 30), deadline=None)
 @given(body=st.binary(max_size=200), kind=st.sampled_from(["quotas", "pins"]))
 def test_no_bytes_raise(body: bytes, kind: SnapshotType) -> None:
     bench = Bench(64 * PAGE)
