@@ -49,6 +49,10 @@ test: lint webtest  ## what CI checks: lint, types, dashboard, and the tests tha
 	$(MAKE) -j2 types pytest
 
 pytest: $(INSTALLED) web
+ifeq ($(wildcard tests/__pycache__/*-pytest-*.pyc),)
+	@# In a new clone: one process compiles the modules that each worker would compile. Errors are shown by the run below.
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true
+endif
 	$(BIN)/python -m tests.gate $(or $(ARGS),$(GATE_TESTS))
 .PHONY: pytest
 
