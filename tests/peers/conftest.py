@@ -27,7 +27,7 @@ START: dict[str, Callable[[int], AbstractContextManager[Server]]] = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/peers/"):
             item.add_marker(pytest.mark.peer)
 
 
