@@ -35,6 +35,7 @@ from tests.lmcache.planes import (
     url_of,
 )
 from tests.restart.support.relay import Relay
+from tests.sizes import size
 from tests.threads import join
 
 
@@ -416,7 +417,7 @@ class TestAKilledDataPlane:
             worker.answered_twice = True
             stored: list[int] = []
             name = 0
-            for _ in range(3):
+            for _ in range(size(3, 2)):
                 wait_for(plane.standby_waits, "a standby waits", 60)
                 killer = threading.Timer(0.05, plane.kill_plane)
                 killer.start()
@@ -509,7 +510,7 @@ def dealers(plane: Plane, count: int) -> Iterator[list[zmq.Socket[bytes]]]:
 
 
 def test_a_thousand_connections_lease_and_release_their_hits(plane: Plane) -> None:
-    count = 1000
+    count = size(1000, 100)
     with Client(url_of(plane)) as worker:
         worker.register()
         worker.store(prompt(1))
