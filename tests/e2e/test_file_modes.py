@@ -68,7 +68,7 @@ class UpWithUmask(Up):
         return done.stdout
 
 
-@pytest.mark.parametrize("umask", ["000", "077"])
+@pytest.mark.parametrize("umask", ["000", pytest.param("077", marks=pytest.mark.full)])
 def test_every_file_has_its_mode_whatever_the_umask(
     socket_dir: Path, umask: str, require: Callable[[object, str], None]
 ) -> None:

@@ -33,7 +33,7 @@ def trace_path(trace, tmp_path_factory):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("lru", "s3fifo") else pytest.mark.full)
+        pytest.param(name, marks=() if name == "s3fifo" else pytest.mark.full)
         for name in POLICIES
         if name != "age_class"
     ],
