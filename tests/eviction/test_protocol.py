@@ -178,17 +178,17 @@ def test_victims_are_made_as_they_are_taken(evicting: Make):
     assert grown < 20_000 * 8, "no list of everything"
 
 
-def test_ten_thousand_small_instances_are_cheap(make: Make):
+def test_a_thousand_small_instances_are_cheap(make: Make):
     gc.collect()
     tracemalloc.start()
-    policies = [make() for _ in range(10_000)]
+    policies = [make() for _ in range(1000)]
     for at, policy in enumerate(policies):
         for number in range(3):
             policy.insert(number, at * 3 + number, 4096, 0.0)
         policy.touch(1, 1.0)
-    size, _ = tracemalloc.get_traced_memory()
+    grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert size / len(policies) < 3000, f"{size / len(policies):.0f} bytes each"
+    assert grown / len(policies) < 3000, f"{grown / len(policies):.0f} bytes each"
 
 
 def test_a_chain_loses_its_end_first_however_it_grows(chain_keeping: Make):

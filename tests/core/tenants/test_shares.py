@@ -161,7 +161,7 @@ def test_a_hundred_thousand_tenants_without_a_record_cost_as_much_as_one() -> No
 
 
 def test_ten_thousand_quotas_and_ten_thousand_pins_apply() -> None:
-    count = size(10_000, 3_000)
+    count = size(10_000, 1_000)
     bench, engine = bench_of(32_768, max_blocks=32_768, pin_budget_bytes=8192 * PAGE)
     for number in range(min(count, 4096)):
         engine.store(make.keys(8, number), PAGE, tenant=f"t{number}")
@@ -174,7 +174,7 @@ def test_ten_thousand_quotas_and_ten_thousand_pins_apply() -> None:
 
 
 def test_ten_thousand_accounts_within_their_floors_cost_a_reservation_nothing() -> None:
-    count = size(10_000, 3_000)
+    count = size(10_000, 1_000)
     bench, engine = bench_of(2 * count + 480, max_blocks=2 * count + 480)
     specs = [QuotaSpec(f"t{number}", floor_bytes=PAGE, weight=0.01) for number in range(count)]
     bench.apply(make.shares(*specs))
