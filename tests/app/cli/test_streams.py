@@ -30,7 +30,14 @@ def shell(redirection: str, arguments: tuple[str, ...], folder: Path, **environ:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        # It makes the application, which takes seconds; the others write by the same way.
+        pytest.param(arguments, id=name, marks=pytest.mark.full if name == "larder openapi" else ())
+        for name, arguments in COMMANDS.items()
+    ],
+)
 @pytest.mark.parametrize(
     ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
 )
@@ -41,7 +48,14 @@ def test_output_that_cannot_be_written_is_one_line_and_code_1(
     assert (code, errors.count("\n"), errors.endswith(f": the output cannot be written: {reason}\n")) == (1, 1, True)
 
 
-@pytest.mark.parametrize("redirection", ["| true", "2>&- | true", "2>/dev/full | true", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "redirection",
+    [
+        *(pytest.param(each, marks=pytest.mark.full) for each in ("| true", "2>/dev/full | true")),
+        "2>&- | true",
+        "<&- >&- 2>&-",
+    ],
+)
 def test_a_reader_that_has_exited_and_closed_streams_are_no_error(redirection: str, tmp_path: Path) -> None:
     assert shell(redirection, COMMANDS["larder openapi"], tmp_path)[1:] == ("", "")
 
