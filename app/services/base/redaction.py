@@ -25,9 +25,11 @@ def visible_events(events: Iterable[LarderEvent], by: Principal) -> list[LarderE
 
 def _redacted(event: LarderEvent, by: Principal) -> LarderEvent:
     holder = event.fields.get("holder")
-    fields = {"holder": ""} if isinstance(holder, str) and not by.sees_shown(holder) else {}
+    fields = event.fields
+    if isinstance(holder, str) and not by.sees_shown(holder):
+        fields = {**fields, "holder": "", "holder_bytes": 0}
     actor = event.actor if event.actor == by.actor else ""
-    return msgspec.structs.replace(event, actor=actor, fields={**event.fields, **fields})
+    return msgspec.structs.replace(event, actor=actor, fields=fields)
 
 
 def _is_shown(event: LarderEvent, by: Principal) -> bool:

@@ -21,6 +21,8 @@ FLUSH_S = 60.0
 TIDY_S = 3600
 POINTS = 6
 """Points per transaction."""
+PAUSE_S = 0.05
+"""Time between two transactions that delete."""
 
 
 class SeriesWriter:
@@ -92,10 +94,15 @@ class SeriesWriter:
             await self.flush()
 
     async def tidy(self) -> None:
-        """Delete old rows. Raises StoreUnavailable."""
+        """Delete old rows, in transactions between which others may write. Raises StoreUnavailable."""
         for step_s in series.RETENTION_S:
-            async with self._database.write(light=True) as session:
-                await series.delete_old(session, step_s, self._clock())
+            scope = None
+            while True:
+                async with self._database.write(light=True) as session:
+                    scope = await series.delete_old(session, step_s, self._clock(), scope)
+                if scope is None:
+                    break
+                await asyncio.sleep(PAUSE_S)
 
 
 def _rows(points: Iterable[Point]) -> list[dict[str, Any]]:

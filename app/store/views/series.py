@@ -18,6 +18,8 @@ HOUR_S, DAY_S = 3600, 86_400
 RETENTION_S: Mapping[int, int] = {10: 2 * HOUR_S, 120: 25 * HOUR_S, 1800: 30 * DAY_S}
 """Seconds for which rows are kept, by their step; each step is a multiple of the one before."""
 STEP_S = min(RETENTION_S)
+SCOPES = 50
+"""Scopes whose old rows are deleted in a transaction."""
 
 
 class SeriesRow(Base):
@@ -93,7 +95,15 @@ async def merged(
     return (await session.execute(query.group_by(_ROWS.scope, _end(step_s)))).all()
 
 
-async def delete_old(session: AsyncSession, step_s: int, now: float) -> None:
-    """Delete the rows of a step that need not be kept."""
+async def delete_old(session: AsyncSession, step_s: int, now: float, after: str | None) -> str | None:
+    """Delete the rows of a step that need not be kept, of the scopes that follow `after` (None: of the first ones).
+    Return the last of these scopes; None if there are no more. Each scope is a range of the key: nothing else is
+    read."""
     old = _ROWS.at <= int(now) - RETENTION_S[step_s] - step_s
-    await session.execute(sa.delete(SeriesRow).where(_ROWS.step_s == step_s, old))
+    for _ in range(SCOPES):
+        first = sa.select(sa.func.min(_ROWS.scope)).where(_ROWS.step_s == step_s)
+        after = await session.scalar(first if after is None else first.where(_ROWS.scope > after))
+        if after is None:
+            return None
+        await session.execute(sa.delete(SeriesRow).where(_ROWS.step_s == step_s, _ROWS.scope == after, old))
+    return after

@@ -448,10 +448,13 @@ class SchedulerSide:
         name = request.request_id
         if not tokens or any(load.request == name for load in self._plan.loads):
             return
+        tracked = self._tracked.get(name)
+        first = 0 if tracked is None or tracked.in_step else tracked.local_tokens
+        numbers = tuple(list(ids[first // page :]) for ids, page in zip(blocks, self._page_tokens, strict=False))
         in_step = self.loads_in_step(name)
         if in_step:
             self._step_loads[name] = _StepLoad(request, 0, list(blocks[0]))
-        self._plan_load(Load(name, b"", 0, tokens, tuple(list(numbers) for numbers in blocks), in_step=in_step))
+        self._plan_load(Load(name, b"", 0, tokens, numbers, in_step=in_step))
 
     def _plan_load(self, load: Load) -> None:
         self._plan.loads.append(load)

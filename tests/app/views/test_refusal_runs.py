@@ -1,8 +1,11 @@
 """Events for the begin and the end of refusals, and of the time of a tenant over its limit."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from app.http.routes.views.stream import EventMessages
 from app.ingest.refusal_runs import NO_ROOM, QUIET_S, RefusalRuns
 from app.observe.events import EventBus
 from app.services.base.principals import Principal
@@ -69,6 +72,23 @@ def test_refusals_for_want_of_room_name_the_tenant_that_holds_most(node: Reports
     assert [seen.fields["holder"] for seen in visible_events([event], limited)] == [""]
     whole = Principal(actor="root")
     assert [seen.fields["holder"] for seen in visible_events([event], whole)] == [holder]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_stream_shows_what_its_reader_may_see_whoever_read_before(node: Reports, first: int) -> None:
+    node.others = [TenantStats("bulk", bytes=90)]
+    node.report(bytes=10)
+    node.report(bytes=10, refused={"pool_full": 2})
+    event = msgspec.structs.replace(next(iter(node.bus.ring)), actor="root")
+    readers = [Principal(actor="ci", role="operator", salts=frozenset({"acme"})), Principal(actor="root")]
+    messages: Any = EventMessages(node.bus, overview=None)  # type: ignore[arg-type]
+    for reader in readers[first:] + readers[:first]:
+        (seen,) = visible_events([event], reader)
+        shown = msgspec.json.decode(messages.event(seen).decode().split("data: ", 1)[1].splitlines()[0])
+        sees_all = reader.salts is None
+        assert (shown["fields"]["holder"], shown["fields"]["holder_bytes"], shown["actor"]) == (
+            ("bulk", 90, "root") if sees_all else ("", 0, "")
+        )
 
 
 def test_every_reason_for_want_of_room_is_a_code() -> None:

@@ -40,15 +40,17 @@ class EventMessages:
     def __init__(self, bus: EventBus, overview: OverviewService) -> None:
         self._bus = bus
         self._overview = overview
-        self._events: dict[int, bytes] = {}
+        self._events: dict[tuple[int, str, object], bytes] = {}
+        """Messages of the newest events, by their number and by what `visible_events` hides from some callers."""
         self._shown: dict[frozenset[str] | None, tuple[bytes, bytes]] = {}
         """JSON and message of the newest overview, by the set of tenants that it covers."""
 
     def event(self, event: LarderEvent) -> bytes:
-        made = self._events.get(event.seq)
+        key = (event.seq, event.actor, event.fields.get("holder"))
+        made = self._events.get(key)
         if made is None:
             made = message("event", msgspec.json.encode(event), f"{self._bus.boot}-{event.seq}")
-            self._events[event.seq] = made
+            self._events[key] = made
             if len(self._events) > BACKLOG:
                 del self._events[next(iter(self._events))]
         return made
