@@ -193,6 +193,8 @@ class Catalog:
         if retained:
             self.pool.sweeps.continue_after(retained[-1].sequence)
         for at in range(0, len(retained), RESTORED_AT_ONCE):
+            if tier.closing:
+                return
             part = retained[at : at + RESTORED_AT_ONCE]
             for stored in part:
                 self.add(tier, stored, tier.stored_size(stored.length), now)

@@ -21,6 +21,7 @@ returns, because the thread may still store.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -155,8 +156,9 @@ class CopyRequest:
     target: TierState
     began: float = inf
     """Its copies evict no block of the target that was stored or used at or after this time."""
-    waiting: dict[BlockName, tuple[Block, int] | None] = field(default_factory=dict)
-    """Blocks that wait, in order; those of memory with their control words."""
+    waiting: OrderedDict[BlockName, tuple[Block, int] | None] = field(default_factory=OrderedDict)
+    """Blocks that wait, in order; those of memory with their control words. The first key of a dict whose first keys
+    were removed is slow to find."""
     waiting_bytes: int = 0
     """Bytes of those that are in memory."""
     copying: dict[BlockName, None] = field(default_factory=dict)
@@ -227,9 +229,14 @@ class JobTable:
         request.copying.clear()
 
     def is_pending(self, request: CopyRequest, name: BlockName) -> bool:
-        """Return whether a block of a request waits, or is being copied by a call that may still end in time."""
+        """Return whether a block of a request waits, or is being copied by a call that may still end in time. A block
+        of memory that was invalidated in the tier while it was being copied waits once more, for the tier's record."""
         target = request.target
-        return name in request.waiting or (name in target.arriving and name not in target.hung)
+        if name in request.waiting or (name in target.arriving and name not in target.hung):
+            return True
+        if request.source is not None:
+            return False
+        return name in target.again or any(name in other.waiting for other in self.of_target(target))
 
     def take_ended(self, request: CopyRequest) -> list[tuple[BlockName, str]]:
         """Return the blocks of a request whose copies have ended, each with the reason if it failed."""

@@ -231,7 +231,8 @@ class Outcomes:
             tier.deletions.add([block.name])
         elif end.outcome is Outcome.OK and entry is not None and entry.stored.sequence == stored.sequence:
             charge = tier.stored_size(block.nbytes) if end.charge is None else end.charge
-            self._catalog.add(tier, stored, charge, now, end.encoding)
+            # The same object: the end of a listing compares it.
+            self._catalog.add(tier, entry.stored, charge, now, end.encoding)
         if dead or entry is None:
             tier.note("gone", block.name)
         elif end.outcome is not Outcome.OK:

@@ -80,6 +80,22 @@ def test_with_release_memory_is_freed_once_the_copy_is_there() -> None:
     assert run.engine.lookup(chain) == 4
 
 
+def test_a_block_that_is_copied_twice_because_of_another_invalidation_is_moved_and_released() -> None:
+    run = tier_bench(64, OFF)
+    chain, other = make.keys(4), make.keys(1, "other")
+    run.engine.store(chain, PAGE)
+    run.engine.store(other, PAGE)
+    state = begin(run, scope=Scope(tenant="", keys=chain[0]), release=True)
+    run.bench.pass_time(0.05)
+    run.begin()
+    run.invalidate(Scope(tenant="", keys=other[0]))
+    run.end_spills()
+    finish(run, state)
+    assert (state.moved_blocks, state.released_blocks, state.refused) == (4, 4, {})
+    assert (run.engine.lookup(chain), len(run.stores[0])) == (0, 4)
+    assert run.faults() == []
+
+
 def test_a_failed_copy_releases_nothing_and_returns_the_reason() -> None:
     run = tier_bench(64, OFF)
     chain = make.keys(4)
