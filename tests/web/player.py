@@ -50,7 +50,7 @@ def listed(items: list[Any], total: int | None = None) -> dict[str, Any]:
     return {"items": items, "total": len(items) if total is None else total, "next_cursor": ""}
 
 
-EMPTY = "alerts pushes managers policies tiers ipc tokens ceilings rates tokenizers events/history"
+EMPTY = "alerts findings pushes managers policies tiers ipc tokens ceilings rates tokenizers events/history"
 LISTS: dict[str, Any] = {
     **dict.fromkeys(EMPTY.split(), listed([])),
     "blocks": {"items": [], "failed_nodes": [], "next_cursor": ""},

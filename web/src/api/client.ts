@@ -1,7 +1,7 @@
 /** The only module that calls `fetch`. Every failure is an `ApiError` that carries a problem to show. */
 
 import { read } from './read';
-import type { AlertList, Annotation, AuditList, BlockList, CeilingList, EventList, Health, ManagerList, NodeIpcList, Overview, Pin, PinList, PolicyList, PrefixList, Problem, PushList, RateList, SeriesAnswer, Session, Tenant, TenantList, TierList, TokenList, TokenizerList, UsageReport } from './types';
+import type { AlertList, Annotation, AuditList, BlockList, CeilingList, EventList, FindingList, Health, ManagerList, NodeIpcList, Overview, Pin, PinList, PolicyList, PrefixList, Problem, PushList, RateList, SeriesAnswer, Session, Tenant, TenantList, TierList, TokenList, TokenizerList, UsageReport } from './types';
 
 const TIMEOUT_MS = 8_000;
 /** Most items of a page. */
@@ -64,6 +64,10 @@ export function getBlocks(of: Record<string, string | number>): Promise<BlockLis
 
 export function getPushes(of: Record<string, string | number>): Promise<PushList> {
   return get<PushList>(`api/v1/pushes?${query(of)}`);
+}
+
+export function getFindings(of: Record<string, string | number>): Promise<FindingList> {
+  return get<FindingList>(`api/v1/findings?${query(of)}`);
 }
 
 /** Changes and alerts since a time, in Unix seconds. */

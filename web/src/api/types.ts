@@ -6,6 +6,7 @@ type Schemas = components['schemas'];
 
 export type Overview = Schemas['Overview'];
 export type Finding = Schemas['Finding'];
+export type FindingList = Schemas['FindingList'];
 export type SeriesAnswer = Schemas['SeriesAnswer'];
 export type SeriesMark = Schemas['Mark'];
 export type PoolStats = Schemas['PoolStats'];

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { state } from '../../fixtures/states';
-import { applied, cacheStart } from './nodes';
+import { applied, cacheStart, conditions } from './nodes';
 
 const { overview: busy } = state('busy');
 
@@ -37,4 +37,18 @@ it('a type without any record is nothing to apply', () => {
     { type: 'pins', desired: 3, observed: null, same: false, nothing: false },
     { type: 'tiers', desired: 0, observed: null, same: true, nothing: true },
   ]);
+});
+
+it('a node is marked by its own fields, whatever findings are shown', () => {
+  const marks = (name: 'cold' | 'nacked') => state(name).overview.nodes.map((node) => conditions(node).map(({ tone, label }) => [tone, label]));
+  expect(marks('cold')).toEqual([[['warn', 'cache cold']], []]);
+  expect(marks('nacked')).toContainEqual([['note', 'draining'], ['warn', 'gpu copies fail'], ['warn', 'tier out of service']]);
+  const [node] = busy.nodes;
+  if (!node?.stats) throw new Error('no numbers');
+  const crashing = { type: 'crash_loop' as const, message: 'its data plane ended 3 times', since: busy.at - 60, ended_at: null };
+  expect(conditions({ ...node, conditions: [crashing], clock_offset_s: -5 })).toMatchObject([
+    { tone: 'bad', label: 'crash loop', title: crashing.message }, { label: 'clock 5 s behind' },
+  ]);
+  expect(conditions({ ...node, conditions: [{ ...crashing, ended_at: busy.at }] })).toEqual([]);
+  expect(conditions({ ...node, draining: true, stats: null })).toMatchObject([{ tone: 'warn', label: 'to drain' }]);
 });

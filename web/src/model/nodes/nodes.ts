@@ -1,5 +1,5 @@
-import { ago, plural } from '../../format';
-import type { Node, NodeState, PoolStats } from '../../api/types';
+import { ago, bytes, duration, plural } from '../../format';
+import type { CacheStart, Node, NodeState, PoolStats } from '../../api/types';
 import type { Level } from '../overview/findings';
 
 export interface Applied {
@@ -68,6 +68,62 @@ export interface Label {
 export function labels(node: Node): Label[] {
   const { labels: all = {}, own_labels: own = {} } = node;
   return Object.keys(all).sort().map((key) => ({ text: `${key}=${all[key]}`, own: key in own }));
+}
+
+export interface Condition {
+  tone: 'bad' | 'warn' | 'note';
+  label: string;
+  title: string;
+}
+
+const LASTING: Record<Node['conditions'][number]['type'], Pick<Condition, 'tone' | 'label'>> = {
+  crash_loop: { tone: 'bad', label: 'crash loop' },
+  thrashing: { tone: 'warn', label: 'thrashing' },
+  tenant_at_limit: { tone: 'warn', label: 'tenant at its limit' },
+};
+
+/** Unusual conditions of a node besides its state, by its own fields: findings are bounded in large fleets, and callers
+ * who are limited to tenants see none of nodes. */
+export function conditions(node: Node): Condition[] {
+  const { draining, clock_offset_s, stats } = node;
+  const marks: Condition[] = node.conditions.filter(({ ended_at }) => ended_at === null).map(({ type, message }) => ({ ...LASTING[type], title: message }));
+  if (draining) {
+    const drains = stats?.draining === true;
+    marks.push({
+      tone: drains ? 'note' : 'warn',
+      label: drains ? 'draining' : 'to drain',
+      title: drains ? 'It accepts no new engines and stores no new blocks; cached blocks can be read' : 'It receives the request to drain when it connects',
+    });
+  }
+  if (stats && !stats.armed) marks.push({ tone: 'warn', label: 'not enforcing', title: 'It has no snapshot of quotas yet' });
+  if (stats?.cold) marks.push({ tone: 'warn', label: 'cache cold', title: `${lostAtStart(stats.start)} when it started; it holds less than half of that again` });
+  const pools = (stats?.gpu_copy_pools ?? []).filter(({ problem }) => problem);
+  if (pools.length > 0) {
+    marks.push({ tone: 'warn', label: 'gpu copies fail', title: pools.map((pool) => `${pool.name} ${pool.device}: ${pool.problem}`).join('; ') });
+  }
+  const away = (stats?.tiers ?? []).filter(({ serves }) => !serves);
+  const opening = away.length > 0 && away.every(({ state }) => state === 'opening');
+  if (away.length > 0) {
+    marks.push({
+      tone: opening ? 'note' : 'warn',
+      label: opening ? 'tier opening' : 'tier out of service',
+      title: away.map(({ name, reason }) => (reason ? `${name}: ${reason}` : name)).join('; '),
+    });
+  }
+  if (clock_offset_s) {
+    marks.push({
+      tone: 'warn',
+      label: `clock ${duration(Math.abs(clock_offset_s))} ${clock_offset_s > 0 ? 'ahead' : 'behind'}`,
+      title: 'Pins end by the clock of the node: set it right and start the data plane again',
+    });
+  }
+  return marks;
+}
+
+/** `1,234 blocks (3.4 GiB) were lost`; without the bytes where only the number of blocks is known. */
+function lostAtStart(start: CacheStart): string {
+  const size = start.lost_bytes > 0 ? ` (${bytes(start.lost_bytes)})` : '';
+  return `${plural(start.lost_blocks, 'block')}${size} ${start.lost_blocks === 1 ? 'was' : 'were'} lost`;
 }
 
 /** How the cache of a node began; empty if unknown, as with a data plane of an older release. */

@@ -49,19 +49,6 @@ export function listed(findings: readonly Finding[]): { finding: Finding; more: 
   });
 }
 
-/** What the mark of a node's state already says. */
-const STATES = ['node_lost', 'node_behind', 'node_joining', 'snapshot_refused'];
-
-/** Marks of a node besides its state: one for each type of finding that lasts. */
-export function marksOf(findings: readonly Finding[], node: string): { tone: Exclude<Level, 'good'>; label: string; title: string }[] {
-  const marks = new Map<string, { tone: Exclude<Level, 'good'>; label: string; title: string }>();
-  for (const finding of of(findings, node)) {
-    const label = finding.code.replace(/^node_/, '').replaceAll('_', ' ');
-    if (!STATES.includes(finding.code) && !marks.has(label)) marks.set(label, { tone: levelOf(finding), label, title: `${finding.what}${finding.detail ? `: ${finding.detail}` : ''}` });
-  }
-  return [...marks.values()];
-}
-
 /** Findings about a node itself and its tiers, that last. */
 export function of(findings: readonly Finding[], node: string): Finding[] {
   return findings.filter(({ subject, ended_at }) => subject.node === node && !subject.tenant && ended_at === null);

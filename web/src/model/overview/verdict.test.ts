@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import type { AlertList, Change, Finding, Overview } from '../../api/types';
 import { state } from '../../fixtures/states';
-import { detailOf, listed, marksOf, placeOf } from './findings';
+import { detailOf, listed, placeOf } from './findings';
 import { judge } from './verdict';
 
 const { overview: busy } = state('busy');
@@ -49,12 +49,4 @@ it('more than three findings of a type are counted', () => {
   expect(rows.map(({ finding, more }) => [finding.code, more])).toEqual([
     ['pin_holds_nothing', ''], ['pin_holds_nothing', ''], ['cache_cold', ''], ['pin_holds_nothing', 'And 2 more like this.'],
   ]);
-});
-
-it('a node is marked with each type of finding that lasts, besides its state', () => {
-  const { findings } = state('nacked').overview;
-  const marks = (node: string) => marksOf(findings, node).map(({ tone, label }) => [tone, label]);
-  expect(marks('gpu-a2')).toEqual([]);
-  expect(marks('gpu-a3')).toEqual([['warn', 'tier out of service'], ['warn', 'gpu copies fail'], ['note', 'draining']]);
-  expect(marksOf([{ ...cold, ended_at: 1 }], 'gpu-a1')).toEqual([]);
 });
