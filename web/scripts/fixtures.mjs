@@ -53,7 +53,7 @@ const busyTotals = totals({
 const tenant = (name, of = {}) => ({
   tenant: name, bytes: 0, blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), limit_bytes: null, floor_bytes: 0,
   effective_floor_bytes: of.floor_bytes ?? 0, weight: 1, pin_budget_bytes: null, pinned_bytes: 0, pins: 0, store_rate_bytes: null,
-  on_exceed: 'evict_self', mode: 'enforce', tiers: {}, would_refuse_blocks: 0, over_limit: false, managed: true, refused: {},
+  on_exceed: 'evict_self', mode: 'enforce', tiers: {}, would_refuse_blocks: 0, over_limit: false, limit_share: null, managed: true, refused: {},
   requested_blocks: 0, hit_blocks: 0, stored_blocks: 0, evicted_blocks: 0, refused_blocks: 0, note: '', ...of,
   hit_ratio: of.requested_blocks ? of.hit_blocks / of.requested_blocks : null,
 });
@@ -288,7 +288,7 @@ function overLimit() {
     ...o, pool: full,
     rates: { ...o.rates, hit_ratio: 0.4471, stored_bytes_per_s: 1.2 * GiB, read_bytes_per_s: 890 * MiB, evicted_blocks_per_s: 611.7 },
     tenants: [
-      { ...chat, bytes: 26.2 * GiB, over_limit: true, floor_bytes: 20 * GiB, effective_floor_bytes: 16 * GiB, evicted_blocks: chat.evicted_blocks + 5_112 },
+      { ...chat, bytes: 26.2 * GiB, over_limit: true, limit_share: 26.2 / 24, floor_bytes: 20 * GiB, effective_floor_bytes: 16 * GiB, evicted_blocks: chat.evicted_blocks + 5_112 },
       { ...code, bytes: 11.9 * GiB, refused_blocks: 22_940 },
       ...rest.map((each) => (each.tenant === 'batch-eval' ? { ...each, pins: 1 } : each)),
     ],
@@ -371,7 +371,7 @@ function thousandTenants() {
     const requested = Math.round(bytes / (8 * KiB) * (0.5 + random()));
     const hit = Math.round(requested * (0.25 + 0.7 * random()));
     return tenant(`org-${String((i * 7919) % 10_000).padStart(4, '0')}/team`.replace('/', '.'), {
-      bytes, managed, limit_bytes: over ? Math.round(bytes * 0.9) : limit, over_limit: over,
+      bytes, managed, limit_bytes: over ? Math.round(bytes * 0.9) : limit, over_limit: over, limit_share: over ? 10 / 9 : null,
       requested_blocks: requested, hit_blocks: hit, stored_blocks: requested - hit, evicted_blocks: Math.round((requested - hit) * 0.9),
       refused_blocks: over ? 1_200 + i : 0,
     });

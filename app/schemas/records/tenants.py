@@ -34,6 +34,8 @@ class TenantAnswer(msgspec.Struct, frozen=True):
     """Floors and limits of the quota in tiers behind memory, by the name of the tier."""
     would_refuse_blocks: int
     over_limit: bool
+    limit_share: float | None
+    """Largest share of its limit that it holds on a node; null without a limit."""
     managed: bool
     """Whether a quota record exists."""
     requested_blocks: int

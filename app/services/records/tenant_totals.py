@@ -36,6 +36,8 @@ class TenantTotals:
     refused_blocks: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     over_limit: bool = False
+    limit_share: float | None = None
+    """Largest share of its limit that it holds on a node; None without a limit."""
     floors: list[tuple[int, int]] = field(default_factory=list)
     """Floor and effective floor, as reported by each node."""
     latest: TenantStats | None = None
@@ -47,6 +49,9 @@ class TenantTotals:
         for code, count in report.refused.items():
             self.refused[code] = self.refused.get(code, 0) + count
         self.over_limit |= report.over_limit
+        if report.limit_bytes is not None:
+            # A limit holds on each node: the sum over nodes may be far above it while no node is at it.
+            self.limit_share = max(self.limit_share or 0.0, report.bytes / max(report.limit_bytes, 1))
         self.floors.append((report.floor_bytes, report.effective_floor_bytes))
         self.latest = report
 

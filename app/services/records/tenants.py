@@ -132,6 +132,7 @@ def _answer(name: str, now: TenantTotals, record: TenantShare | None, pin_count:
         tiers={} if record is None else msgspec.convert(record.tiers, dict[str, TierQuota]),
         effective_floor_bytes=now.effective_floor(share.floor_bytes),
         over_limit=now.over_limit,
+        limit_share=now.limit_share,
         refused=now.refused,
         managed=record is not None,
         note="" if record is None else record.note,

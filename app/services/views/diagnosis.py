@@ -615,17 +615,19 @@ def _tenants(state: FleetState) -> Iterator[Finding]:
     overview = state.overview
     is_used = overview.totals.evicted_blocks >= UNREAD_EVICTED
     for tenant in overview.tenants:
-        limit, subject = tenant.limit_bytes, FindingSubject("tenant", tenant.tenant, tenant=tenant.tenant)
+        subject = FindingSubject("tenant", tenant.tenant, tenant=tenant.tenant)
+        limit, share = tenant.limit_bytes or 0, tenant.limit_share or 0.0
         tightening = _tightening(state, tenant.tenant)
         since = None if tightening is None else tightening.at
         if tenant.over_limit:
-            excess = "" if limit is None else f" by {format_size(tenant.bytes - limit)}"
+            excess_bytes = round((share - 1) * limit)
+            excess = f" by {format_size(excess_bytes)} on a node" if excess_bytes > 0 else ""
             what, detail = (
                 f"Tenant {tenant.tenant} is over its limit{excess}",
                 "its blocks beyond it are leased or pinned",
             )
             yield _finding("tenant_over_limit", subject, what, detail, change=tightening)
-        elif tightening is not None and limit and tenant.bytes >= AT_LIMIT_SHARE * limit:
+        elif tightening is not None and limit and share >= AT_LIMIT_SHARE:
             detail = "stores beyond it are refused" if tenant.on_exceed == "reject" else "its own blocks are evicted"
             what = f"Tenant {tenant.tenant} is at its limit"
             yield _finding(

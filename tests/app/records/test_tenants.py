@@ -3,10 +3,14 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from app.errors import Forbidden
 from app.schemas.base.listing import PageRequest
 from app.services.base.principals import Principal
+from app.services.records.tenants import merged
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
 from tests.app.command import larder
@@ -20,6 +24,10 @@ REPORTED = [
     TenantStats("acme", bytes=120, blocks=2, limit_bytes=100, managed=True, over_limit=True),
     TenantStats("_default", bytes=7, blocks=1),
 ]
+REPORT = NodeStats(
+    at=0.0, node="a", epoch="e", uptime_s=0.0, armed=True, pool=PoolStats(), totals=Totals(), refused={},
+    tenants=[], other_tenants=None, pins=[], engines=[], observed={},
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -146,3 +154,12 @@ async def test_a_dry_run_lists_what_lower_limits_would_evict_at_once(reporting_p
     watched = {name: {**quota, "mode": "observe"} for name, quota in quotas.items()}
     answer = await reporting_plane.http.post("/api/v1/actions/dry-run", json={"quotas": watched})
     assert [each["evictions"] for each in answer.json()["items"]] == [[]]
+
+
+def test_the_share_of_a_limit_is_that_of_the_fullest_node() -> None:
+    shares = [(60, 100), (90, 100), (500, None), (0, 0)]
+    nodes = [replace(REPORT, tenants=[TenantStats("acme", bytes=held, limit_bytes=limit)]) for held, limit in shares]
+    (acme,) = merged(nodes, (), {})
+    assert (acme.bytes, acme.limit_share) == (650, 0.9)
+    (wild,) = merged(nodes[2:3], (), {})
+    assert wild.limit_share is None

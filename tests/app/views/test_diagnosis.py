@@ -127,8 +127,8 @@ CASES: dict[str, tuple[FleetState, FleetState]] = {
     "crash_loop": (FleetState(overview(put(f"{NODE}.conditions", [condition("crash_loop")]))), FleetState(overview())),
     "thrashing": (FleetState(overview(put(f"{NODE}.conditions", [condition("thrashing")]))), FleetState(overview())),
     "tenant_at_limit": (
-        FleetState(overview(tenant(tenant="acme", limit_bytes=100, bytes=90)), changes=[change()]),
-        FleetState(overview(tenant(tenant="acme", limit_bytes=100, bytes=89)), changes=[change()]),
+        FleetState(overview(tenant(tenant="acme", limit_bytes=100, bytes=250, limit_share=0.9)), changes=[change()]),
+        FleetState(overview(tenant(tenant="acme", limit_bytes=100, bytes=250, limit_share=0.89)), changes=[change()]),
     ),
     "snapshot_refused": (
         FleetState(overview(put(f"{NODE}.state", "nacked"))),
@@ -263,6 +263,12 @@ def test_many_findings_of_one_type_are_counted() -> None:
     assert (len(found), found[-1].what) == (MAX_OF_TYPE, "6 more: tenant over limit")
 
 
+@pytest.mark.parametrize(("share", "excess"), [(1.5, " by 50 B on a node"), (0.5, ""), (None, "")])
+def test_the_excess_over_a_limit_is_that_of_one_node(share: float | None, excess: str) -> None:
+    patch = tenant(tenant="acme", over_limit=True, bytes=250, limit_bytes=100, limit_share=share)
+    assert [each.what for each in findings(FleetState(overview(patch)))] == [f"Tenant acme is over its limit{excess}"]
+
+
 def test_callers_of_one_tenant_see_neither_nodes_nor_other_tenants() -> None:
     patches = (tenant(tenant="acme", over_limit=True), put("tenants.1.over_limit", True), put(f"{NODE}.state", "lost"))
     found = findings(FleetState(overview(*patches)))
@@ -391,7 +397,8 @@ CAUSES: dict[str, tuple[FleetState, dict[str, str], Sequence[str]]] = {
     ),
     "a tenant that evicts its own blocks": (
         FleetState(
-            overview(tenant(tenant="acme", limit_bytes=100, bytes=95, on_exceed="evict_self")), changes=[change()]
+            overview(tenant(tenant="acme", limit_bytes=100, bytes=95, limit_share=0.95, on_exceed="evict_self")),
+            changes=[change()],
         ),
         {"tenant": "acme"},
         ["Tenant acme is at its limit since ", "its own blocks are evicted", "quota acme"],

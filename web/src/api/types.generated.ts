@@ -4088,6 +4088,7 @@ export interface components {
             hit_blocks: number;
             hit_ratio: number | null;
             limit_bytes: number | null;
+            limit_share: number | null;
             lookup_bytes: number;
             managed: boolean;
             mode: string;
