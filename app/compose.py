@@ -208,7 +208,7 @@ class Parts:
         self.series_writer = SeriesWriter(database, self.sampler, lambda: leader_election.pushing)
         self.series = SeriesService(database, self.sampler, self.series_writer, Marks(database, self.applied_changes))
         self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
-        self.findings = Findings(evidence, self.overview, self.alerts, self.series)
+        self.findings = Findings(evidence, self.overview, self.tenants, self.alerts, self.series)
         # Every manager receives the events of nodes; only one stores them.
         bus.keep = lambda event: (
             self.events.offer(event)

@@ -4,10 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
+from app.errors import Forbidden, NotFound
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.alerts import AlertFilters
 from app.schemas.views.findings import FindingList
+from app.schemas.views.overview import Overview
 from app.services.base.principals import Principal
+from app.services.records.tenants import Tenants
 from app.services.views.alerts import Alerts
 from app.services.views.diagnosis import RATIO_STEP_S, bounded, concerning, findings, likely_cause, visible
 from app.services.views.evidence import EvidenceReader
@@ -22,17 +27,25 @@ class Findings:
     """Lists findings, also those that only alerts and the hit ratio show."""
 
     def __init__(
-        self, evidence: EvidenceReader, overview: OverviewService, alerts: Alerts, series: SeriesService
+        self,
+        evidence: EvidenceReader,
+        overview: OverviewService,
+        tenants: Tenants,
+        alerts: Alerts,
+        series: SeriesService,
     ) -> None:
         self._evidence = evidence
         self._overview = overview
+        self._tenants = tenants
         self._alerts = alerts
         self._series = series
 
     async def page(self, tenant: str | None, node: str | None, since: float, by: Principal) -> FindingList:
         """Return the findings about a tenant (as shown), a node or the fleet (None: about any), with what ended after
-        `since` in Unix seconds; of tenants and pins, those that the overview lists. Raises StoreUnavailable."""
+        `since` in Unix seconds; of pins, those that the overview lists. Raises Invalid, StoreUnavailable."""
         overview = await self._overview.now(by)
+        if tenant is not None:
+            overview = await self._with_tenant(overview, tenant, by)
         state = self._evidence.state(overview, await self._evidence.after(since), by)
         firing = await self._alerts.page(PageRequest(MAX_ALERTS), AlertFilters("firing"), by)
         ratio: Sequence[tuple[float, float | None]] = ()
@@ -45,3 +58,14 @@ class Findings:
         found = visible(await asyncio.to_thread(findings, state), by)
         found = bounded(concerning(found, tenant, node))
         return FindingList(found, len(found), likely_cause(found))
+
+    async def _with_tenant(self, overview: Overview, tenant: str, by: Principal) -> Overview:
+        """Return the overview with a tenant of which it lists only the larger ones, if the tenant is known and the
+        caller may see it. Raises Invalid, StoreUnavailable."""
+        if any(each.tenant == tenant for each in overview.tenants):
+            return overview
+        try:
+            answer = await self._tenants.get(tenant, by)
+        except (Forbidden, NotFound):
+            return overview
+        return msgspec.structs.replace(overview, tenants=[*overview.tenants, answer])

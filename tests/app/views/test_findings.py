@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from app.services.views import overview
 from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import create_token, send
 from tests.app.fake_node import FakeNode
@@ -34,8 +35,24 @@ async def test_refusals_after_a_tightened_quota_are_found_with_the_change(plane:
     assert [item["likely_change"] for item in later["items"]] == [None, None]
     refused = await plane.http.get(f"{F}?since=x")
     assert (refused.status_code, "since" in refused.text) == (422, True)
-    overview = await plane.get("/api/v1/overview")
-    assert {"blocks_refused", "tenant_over_limit"} <= {finding["code"] for finding in overview["findings"]}
+    shown = (await plane.get("/api/v1/overview"))["findings"]
+    assert {"blocks_refused", "tenant_over_limit"} <= {finding["code"] for finding in shown}
+
+
+async def test_a_tenant_beyond_the_largest_is_found_when_it_is_named(
+    guarded: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await guarded.until_state("in_sync")
+    monkeypatch.setattr(overview, "MAX_ROWS", 1)
+    over = [
+        TenantStats(name, bytes=size, limit_bytes=1, over_limit=True) for name, size in (("acme", 99), ("rival", 9))
+    ]
+    await guarded.report(node, tenants=over)
+    for name in ("acme", "rival"):
+        answer = await guarded.get(f"{F}?tenant={name}")
+        assert [(item["code"], item["subject"]["name"]) for item in answer["items"]] == [("tenant_over_limit", name)]
+    token = await create_token(guarded, "reader", tenants=["acme"])
+    assert (await send(guarded, token, "GET", f"{F}?tenant=rival")).json()["items"] == []
 
 
 async def test_a_lost_node_is_found(plane: Plane, node: FakeNode) -> None:
