@@ -214,8 +214,13 @@ def author(change: ChangeAnswer) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return the time of day. Nodes may report any number."""
-    return datetime.fromtimestamp(min(max(0.0, seconds), LATEST - 1), UTC).strftime("%H:%M:%SZ")
+    """Return the time of day."""
+    return datetime.fromtimestamp(_showable(seconds), UTC).strftime("%H:%M:%SZ")
+
+
+def _showable(seconds: float) -> float:
+    """Return the nearest time that any client can show: nodes may report any number."""
+    return min(max(0.0, seconds), LATEST - 1)
 
 
 def _order(finding: Finding) -> tuple[bool, int, int]:
@@ -235,8 +240,10 @@ def _finding(
 ) -> Finding:
     declared = FINDING_TYPES[code]
     runbook = f"/docs/operate/runbook.md#{declared.runbook}" if declared.runbook else ""
+    began_at = None if since is None else _showable(since)
+    over_at = None if ended_at is None else _showable(ended_at)
     known = severity or ("info" if ended_at is not None else declared.severity)
-    return Finding(code, known, subject, what, detail, since, ended_at, change, declared.to_do, runbook)
+    return Finding(code, known, subject, what, detail, began_at, over_at, change, declared.to_do, runbook)
 
 
 def _of_node(node: NodeAnswer) -> FindingSubject:

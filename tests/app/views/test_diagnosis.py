@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.cli.support.printing.findings import lines
 from app.ingest.refusal_runs import Refusal
 from app.observe.events import LarderEvent
 from app.schemas.views.alerts import AlertAnswer
@@ -277,9 +278,13 @@ def test_callers_of_one_tenant_see_neither_nodes_nor_other_tenants() -> None:
     assert visible(found, Principal()) == found
 
 
-def test_a_time_that_no_clock_has_does_not_stop_the_others() -> None:
-    found = findings(FleetState(overview(put(f"{STATS}.cold", True), put(f"{STATS}.start.at", 1e300))))
+@pytest.mark.parametrize("at", [-1e300, 1e12, 1e300])
+def test_a_time_that_no_clock_has_can_be_shown_by_every_client(at: float) -> None:
+    ends = {**condition("thrashing", at), "since": at}
+    patches = put(f"{STATS}.cold", True), put(f"{STATS}.start.at", at), put(f"{NODE}.conditions", [ends])
+    found = findings(FleetState(overview(*patches)))
     assert "is cold since" in likely_cause(found)
+    assert len(lines([msgspec.to_builtins(finding) for finding in found])) == len(found) == 2
 
 
 # ---- the change before
