@@ -142,6 +142,8 @@ class Finding(msgspec.Struct, frozen=True):
     """What to do, or to expect."""
     runbook: str
     """Path of the section of the runbook; empty if there is none."""
+    count: int = 1
+    """How many findings it stands for: more than one if it only says how many more there are of its type."""
 
 
 class FindingList(msgspec.Struct, frozen=True):

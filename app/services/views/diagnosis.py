@@ -149,7 +149,8 @@ def bounded(found: Sequence[Finding]) -> list[Finding]:
             kept.append(finding)
         elif shown[finding.code] == MAX_OF_TYPE:
             what, subject = f"{more:,} more: {finding.code.replace('_', ' ')}", FindingSubject(finding.subject.kind)
-            kept.append(msgspec.structs.replace(finding, subject=subject, what=what, detail="", likely_change=None))
+            summary = msgspec.structs.replace(finding, subject=subject, what=what, detail="", likely_change=None)
+            kept.append(msgspec.structs.replace(summary, count=more))
     return kept
 
 

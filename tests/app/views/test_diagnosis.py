@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.cli.support.printing.findings import lines
+from app.cli.support.printing.findings import lines, trouble
 from app.ingest.refusal_runs import Refusal
 from app.observe.events import LarderEvent
 from app.schemas.views.alerts import AlertAnswer
@@ -262,6 +262,8 @@ def test_many_findings_of_one_type_are_counted() -> None:
 
     found = bounded(findings(FleetState(overview(over))))
     assert (len(found), found[-1].what) == (MAX_OF_TYPE, "6 more: tenant over limit")
+    assert sum(each.count for each in found) == MAX_OF_TYPE + 5
+    assert trouble(msgspec.to_builtins(found)) == f"{MAX_OF_TYPE + 5} times tenant over limit"
 
 
 @pytest.mark.parametrize(("share", "excess"), [(1.5, " by 50 B on a node"), (0.5, ""), (None, "")])

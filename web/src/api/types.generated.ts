@@ -2155,6 +2155,8 @@ export interface components {
         /** Finding */
         Finding: {
             code: string;
+            /** @default 1 */
+            count: number;
             detail: string;
             ended_at: number | null;
             likely_change: components["schemas"]["ChangeAnswer"] | null;

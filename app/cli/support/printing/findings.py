@@ -54,7 +54,9 @@ def trouble(findings: Sequence[Json]) -> str:
         for each in findings
         if each["severity"] != "info" and each["ended_at"] is None and each["code"] not in _IN_FIRST_LINE
     ]
-    counts = Counter(each["code"] for each in lasting)
+    counts: Counter[str] = Counter()
+    for each in lasting:
+        counts[each["code"]] += each.get("count", 1)  # a server of an older release does not report it
     firsts = {each["code"]: _uncapitalized(each["what"]) for each in reversed(lasting)}
     parts = [
         firsts[code] if count == 1 else f"{count} times {code.replace('_', ' ')}"

@@ -39,7 +39,7 @@ function before(change: Change, now: number): string {
 /** At most three findings of a type; the rest is counted after them. */
 export function listed(findings: readonly Finding[]): { finding: Finding; more: string }[] {
   const counts = new Map<string, number>();
-  for (const { code } of findings) counts.set(code, (counts.get(code) ?? 0) + 1);
+  for (const { code, count } of findings) counts.set(code, (counts.get(code) ?? 0) + count);
   const seen = new Map<string, number>();
   return findings.flatMap((finding) => {
     const nth = (seen.get(finding.code) ?? 0) + 1;

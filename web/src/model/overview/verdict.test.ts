@@ -27,6 +27,12 @@ it('counts what was found by its severity', () => {
   expect(judge({ ...busy, findings: [{ ...cold, severity: 'info' }] })).toMatchObject({ level: 'note', title: 'Well, with a note' });
 });
 
+it('counts those that a finding stands for', () => {
+  const more = { ...empty, count: 281 };
+  expect(judge({ ...busy, findings: [empty, more] }).title).toBe('282 warnings');
+  expect(listed([empty, empty, empty, more]).map(({ more: text }) => text)).toEqual(['', '', 'And 281 more like this.']);
+});
+
 it('a finding leads to the page of its subject', () => {
   expect([cold, empty].map(placeOf)).toEqual([{ page: 'nodes', name: 'gpu-a1' }, { page: 'pins', name: 'code-search-tools' }]);
   const tier = { ...cold, subject: { kind: 'tier' as const, name: 'disk', node: 'gpu-a2', tenant: '' } };

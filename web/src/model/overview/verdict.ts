@@ -21,7 +21,7 @@ export function judge({ findings }: Overview, alerts: AlertList | null = null): 
 }
 
 function heading(findings: Finding[], firing: number): string {
-  const count = (level: Level): number => findings.filter((finding) => levelOf(finding) === level).length;
+  const count = (level: Level): number => findings.reduce((sum, finding) => sum + (levelOf(finding) === level ? finding.count : 0), 0);
   const parts = [
     ...(firing ? [`${plural(firing, 'alert')} firing`] : []),
     ...(count('bad') ? [plural(count('bad'), 'problem')] : []),
