@@ -89,9 +89,13 @@ class RefusalRuns:
                 nbytes = next((each.bytes for each in nodes[name].tenants if each.tenant == salt), 0)
                 self._bus.publish(LimitRestored(salt, nbytes), node=name)
 
-    def lasting(self) -> list[Refusal]:
-        """Return the refusals that have not ended."""
-        return [Refusal(node, shown(salt), run.since, dict(run.blocks)) for (node, salt), run in self._refusing.items()]
+    def lasting(self, is_wanted: Callable[[str, str], bool] = lambda node, tenant: True) -> list[Refusal]:
+        """Return the refusals that have not ended, of wanted nodes and tenants (as shown)."""
+        return [
+            Refusal(node, tenant, run.since, dict(run.blocks))
+            for (node, salt), run in self._refusing.items()
+            if is_wanted(node, tenant := shown(salt))
+        ]
 
     def _refused(self, node: NodeStats, tenant: TenantStats, was: dict[str, int], now: float) -> None:
         rises = {code: count - was.get(code, 0) for code, count in tenant.refused.items()}

@@ -97,6 +97,10 @@ class FleetState:
     """Time and hit ratio of the RATIO_STEP_S before it."""
 
     @cached_property
+    def nodes_by_name(self) -> dict[str, NodeAnswer]:
+        return {node.name: node for node in self.overview.nodes}
+
+    @cached_property
     def events_by_node(self) -> dict[str, list[LarderEvent]]:
         """Newest first."""
         return _grouped(self.events, lambda event: event.node)
@@ -545,7 +549,7 @@ def _refusal(state: FleetState, run: Refusal, ended_at: float | None) -> Finding
     where = f" on node {run.node}" if run.node else ""
     what = f"Blocks of tenant {run.tenant} {'are' if ended_at is None else 'were'} refused ({reasons[0]}){where}"
     change, detail = _cause_of_refusal(state, run, ended_at), counts
-    node = next((each for each in state.overview.nodes if each.name == run.node), None)
+    node = state.nodes_by_name.get(run.node)
     if ended_at is None and not BY_QUOTA.intersection(reasons):
         if "pool_full" in reasons and node is not None and (leasing := holders(node)):
             assert node.stats is not None

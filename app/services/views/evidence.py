@@ -71,7 +71,7 @@ class EvidenceReader:
     def state(self, overview: Overview, evidence: Evidence, by: Principal) -> FleetState:
         """Return what `findings` looks at. Callers that are limited to tenants see no node's name in it."""
         lost = {node.name for node in overview.nodes if node.state == "lost"}
-        refusals = [run for run in self._refusal_runs.lasting() if run.node not in lost and by.sees_shown(run.tenant)]
+        refusals = self._refusal_runs.lasting(lambda node, tenant: by.sees_shown(tenant) and node not in lost)
         seen = redaction.visible_events(evidence.events, by)
         if by.salts is not None:
             refusals = [run._replace(node="") for run in refusals]

@@ -3,7 +3,7 @@ change that caused it."""
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +270,27 @@ def test_many_findings_of_one_type_are_counted() -> None:
 def test_the_excess_over_a_limit_is_that_of_one_node(share: float | None, excess: str) -> None:
     patch = tenant(tenant="acme", over_limit=True, bytes=250, limit_bytes=100, limit_share=share)
     assert [each.what for each in findings(FleetState(overview(patch)))] == [f"Tenant acme is over its limit{excess}"]
+
+
+class CountedNodes(list[Any]):
+    """Nodes that count how often all of them are looked at."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_nodes_are_not_searched_once_for_each_refusal() -> None:
+    def passes(refusals: int) -> int:
+        whole = overview()
+        nodes = CountedNodes(whole.nodes)
+        runs = [RUN._replace(tenant=f"t{n}") for n in range(refusals)]
+        assert len(findings(FleetState(msgspec.structs.replace(whole, nodes=nodes), refusals=runs))) == refusals
+        return nodes.passes
+
+    assert passes(50) == passes(1)
 
 
 def test_callers_of_one_tenant_see_neither_nodes_nor_other_tenants() -> None:

@@ -104,6 +104,12 @@ def test_a_tenant_over_its_limit_is_reported_once_and_when_it_is_within_it_again
     assert node.report(bytes=8, limit_bytes=8) == [("limit.restored", {"tenant": "acme", "held_bytes": 8})]
 
 
+def test_only_wanted_runs_are_listed(node: Reports) -> None:
+    node.report(refused={"pool_full": 2})
+    assert [(run.node, run.tenant) for run in node.runs.lasting(lambda _, tenant: tenant == "acme")] == [("a", "acme")]
+    assert node.runs.lasting(lambda name, _: name != "a") == []
+
+
 def test_a_node_that_stopped_reporting_has_no_end(node: Reports) -> None:
     node.report(refused={"pool_full": 2}, over_limit=True, limit_bytes=0)
     assert node.silence(QUIET_S + 1) == []
