@@ -40,7 +40,9 @@ def main() -> None:
         rows = [json.dumps(row, ensure_ascii=False) for row in msgspec.to_builtins(found_in(json.loads(text)))]
         listed = ",\n      ".join(rows)
         whole = f'    "findings": [\n      {listed}\n    ]' if rows else '    "findings": []'
-        path.write_text(re.sub(_WRITTEN, lambda _, whole=whole: whole, text), encoding="utf-8")
+        written = _WRITTEN.search(text)
+        assert written is not None, f"{path}: expected findings"
+        path.write_text(text[: written.start()] + whole + text[written.end() :], encoding="utf-8")
 
 
 if __name__ == "__main__":

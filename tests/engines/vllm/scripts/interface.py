@@ -93,11 +93,10 @@ slept = []
 for _ in range(2):
     if hasattr(KVConnectorBase_V1, "get_transfer_results"):
         results = asleep.get_transfer_results(set())
-        ended, failed = results.finished_recving, results.failed_recving
+        slept.append([sorted(results.finished_recving), sorted(results.failed_recving)])
     else:
-        _, ended = asleep.get_finished(set())
-        failed = ended
-    slept.append([sorted(ended), sorted(failed)])
+        received = sorted(asleep.get_finished(set())[1] or ())
+        slept.append([received, received])
 
 
 class Items(dict[str, Any]):
