@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.engines.comparison import BATCH, NEW_TOKENS, PROMPT_TOKENS, TTFT_BOUND_S, UNLOADED_TIMES, Samples
-from benchmarks.engines.lineup import BARE, IN_STEP, LARDER, LMCACHE, OFFLOADING, TITLES
+from benchmarks.engines.lineup import BARE, BESIDE, LARDER, LMCACHE, OFFLOADING, TITLES
 from benchmarks.harness.result import Report, Result, at_least, at_most
 from benchmarks.harness.timing import interval
 
@@ -45,7 +45,7 @@ def results_of(samples: Samples) -> list[Result]:
         better = at_least if kind in ("found", "goodput", "goodput_unloaded") else at_most
         for name, values in engines.items():
             results.append(better(f"{figure}_{name}", median(values), _UNITS.get(kind, "s"), None))
-        for other in (BARE, LMCACHE, OFFLOADING, IN_STEP):
+        for other in (BARE, LMCACHE, OFFLOADING, BESIDE):
             if LARDER in engines and other in engines and all(engines[other]):
                 ratios = np.divide(engines[LARDER], engines[other])
                 low, high = interval(ratios)
@@ -62,7 +62,7 @@ def section_of(report: Report, samples: Samples, questions: str) -> str:
     """Return the section with the tables for the documentation. `questions` describes them."""
     by_name = {result.name: result for result in report.results}
     names = [name for name in TITLES if any(name in engines for engines in samples.values())]
-    others = [name for name in (BARE, LMCACHE, IN_STEP) if name in names and LARDER in names]
+    others = [name for name in (BARE, LMCACHE, BESIDE) if name in names and LARDER in names]
 
     def value(figure: str, name: str) -> str:
         result = by_name.get(f"{figure}_{name}")

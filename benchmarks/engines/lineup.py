@@ -16,14 +16,14 @@ from benchmarks.peers.line_process import LineProcess
 from benchmarks.peers.vllm_model import write_model
 from dataplane.replay.plane import PlaneError, own
 
-BARE, OFFLOADING, LMCACHE, GATEWAY, LARDER, IN_STEP = "vllm", "offloading", "lmcache", "gateway", "larder", "in-step"
+BARE, OFFLOADING, LMCACHE, GATEWAY, LARDER, BESIDE = "vllm", "offloading", "lmcache", "gateway", "larder", "beside"
 TITLES = {
     BARE: "vLLM alone",
     OFFLOADING: "vLLM's own offloading",
     LMCACHE: "LMCache's connector and server",
     GATEWAY: "LMCache's connector on Larder",
     LARDER: "Larder's connector",
-    IN_STEP: "Larder's, with loads inside steps",
+    BESIDE: "Larder's, no load inside a step",
 }
 MAX_TOKENS = 4096
 BLOCKS = 48
@@ -153,7 +153,7 @@ def lineup(
             LMCACHE: lambda: lmcache(stack.enter_context(servers.lmcache(pool_bytes, "engine_driven")).rpc_port),
             GATEWAY: lambda: lmcache(stack.enter_context(servers.larder(pool_bytes)).rpc_port),
             LARDER: larder,
-            IN_STEP: lambda: larder(step_load_s=0.1),
+            BESIDE: lambda: larder(step_load_s=0.0),
         }
         model = write_model(folder, **(SHAPE if has_avx512() else {}))
         for name, transfer in transfers.items():

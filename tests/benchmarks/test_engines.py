@@ -11,7 +11,7 @@ from benchmarks.engines import __main__ as command
 from benchmarks.engines import look_ups
 from benchmarks.engines.comparison import Comparison, Effort, Questions
 from benchmarks.engines.figures import results_of, section_of
-from benchmarks.engines.lineup import BARE, GATEWAY, IN_STEP, LARDER, LMCACHE, MAX_TOKENS, Lineup
+from benchmarks.engines.lineup import BARE, BESIDE, GATEWAY, LARDER, LMCACHE, MAX_TOKENS, Lineup
 from benchmarks.harness.result import Report, Result, at_most
 
 QUESTIONS = Questions(users=3, history=(50, 60), question=8, answer=4, rates=(10.0, 20.0), seconds=5.0, answer_s=2.0)
@@ -117,7 +117,7 @@ def test_figures_of_complete_rounds_are_written_before_an_interruption(
 
     @contextmanager
     def lineup(*_: Any) -> Any:
-        yield running({LARDER: Interrupted(0.1), IN_STEP: Fake(0.2)})
+        yield running({LARDER: Interrupted(0.1), BESIDE: Fake(0.2)})
 
     monkeypatch.setattr(command, "lineup", lineup)
     monkeypatch.setattr(look_ups, "run", lambda _: LOOK_UPS)
@@ -127,7 +127,7 @@ def test_figures_of_complete_rounds_are_written_before_an_interruption(
     assert "round 2 of 3" not in done.output
     assert "interrupted" in done.output
     (figures,) = tmp_path.glob("*.json")
-    assert '"mean@2_larder_to_in-step"' in figures.read_text()
+    assert '"mean@2_larder_to_beside"' in figures.read_text()
     assert "Medians of 1 interleaved rounds" in figures.with_suffix(".md").read_text()
 
 

@@ -19,7 +19,7 @@ SOURCES = sorted(
 )
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]*)(#[^)\s]*)?\)")
 _OWN = re.compile(r"\]\(#([^)\s]*)\)")
-MAX_WORDS = 20_870
+MAX_WORDS = 20_960
 """Words of all pages of `docs/` that are written by hand. Shorten a page before you raise it."""
 _NO_PROSE = re.compile(r"^ *```.*?^ *```|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _MENTION = re.compile(r"\b(?:docs|benchmarks)/[\w/-]+\.md\b")

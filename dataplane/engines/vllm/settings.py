@@ -45,7 +45,7 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     most 0.25 s until its blocks are reserved."""
     load_timeout_s: Seconds = 5.0
     """Longest duration of a load. A load that takes longer fails, and its missing tokens are recomputed."""
-    step_load_s: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    step_load_s: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     """Longest time that a step waits for prefixes that are copied before its layers run, on engines where that is safe.
     After it, missing tokens are recomputed. With 0, all loads run beside steps."""
     tier_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 5.0

@@ -371,14 +371,14 @@ def test_the_settings_of_the_running_server_are_distinguished_from_those_of_this
             {
                 "code": "node_lost", "severity": "critical", "what": "Node gpu-b1 is lost", "detail": "it is silent",
                 "subject": {"kind": "node", "name": "gpu-b1", "node": "gpu-b1", "tenant": ""},
-                "since": None, "ended_at": None, "likely_change": None, "to_do": "start it", "runbook": "/docs/a.md#b",
+                "since": None, "ended_at": None, "likely_change": None, "to_do": "start it", "runbook": "/docs/operate/runbook.md#b",
             }
         ],
     }  # fmt: skip
     code, found = examined()
     assert (code, found["node"]["state"]) == (1, "failure")
     assert found["node"]["message"] == "Node gpu-b1 is lost: it is silent"
-    assert found["node"]["fix"] == "larder why gpu-b1, then start it; see docs/a.md#b"
+    assert found["node"]["fix"] == "larder why gpu-b1, then start it; see docs/operate/runbook.md#b"
     (folder / "manager.key").touch()
     assert "A lost management plane's key" in examined()[1]["node"]["fix"]
     (folder / "manager.key").unlink()

@@ -27,7 +27,7 @@ SOURCE, TARGET = list(range(1, 13)), list(range(20, 39))
 @pytest.fixture
 def make_engine(make_step: Callable[..., Step], plane: Plane, clock: Clock) -> Callable[..., Step]:
     def new(**settings: Any) -> Step:
-        engine = make_step(plane, **{"step_load_s": 0.1, **settings})
+        engine = make_step(plane, **settings)
         engine.compute(Request("a", TOKENS[:CACHED]), SOURCE, seed=7)
         engine.scheduler._break_even.note_load(100_000, 1.0, clock(), in_step=True)
         return engine
