@@ -531,16 +531,26 @@ def _exits(state: FleetState) -> Iterator[Finding]:
 
 
 def _refusals(state: FleetState) -> Iterator[Finding]:
-    for run in state.refusals:
-        yield _refusal(state, run, None)
-    lasting = {(run.node, run.tenant): run.since for run in state.refusals}
-    for event, ended_at in _ended_refusals(state.events):
+    lasting: dict[tuple[str, str], Refusal] = {}
+    for run in state.refusals:  # a caller that may not see nodes has several of one tenant
+        other = lasting.get((run.node, run.tenant), run._replace(blocks={}))
+        blocks = dict(Counter(run.blocks) + Counter(other.blocks))
+        lasting[run.node, run.tenant] = run._replace(since=min(run.since, other.since), blocks=blocks)
+    ended: list[tuple[LarderEvent, str, float]] = []
+    for event, ended_at in _stored_refusals(state.events):
         tenant = event.fields.get("tenant")
-        if event.at < state.since or not isinstance(tenant, str):
+        if not isinstance(tenant, str):
             continue
-        if event.at < lasting.get((event.node, tenant), float("inf")) - SLACK_S:
-            blocks = {str(event.fields.get("reason", "refused")): 0}
-            yield _refusal(state, Refusal(event.node, tenant, event.at, blocks), ended_at)
+        current = lasting.get((event.node, tenant))
+        if ended_at is None and current is not None:  # it began before this manager did
+            lasting[event.node, tenant] = current._replace(since=min(current.since, event.at))
+        elif event.at >= state.since and (current is None or event.at < current.since - SLACK_S):
+            ended.append((event, tenant, event.at if ended_at is None else ended_at))
+    for run in lasting.values():
+        yield _refusal(state, run, None)
+    for event, tenant, ended_at in ended:
+        reasons = {str(event.fields.get("reason", "refused")): 0}
+        yield _refusal(state, Refusal(event.node, tenant, event.at, reasons), ended_at)
 
 
 def _refusal(state: FleetState, run: Refusal, ended_at: float | None) -> Finding:
@@ -581,9 +591,9 @@ def _cause_of_refusal(state: FleetState, run: Refusal, ended_at: float | None) -
     return policy
 
 
-def _ended_refusals(events: Sequence[LarderEvent]) -> Iterator[tuple[LarderEvent, float]]:
-    """Yield the begin of refusals and the time at which they ended, with their node at the latest; their begin if that
-    is not known."""
+def _stored_refusals(events: Sequence[LarderEvent]) -> Iterator[tuple[LarderEvent, float | None]]:
+    """Yield the begin of refusals and the time at which they ended, with their node at the latest; None if no event
+    ends them."""
     begun: dict[str, dict[object, LarderEvent]] = {}
     for event in reversed(events):
         tenants, tenant = begun.setdefault(event.node, {}), event.fields.get("tenant")
@@ -594,7 +604,7 @@ def _ended_refusals(events: Sequence[LarderEvent]) -> Iterator[tuple[LarderEvent
         elif event.name in ENDS:
             yield from ((started, event.at) for started in tenants.values())
             tenants.clear()
-    yield from ((started, started.at) for tenants in begun.values() for started in tenants.values())
+    yield from ((started, None) for tenants in begun.values() for started in tenants.values())
 
 
 def _tightens(change: ChangeAnswer, tenant: str) -> bool:

@@ -282,6 +282,28 @@ class CountedNodes(list[Any]):
         return super().__iter__()
 
 
+def refused(state: FleetState) -> list[tuple[float | None, float | None, str]]:
+    return [(each.since, each.ended_at, each.detail) for each in findings(state) if each.code == "blocks_refused"]
+
+
+def test_refusals_that_last_keep_their_begin_when_the_manager_restarts() -> None:
+    again = RUN._replace(since=T + 40)
+    restarted = [event("refusals.started", T + 40, tenant="acme", reason="over_limit"), STARTED]
+    assert refused(FleetState(overview(), events=restarted, refusals=[again])) == [(T + 5, None, "9 over_limit")]
+    later = RUN._replace(since=T + 90)
+    assert refused(FleetState(overview(), events=[ENDED, STARTED], refusals=[later])) == [
+        (T + 90, None, "9 over_limit"),
+        (T + 5, T + 70, ""),
+    ]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_callers_that_see_no_nodes_have_one_finding_of_a_tenants_refusals(order: int) -> None:
+    runs = [RUN._replace(node=""), RUN._replace(node="", since=T + 50)][::order]
+    started = msgspec.structs.replace(STARTED, node="")
+    assert refused(FleetState(overview(), events=[started], refusals=runs)) == [(T + 5, None, "18 over_limit")]
+
+
 def test_nodes_are_not_searched_once_for_each_refusal() -> None:
     def passes(refusals: int) -> int:
         whole = overview()
