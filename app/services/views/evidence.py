@@ -3,10 +3,12 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
+from app.errors import StoreUnavailable
 from app.ingest.refusal_runs import RefusalRuns
 from app.observe.events import LarderEvent
 from app.schemas.views.changes import ChangeAnswer
@@ -23,6 +25,8 @@ from app.store.views.events import EventRow
 
 LOOK_BACK_S = 3600.0
 """How far back the overview looks at events and changes."""
+STATES_BEFORE_S = 7 * 86_400.0
+"""How long before that a state may have begun whose events are read."""
 SHARED_S = 2.0
 """Age up to which overviews share what was read."""
 MAX_EVENTS = 1000
@@ -50,9 +54,10 @@ class EvidenceReader:
         self._read_at = float("-inf")
 
     async def recent(self) -> Evidence:
-        """Return the evidence of the last hour, read a moment ago. Raises StoreUnavailable."""
+        """Return the evidence of the last hour, read a moment ago; while it cannot be read, what was read last."""
         if time.monotonic() - self._read_at > SHARED_S:
-            self._recent = await self.after(time.time() - LOOK_BACK_S)
+            with suppress(StoreUnavailable):
+                self._recent = await self.after(time.time() - LOOK_BACK_S)
             self._read_at = time.monotonic()
         return self._recent
 
@@ -62,7 +67,7 @@ class EvidenceReader:
         async with self._database.read() as session:
             # States begin before the time at which the search begins.
             rows = [
-                *await events.between(session, STATE_EVENTS, 0.0, end, MAX_EVENTS),
+                *await events.between(session, STATE_EVENTS, since - STATES_BEFORE_S, end, MAX_EVENTS),
                 *await events.between(session, REFUSAL_EVENTS, since, end, MAX_EVENTS),
             ]
         changes = await self._changes.between(since, time.time(), MAX_CHANGES, PLANE)

@@ -4,7 +4,11 @@ import time
 
 import pytest
 
-from app.services.views import overview
+from app.errors import StoreUnavailable
+from app.services.views import evidence, overview
+from app.services.views.evidence import LOOK_BACK_S, STATES_BEFORE_S, EvidenceReader
+from app.store.views import events
+from app.store.views.events import EventRow
 from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import create_token, send
 from tests.app.fake_node import FakeNode
@@ -78,3 +82,32 @@ async def test_a_token_of_one_tenant_sees_findings_about_it_alone(guarded: Plane
         assert "rival" not in seen.text
     assert (await send(guarded, token, "GET", f"{F}?tenant=rival")).json()["items"] == []
     assert (await send(guarded, token, "GET", f"{F}?node=node-a")).json()["items"] == []
+
+
+async def test_states_are_looked_for_in_a_bounded_time(plane: Plane) -> None:
+    now, database = time.time(), plane.app.parts.database
+    reader = EvidenceReader(database, plane.app.parts.applied_changes, plane.app.parts.refusal_runs)
+    ages_s = (LOOK_BACK_S + 60, STATES_BEFORE_S + LOOK_BACK_S + 60)
+    async with database.write() as session:
+        await events.append(
+            session, [EventRow(at=now - age_s, name="node.lost", node="gone", fields={}) for age_s in ages_s]
+        )
+    seen = await reader.after(now - LOOK_BACK_S)
+    assert [event.at for event in seen.events if event.node == "gone"] == [pytest.approx(now - ages_s[0])]
+
+
+async def test_the_overview_shows_what_was_read_last_while_events_cannot_be_read(
+    plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await plane.until_state("in_sync")
+    reader = EvidenceReader(plane.app.parts.database, plane.app.parts.applied_changes, plane.app.parts.refusal_runs)
+    read = await reader.recent()
+
+    async def fail(*_: object) -> None:
+        raise StoreUnavailable("the database did not answer")
+
+    monkeypatch.setattr(events, "between", fail)
+    monkeypatch.setattr(evidence, "SHARED_S", -1.0)
+    assert await reader.recent() is read
+    assert (await plane.http.get("/api/v1/overview")).status_code == 200
+    assert (await plane.http.get(F)).status_code == 503
