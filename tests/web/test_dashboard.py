@@ -290,13 +290,13 @@ def test_a_node_shows_its_gpu_copies_sweeps_corruption_fragmentation_and_what_an
 
 def test_a_gpu_that_fails_is_the_first_finding_and_nodes_without_one_say_so(open_state: OpenState):
     page = open_state("nacked").page
-    expect(page.get_by_role("link", name="GPU copies on a GPU of gpu-a3 have a problem")).to_be_visible()
-    page.get_by_role("link", name="GPU copies on a GPU of gpu-a3 have a problem").click()
+    expect(page.get_by_role("link", name="GPU copies on a GPU of node gpu-a3 have a problem")).to_be_visible()
+    page.get_by_role("link", name="GPU copies on a GPU of node gpu-a3 have a problem").click()
     expect(page.get_by_text("GPU copies: problem", exact=True)).to_be_visible()
     expect(panel(page, "GPU copies of gpu-a3")).to_contain_text("out of memory (CUDA_ERROR_OUT_OF_MEMORY)")
     page = open_state("thousand-tenants").page
-    expect(page.get_by_role("link", name="2 pins have no GPU copies")).to_be_visible()
-    page.get_by_role("link", name="2 pins have no GPU copies").click()
+    expect(page.get_by_role("link", name="Pin chat-system-prompt has no GPU copies")).to_be_visible()
+    page.get_by_role("link", name="Pin chat-system-prompt has no GPU copies").click()
     held = panel(page, "Pins").get_by_role("row").filter(has_text="chat-system-prompt")
     expect(held.get_by_text("on no GPU", exact=True)).to_be_visible()
     fresh = open_state("fresh", at="nodes").page

@@ -42,7 +42,7 @@ it('a type without any record is nothing to apply', () => {
 it('a node is marked by its own fields, whatever findings are shown', () => {
   const marks = (name: 'cold' | 'nacked') => state(name).overview.nodes.map((node) => conditions(node).map(({ tone, label }) => [tone, label]));
   expect(marks('cold')).toEqual([[['warn', 'cache cold']], []]);
-  expect(marks('nacked')).toContainEqual([['note', 'draining'], ['warn', 'gpu copies fail'], ['warn', 'tier out of service']]);
+  expect(marks('nacked')).toContainEqual([['note', 'draining'], ['warn', 'GPU copies: problem'], ['warn', 'tier out of service']]);
   const [node] = busy.nodes;
   if (!node?.stats) throw new Error('no numbers');
   const crashing = { type: 'crash_loop' as const, message: 'its data plane ended 3 times', since: busy.at - 60, ended_at: null };

@@ -99,7 +99,7 @@ export function conditions(node: Node): Condition[] {
   if (stats?.cold) marks.push({ tone: 'warn', label: 'cache cold', title: `${lostAtStart(stats.start)} when it started; it holds less than half of that again` });
   const pools = (stats?.gpu_copy_pools ?? []).filter(({ problem }) => problem);
   if (pools.length > 0) {
-    marks.push({ tone: 'warn', label: 'gpu copies fail', title: pools.map((pool) => `${pool.name} ${pool.device}: ${pool.problem}`).join('; ') });
+    marks.push({ tone: 'warn', label: 'GPU copies: problem', title: pools.map((pool) => `${pool.name} ${pool.device}: ${pool.problem}`).join('; ') });
   }
   const away = (stats?.tiers ?? []).filter(({ serves }) => !serves);
   const opening = away.length > 0 && away.every(({ state }) => state === 'opening');
