@@ -297,8 +297,9 @@ def test_a_gpu_that_fails_is_the_first_finding_and_nodes_without_one_say_so(open
     page = open_state("thousand-tenants").page
     expect(page.get_by_role("link", name="Pin chat-system-prompt has no GPU copies")).to_be_visible()
     page.get_by_role("link", name="Pin chat-system-prompt has no GPU copies").click()
-    held = panel(page, "Pins").get_by_role("row").filter(has_text="chat-system-prompt")
-    expect(held.get_by_text("on no GPU", exact=True)).to_be_visible()
+    expect(page.get_by_text("no GPU of gpu-a1 keeps GPU copies").first).to_be_visible()
+    held = panel(open_state("thousand-tenants", at="pins").page, "Pins").get_by_role("row")
+    expect(held.filter(has_text="chat-system-prompt").get_by_text("on no GPU", exact=True)).to_be_visible()
     fresh = open_state("fresh", at="nodes").page
     fresh.get_by_role("rowheader").get_by_role("link").click()
     expect(panel(fresh, "Engines")).to_be_visible()
