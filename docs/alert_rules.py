@@ -12,7 +12,11 @@ _NUMBER = r"\d+(?:\.\d+)?"
 THRESHOLDS: tuple[tuple[str, str, str], ...] = (
     (r"larder_pool_pinned_bytes\) > ", f"{FULL_SHARE:g}", r" \* max by \(node\) \(larder_pool_pin_budget_bytes"),
     (r"Pins keep over ", f"{FULL_SHARE:.0%}", r" %"),
-    (r"larder_id_journal_bytes\) > ", f"{ID_JOURNAL_SHARE:g}", r" \* max by \(node\) \(larder_id_journal_capacity_bytes"),
+    (
+        r"larder_id_journal_bytes\) > ",
+        f"{ID_JOURNAL_SHARE:g}",
+        r" \* max by \(node\) \(larder_id_journal_capacity_bytes",
+    ),
     (r"clamp_min\(", f"{REFUSED_SHARE:g}", r" \* max by \(node, tenant\) \(rate\(larder_tenant_requested_blocks_total"),
     (r"More than ", f"{REFUSED_SHARE:.0%}", r" % of the blocks that the tenant requests"),
     (r"larder_data_plane_restarts_total\[", f"{CRASHES_S / 60:.0f}", r"m\]"),

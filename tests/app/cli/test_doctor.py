@@ -371,7 +371,8 @@ def test_the_settings_of_the_running_server_are_distinguished_from_those_of_this
             {
                 "code": "node_lost", "severity": "critical", "what": "Node gpu-b1 is lost", "detail": "it is silent",
                 "subject": {"kind": "node", "name": "gpu-b1", "node": "gpu-b1", "tenant": ""},
-                "since": None, "ended_at": None, "likely_change": None, "to_do": "start it", "runbook": "/docs/operate/runbook.md#b",
+                "since": None, "ended_at": None, "likely_change": None, "to_do": "start it",
+                "runbook": "/docs/operate/runbook.md#b",
             }
         ],
     }  # fmt: skip
