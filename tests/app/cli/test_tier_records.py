@@ -112,7 +112,7 @@ async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNod
         ["  node-a: opening: it is being opened", "to see whether the nodes could open it: larder tiers get nvme"],
     )
     _, out, _ = await larder(plane, "status")
-    assert ("but tier nvme of node-a is opening" in out, "out of service" in out) == (True, False)
+    assert ("Tier nvme of node node-a is opening" in out, "out of service" in out) == (True, False)
     waiting = asyncio.create_task(larder(plane, *SET, "--wait", "30s"))
     await plane.until(lambda: len(node.tiers) == 1)
     opened = msgspec.structs.replace(opening, state="in service", serves=True, reason="")
