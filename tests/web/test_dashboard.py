@@ -792,7 +792,7 @@ def test_only_an_admin_is_offered_tokens(open_state: OpenState):
     one = open_state("tenant")
     page = one.page
     pages = page.get_by_role("navigation", name="Pages").get_by_role("link")
-    names = "Overview, Tenants, Pins, Nodes needs attention, Blocks, Changes, Events, Usage, Settings, Docs"
+    names = "Overview, Tenants, Pins, Nodes, Blocks, Changes, Events, Usage, Settings, Docs"
     expect(pages).to_have_text(names.split(", "))
     page.get_by_role("link", name="Usage").click()
     expect(page.get_by_role("rowheader", name="rag-support")).to_be_visible()

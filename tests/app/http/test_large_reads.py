@@ -15,7 +15,7 @@ from tests.app.plane import WAIT_S, Plane
 
 pytestmark = pytest.mark.anyio
 HERE = "127.0.0.1"
-LARGE = {"getOverview", "getSeries", "exportDocument"}
+LARGE = {"getOverview", "getSeries", "listFindings", "exportDocument"}
 PINS = "/api/v1/pins"
 
 

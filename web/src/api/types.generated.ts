@@ -529,7 +529,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what is wrong, or was, with the change that most likely caused it: what explains most comes first
+         * List what is wrong, or was, with the change that most likely caused it: what explains most comes first. With `tenant` or `node`, findings about the fleet are listed too
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["listFindings"];
@@ -6471,7 +6471,7 @@ export interface operations {
     listFindings: {
         parameters: {
             query?: {
-                /** @description Only what concerns this tenant, as shown, or the fleet. */
+                /** @description Only this tenant, as shown. */
                 tenant?: string;
                 /** @description Only what concerns this node, or the fleet. */
                 node?: string;
