@@ -14,7 +14,6 @@ from pathlib import Path
 import structlog
 import zmq
 
-from dataplane import __version__
 from dataplane.base import tracing
 from dataplane.base.allocator import trim_memory
 from dataplane.base.connection_guard import LOOK_S
@@ -24,7 +23,6 @@ from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import Fence
-from dataplane.core.stats import node_stats
 from dataplane.devices.find import FindRuntime, find
 from dataplane.gateways.build import lmcache_gateway
 from dataplane.gateways.lmcache.zmtp.sockets import AdoptedSocket
@@ -46,7 +44,6 @@ from dataplane.protocol.control.snapshots import Snapshot
 from dataplane.protocol.events import CacheStartedCold, GatewayNameLost, GatewayNameRestored, NodeStarted, NodeStopped
 from dataplane.protocol.join import Joined
 from dataplane.protocol.spaces import LMCACHE
-from dataplane.protocol.stats.processes import ProcessStats
 from dataplane.recovery.adoption import WRITER_ENDS_S, CoreFactory, begin, segment_bytes
 from dataplane.recovery.record import load
 from dataplane.recovery.retained_cache import Ending, RetainedCache
@@ -54,6 +51,7 @@ from dataplane.recovery.service_manager import ServiceManager
 from dataplane.recovery.snapshot_store import SnapshotStore
 from dataplane.recovery.start import cache_start, status
 from dataplane.recovery.supervision import SupervisorConnection
+from dataplane.report import NodeReport
 from dataplane.settings import DataPlaneSettings, check_machine, rank_url
 from dataplane.sockets.control import ControlServer, Introduction
 from dataplane.sockets.engine import EngineServer
@@ -125,7 +123,6 @@ class DataPlane:
             *(rank_url(url, rank) for url in kv_event_urls for rank in range(settings.table.kv_events_ranks)),
         )
         self._loop = Loop()
-        self._bus = EventFanout(settings.table.block_events_per_s)
         membarrier = settings.table.membarrier and barrier.register()
         if not membarrier:
             log.warning("membarrier.off", effect="leases go by message: slower lookups, nothing else changes")
@@ -147,13 +144,10 @@ class DataPlane:
             self._holder.began_cold()
         adopted_sockets = [(kind, number, AdoptedSocket(fd)) for kind, number, fd in sockets]
         self._holder.list_all([*self._memory.files(), *adopted_sockets])
+        self._bus = EventFanout(self.node.counts.dropped_events, settings.table.block_events_per_s)
         self._figures = ProcessFigures()
-        self.node.process_stats = self._process_stats
         self._ipc = IpcWatcher(settings.table.ipc_interval_s, self.clock)
-        self.node.ipc_stats = lambda: self._ipc.latest
-        before = load(self._state.path)
-        self.node.counts.dropped_events = self._bus.dropped
-        self.node.cache_start = cache_start(core, before, self.clock(), holder_failure)
+        self._start = cache_start(core, load(self._state.path), self.clock(), holder_failure)
         self._retained_cache = RetainedCache(
             self._state, self.node, self._memory, self.clock, settings.table.keep_memory_s, self._holder
         )
@@ -209,21 +203,31 @@ class DataPlane:
             self._devices,
             self._gpu_copies,
         )
-        self.node.spans_dropped = tracing.spans_dropped
         if tracing.on():
             self._bus.subscribe(server.request_spans)
         self._spans = server.request_spans
         if self._lmcache is not None:
             self._lmcache.request_spans = server.request_spans
-            self.node.gateway_stats = self._lmcache.stats
             if self._kv_events is not None and self._kv_events.token_ids is not None:
                 self._lmcache.chains.on_hashed = self._kv_events.token_ids.add
         server.adopt_engines()
+        self._report = NodeReport(
+            self.node,
+            self._start,
+            self._loop,
+            self._figures,
+            self._ipc,
+            self._tiers,
+            self._kv_events,
+            self._lmcache,
+            self._membership,
+        )
         self._control = ControlServer(
             self._context,
             settings.common.control_url,
             self.node,
             Introduction(os.getpid(), settings.common.engine_socket, self._publisher.url, settings.table.labels),
+            self._report.stats,
             lambda: self._publisher.seq,
             self.clock,
             self._acknowledged,
@@ -250,7 +254,6 @@ class DataPlane:
         """Begin to announce this node to the fleet's management plane, if it joins or has joined a fleet."""
         if self._membership is None:
             return
-        self.node.admitted_managers = self._membership.managers
         self._loop.register_zmq(self._membership.gate.socket, self._membership.gate.on_readable)
         self._membership.begin(
             self.node.options.name, self._control.url, self._publisher.url, self._joined, self._not_joined
@@ -264,8 +267,6 @@ class DataPlane:
 
     def _joined(self, joined: Joined) -> None:
         self._control.introduction = replace(self._control.introduction, events_url=joined.events_url)
-        assert self._membership is not None
-        self.node.admitted_managers = self._membership.managers
 
     def _not_joined(self, error: JoinFailed) -> None:
         self._join_failed = error
@@ -287,7 +288,7 @@ class DataPlane:
         """Serve until `stop`, then clean up. Raises JoinFailed if the node's first join was refused."""
         options = self.node.options
         self.node.emit(NodeStarted(self.clock(), options.name, options.epoch, os.getpid(), options.capacity_bytes))
-        start = self.node.cache_start
+        start = self._start
         if start.kind == "cold":
             self.node.emit(
                 CacheStartedCold(start.at, start.reason, start.released, start.lost_blocks, start.lost_bytes)
@@ -403,21 +404,7 @@ class DataPlane:
                 effect="/dev/shm or the machine is full: what LMCache clients store evicts their own or is refused",
             )
         self._short = short
-        self.node.emit(node_stats(self.node, self.clock()))
-
-    def _process_stats(self) -> ProcessStats:
-        used = self._figures.read(self.clock())
-        return ProcessStats(
-            used.cpu_s,
-            used.resident_bytes,
-            used.open_fds,
-            used.gc_collections,
-            used.gc_pause_s,
-            self._loop.lag,
-            __version__,
-            used.commit,
-            used.python,
-        )
+        self.node.emit(self._report.stats(self.clock()))
 
     def _watch_name(self, named: NamedFile) -> None:
         if named.restored:  # it was removed after the previous data plane ended

@@ -62,12 +62,6 @@ from dataplane.protocol.events import (
 from dataplane.protocol.layout import AreaMemory, IndexMemory
 from dataplane.protocol.salts import shown
 from dataplane.protocol.spaces import TIER_GATEWAY
-from dataplane.protocol.stats.gateways import GatewayStats
-from dataplane.protocol.stats.histogram import Histogram
-from dataplane.protocol.stats.ipc import IpcStats
-from dataplane.protocol.stats.kv_events import KvEventStats
-from dataplane.protocol.stats.processes import CacheStart, ProcessStats
-from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.usage import UsageCounters
 
 MAX_ENGINE_CHARACTERS = 128
@@ -144,12 +138,6 @@ class Node:
         self.operator = OperatorActions(self.pool, self.engines)
         self.gpu_copies = GpuCopyTable(self.pool, self.engines, self.emit)
         self.expulsions = Expulsions(self.pool, self.engines, self.emit)
-        self.admitted_managers: list[str] = []
-        """Public keys of the managers that may connect; reported in the statistics."""
-        self.adopted_blocks = 0
-        """Number of blocks that this process took over at its start."""
-        self.cache_start = CacheStart()
-        """How the cache of this process started."""
         self.prefixes = PrefixSketches()
         self.accesses = AccessTrace(now, options.trace_blocks)
         self.uses = AccessReports(self.pool, self.engines, self.prefixes, self.accesses)
@@ -162,22 +150,6 @@ class Node:
         self.pool.spaces.never_below(table.recovery_table.highest(B_SPACE))
         self.pool.tenants.never_below(table.recovery_table.highest(B_TENANT))
         self._settle_at = now
-        self.gateway_stats: Callable[[float], GatewayStats | None] = lambda now: None
-        """Callback that returns the statistics of this node's gateway, or None without a gateway."""
-        self.spans_dropped: Callable[[], int] = int
-        """Callback that returns the number of spans that this process did not export."""
-        self.tier_stats: Callable[[], list[TierStats]] = list
-        """Callback that returns the statistics of the tiers."""
-        self.tier_load_seconds: Callable[[], dict[str, Histogram]] = dict
-        """Callback that returns the durations of loads from tiers."""
-        self.when_recorded: Callable[[Callable[[], None]], None] = lambda call: call()
-        """Calls back when all invalidations so far are recorded for tiers, at once or later."""
-        self.kv_event_stats: Callable[[], KvEventStats | None] = lambda: None
-        """Callback that returns the counters of the publisher of KV events, or None without one."""
-        self.process_stats: Callable[[], ProcessStats | None] = lambda: None
-        """Callback that returns the resource usage of this process, or None if it is not measured."""
-        self.ipc_stats: Callable[[], IpcStats | None] = lambda: None
-        """Callback that returns the latest sample of queues and stores in shared memory; None before the first."""
 
     def use_tiers(self, tiering: Tiering) -> None:
         """Use the tiers of `tiering`, which may change later. Call it once."""
@@ -454,6 +426,13 @@ class Node:
             self._id_journal_fills = False
 
     # ---- requests of operators; `operator` has those that act on blocks
+
+    def when_recorded(self, call: Callable[[], None]) -> None:
+        """Call back when all invalidations so far are recorded for tiers, at once or later."""
+        if self.tiering is None:
+            call()
+        else:
+            self.tiering.catalog.when_recorded(call)
 
     def drain(self, *, on: bool) -> None:
         """Refuse new engines and blocks, or accept them again. Existing engines and blocks are served as before."""

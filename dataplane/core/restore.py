@@ -152,7 +152,6 @@ def restore(node: Node, surviving: SurvivingMemory, now: float) -> Restored:
     blocks = _make_blocks(pool, rows, slots, entries, tenants)
     pool.table.restore(blocks)
     _settle(node, blocks, rows, restored, now)
-    node.adopted_blocks = restored.blocks
     pool.table.memory.header[H_INVALID_COUNT : H_INVALID + INVALID_WORDS * MAX_INVALIDATIONS] = 0
     return restored
 

@@ -1,4 +1,4 @@
-"""Statistics of a node."""
+"""What the core of a node counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataplane.protocol.stats.pool import PolicyStats
 
 
 def node_stats(node: Node, now: float) -> NodeStats:
-    """Return the statistics that a heartbeat carries."""
+    """Return the statistics of the core; `dataplane.report` adds those of the parts around it."""
     pool, counts = node.pool, node.counts
     for engine in node.engines.values():
         counts.read_operations(engine, now)
@@ -27,10 +27,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         at=now,
         node=node.options.name,
         epoch=node.options.epoch,
-        adopted_blocks=node.adopted_blocks,
-        start=node.cache_start,
         draining=node.storing.draining,
-        admitted_managers=node.admitted_managers,
         uptime_s=now - node.started_at,
         armed=node.intent.armed,
         pool=pool.stats(),
@@ -47,25 +44,18 @@ def node_stats(node: Node, now: float) -> NodeStats:
         policy=_policy_stats(node, now),
         spaces=pool.space_stats(),
         sweeps=pool.sweeps.stats(len(pool.dead)),
-        gateway=node.gateway_stats(now),
-        tiers=node.tier_stats(),
-        tier_load_seconds=node.tier_load_seconds(),
         tier_directory_blocks=0 if directory is None else directory.listed(),
         tier_directory_unlisted=0 if directory is None else directory.unlisted(),
-        kv_events=node.kv_event_stats(),
         gpu_copy_pools=node.gpu_copies.stats(),
         gpu_copy_pool_bytes=node.gpu_copies.capacity_bytes,
         id_journal_bytes=pool.table.names.used_bytes,
         id_journal_capacity_bytes=pool.table.names.capacity_bytes,
-        otel_spans_dropped=node.spans_dropped(),
         operations=counts.operations.stats(),
         evicted={reason: replace(each) for reason, each in pool.evicted.items()},
         evicted_idle=pool.evicted_idle.stats(),
         block_lifetime=pool.lifetimes.stats(),
         reuse_gap=pool.reuse_gaps.stats(),
         events_dropped=dict(counts.dropped_events),
-        process=node.process_stats(),
-        ipc=node.ipc_stats(),
     )
 
 

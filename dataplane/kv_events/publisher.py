@@ -127,7 +127,6 @@ class KvEventPublisher:
         """Cached blocks that are still to be compared with what was published."""
         self.token_ids: TokenIds | None = TokenIds(self._found) if options.token_ids else None
         self._changes = node.pool.changes = BlockChanges(self._wake)
-        node.kv_event_stats = self.stats
         for stream in streams:
             if stream.replay is not None:
                 loop.register_zmq(stream.replay, self._serve_replays)

@@ -30,8 +30,9 @@ class EventFanout:
     """Queues events, up to a limit, until `deliver`. An exception of a subscriber is counted, and delivery
     continues."""
 
-    def __init__(self, block_events_per_s: float = inf) -> None:
-        """Further events of block traffic within a second are summed up by tenant and reason."""
+    def __init__(self, dropped: Counter[str], block_events_per_s: float = inf) -> None:
+        """`dropped` counts the dropped events by name. Further events of block traffic within a second are summed up
+        by tenant and reason."""
         self._block_events_per_s = block_events_per_s
         self._queue: deque[Event] = deque()
         self._sums = EventSums()
@@ -39,8 +40,7 @@ class EventFanout:
         self._passed = 0
         """Events of block traffic that were queued individually in this window."""
         self._subscribers: list[Subscriber] = []
-        self.dropped: Counter[str] = Counter()
-        """Dropped events by name."""
+        self.dropped = dropped
 
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)

@@ -21,7 +21,6 @@ from dataplane.core.operator.hot_prefixes import hot_prefix, hot_prefixes
 from dataplane.core.operator.intent import MAX_BODY_BYTES
 from dataplane.core.operator.listing import list_blocks, look_up
 from dataplane.core.pool.sweeps import SweepStart
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.lookups import Blocks, ListBlocks, Looked, LookupChain
@@ -54,6 +53,7 @@ from dataplane.protocol.control.snapshots import (
 )
 from dataplane.protocol.control.verification import DigestEngine, Verification, Verified, Verify
 from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
+from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.usage import ReadUsage, UsageRead
 from dataplane.sockets.curve import Gate
 
@@ -100,6 +100,7 @@ class ControlServer:
         url: str,
         node: Node,
         introduction: Introduction,
+        stats: Callable[[float], NodeStats],
         last_seq: Callable[[], int],
         clock: Callable[[], float],
         acknowledged: Callable[[Snapshot], None] = lambda snapshot: None,
@@ -107,8 +108,8 @@ class ControlServer:
         expel: Callable[[Expel], Expelled] | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """`expel` expels an engine's process, or raises ProtocolError. `gate` authorizes peers on a socket that other
-        users can reach."""
+        """`stats` returns the node's state at a time. `expel` expels an engine's process, or raises ProtocolError.
+        `gate` authorizes peers on a socket that other users can reach."""
         if url.startswith("ipc://"):
             Path(url.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.socket = context.socket(zmq.ROUTER)
@@ -123,6 +124,7 @@ class ControlServer:
         self.url = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._node = node
         self.introduction = introduction
+        self._stats = stats
         self._last_seq = last_seq
         self._clock = clock
         self._acknowledged = acknowledged
@@ -178,7 +180,7 @@ class ControlServer:
         if isinstance(message, DescribeNode):
             now = self._clock()
             faults = self._node.check() if message.audit else []
-            return Description(message.nonce, self._last_seq(), node_stats(self._node, now), self._observed(), faults)
+            return Description(message.nonce, self._last_seq(), self._stats(now), self._observed(), faults)
         if isinstance(message, Snapshot):
             return self._snapshot(peer, message)
         if isinstance(message, Bodies):

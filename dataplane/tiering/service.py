@@ -124,7 +124,6 @@ class TierService:
         self._background = Background(loop)
         self._tombstones = TombstoneFile(state, partial(self._background.run, "larder-tombstones"), self._stores_in_use)
         self._spaces = KnownSpaces(state, partial(self._background.run, "larder-spaces"))
-        node.when_recorded = self._tombstones.when_written
         self._tiers = {spec.name: NodeTier(spec, from_settings=True) for spec in of_settings}
         self._leaving: dict[TierRun, bool] = {}
         """Tiers that are being closed, and whether the settings declared them."""
@@ -133,8 +132,6 @@ class TierService:
         """The decisions about tiers; None as long as this node never had a tier."""
         if self._tiers or self._tombstones.knows_tiers:
             self._begin()
-        node.tier_stats = self.stats
-        node.tier_load_seconds = self.load_seconds
         loop.every(STEP_S, self.step)
 
     # ---- records
@@ -306,6 +303,7 @@ class TierService:
             self._directory,
             self._spaces,
             self._add_tombstone,
+            self._tombstones.when_written,
             wake.set,
             writer_number(self._node.options.name),
         )

@@ -1,11 +1,13 @@
 """The event bus of a data plane: bounded, sums up block traffic, and drops it before anything else."""
 
+from collections import Counter
+
 from dataplane.observe.bus import MAX_QUEUED, MAX_SUMS, RESERVED, EventFanout
 from dataplane.protocol.events import BlocksEvicted, BlocksRefused, BlocksStored, Event, PinExpired, PoolResized
 
 
 def listening(per_s: float) -> tuple[EventFanout, list[Event]]:
-    bus, got = EventFanout(per_s), list[Event]()
+    bus, got = EventFanout(Counter(), per_s), list[Event]()
     bus.subscribe(got.append)
     return bus, got
 

@@ -81,11 +81,13 @@ class Catalog:
         directory: TierDirectory,
         known_spaces: SpaceRecords,
         record: Callable[[Tombstone], None],
+        when_recorded: Callable[[Callable[[], None]], None],
         wake: Callable[[], None],
         writer: int,
     ) -> None:
-        """`record` is called before an invalidation takes effect, `wake` when there may be something to copy, load or
-        delete. `writer` is the number of this node in the blocks that it writes to shared tiers."""
+        """`record` is called before an invalidation takes effect; `when_recorded` calls back when those so far are in
+        the state directory, at once or later. `wake` is called when there may be something to copy, load or delete.
+        `writer` is the number of this node in the blocks that it writes to shared tiers."""
         self.pool = pool
         self.directory = directory
         self.known_spaces = known_spaces
@@ -93,6 +95,7 @@ class Catalog:
         self.writer = writer
         self.tiers: list[TierState] = []
         """The tiers in the order in which they are asked for a block."""
+        self.when_recorded = when_recorded
         self._record = record
         self._listed = BlockListings(directory)
         self.existence = Existence(self.tiers, self._listed)

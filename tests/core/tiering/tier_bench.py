@@ -368,7 +368,9 @@ def with_tiers(
     directory = TierDirectory.make(memoryview(bytearray(directory_bytes(buckets))), buckets)
     states = [TierState(number, spec, stored_size) for number, spec in enumerate(tiers)]
     node = bench.node
-    catalog = Catalog(node.pool, directory, known or Spaces(), lambda tombstone: None, lambda: None, writer)
+    catalog = Catalog(
+        node.pool, directory, known or Spaces(), lambda tombstone: None, lambda call: call(), lambda: None, writer
+    )
     tiering = Tiering(catalog, node.storing, node.room, mover, node.emit)
     for state in states:
         tiering.add_tier(state)

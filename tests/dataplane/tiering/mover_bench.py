@@ -76,7 +76,7 @@ class MoverBench(LoopBench):
         self.tombstones: list[Tombstone] = []
         wake = Wake(self.loop, BatchSpans(time.time))
         node = self.node
-        catalog = Catalog(node.pool, self.directory, Spaces(), self.tombstones.append, wake.set, 0)
+        catalog = Catalog(node.pool, self.directory, Spaces(), self.tombstones.append, lambda call: call(), wake.set, 0)
         self.tiering = Tiering(catalog, node.storing, node.room, mover, node.emit)
         node.use_tiers(self.tiering)
         self.events: list[Event] = []

@@ -1,0 +1,73 @@
+"""The state that a node reports: the statistics of its core, and those of the parts around it."""
+
+from __future__ import annotations
+
+from dataplane import __version__
+from dataplane.base import tracing
+from dataplane.base.process_figures import ProcessFigures
+from dataplane.core.node import Node
+from dataplane.core.stats import node_stats
+from dataplane.gateways.lmcache.server import LMCacheServer
+from dataplane.io.loop import Loop
+from dataplane.kv_events.publisher import KvEventPublisher
+from dataplane.membership import Membership
+from dataplane.observe.ipc import IpcWatcher
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.processes import CacheStart, ProcessStats
+from dataplane.tiering.service import TierService
+
+
+class NodeReport:
+    """Reads the statistics of a data plane from their sources. A part that this node lacks is None."""
+
+    def __init__(
+        self,
+        node: Node,
+        start: CacheStart,
+        loop: Loop,
+        figures: ProcessFigures,
+        ipc: IpcWatcher,
+        tiers: TierService,
+        kv_events: KvEventPublisher | None,
+        gateway: LMCacheServer | None,
+        membership: Membership | None,
+    ) -> None:
+        self._node = node
+        self._start = start
+        self._loop = loop
+        self._figures = figures
+        self._ipc = ipc
+        self._tiers = tiers
+        self._kv_events = kv_events
+        self._gateway = gateway
+        self._membership = membership
+
+    def stats(self, now: float) -> NodeStats:
+        """Return the state of the node."""
+        stats = node_stats(self._node, now)
+        stats.start, stats.adopted_blocks = self._start, self._start.blocks
+        stats.process = self._process(now)
+        stats.ipc = self._ipc.latest
+        stats.otel_spans_dropped = tracing.spans_dropped()
+        stats.tiers, stats.tier_load_seconds = self._tiers.stats(), self._tiers.load_seconds()
+        if self._kv_events is not None:
+            stats.kv_events = self._kv_events.stats()
+        if self._gateway is not None:
+            stats.gateway = self._gateway.stats(now)
+        if self._membership is not None:
+            stats.admitted_managers = self._membership.managers
+        return stats
+
+    def _process(self, now: float) -> ProcessStats:
+        used = self._figures.read(now)
+        return ProcessStats(
+            used.cpu_s,
+            used.resident_bytes,
+            used.open_fds,
+            used.gc_collections,
+            used.gc_pause_s,
+            self._loop.lag,
+            __version__,
+            used.commit,
+            used.python,
+        )
