@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import structlog
+
 from dataplane import __version__
 from dataplane.base import tracing
 from dataplane.base.process_figures import ProcessFigures
@@ -11,10 +15,15 @@ from dataplane.gateways.lmcache.server import LMCacheServer
 from dataplane.io.loop import Loop
 from dataplane.kv_events.publisher import KvEventPublisher
 from dataplane.membership import Membership
+from dataplane.memory.named import NamedFile
+from dataplane.observe.bus import EventFanout
 from dataplane.observe.ipc import IpcWatcher
+from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.processes import CacheStart, ProcessStats
 from dataplane.tiering.service import TierService
+
+log = structlog.stdlib.get_logger()
 
 
 class NodeReport:
@@ -71,3 +80,51 @@ class NodeReport:
             used.commit,
             used.python,
         )
+
+
+class StatePublisher:
+    """Publishes the events of a node, and its state."""
+
+    def __init__(
+        self,
+        node: Node,
+        report: NodeReport,
+        bus: EventFanout,
+        spans: RequestSpans,
+        named: NamedFile | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._report = report
+        self._bus = bus
+        self._spans = spans
+        self._named = named
+        self._clock = clock
+        self._overflowed = self._short = False
+
+    def deliver(self) -> None:
+        """Publish the events since the last call."""
+        self._bus.publish(self._node.take_events())
+        with tracing.outside():  # the events of everything since the last call
+            self._bus.deliver(self._clock())
+        if tracing.on():
+            self._spans.flush()
+
+    def publish(self) -> None:
+        """Publish the state of the node, after the events so far."""
+        self._log_shortages()
+        self._node.emit(self._report.stats(self._clock()))
+        self.deliver()
+
+    def _log_shortages(self) -> None:
+        """Write one log line when the id journal overflows, and when the named segment runs out of memory."""
+        overflowed = self._node.pool.table.names.overflowed
+        if overflowed and not self._overflowed:
+            log.error("names.overflowed", effect="until names go, the next start is cold")
+        short = self._named is not None and self._named.short
+        if short and not self._short:
+            log.error(
+                "lmcache.memory_short",
+                effect="/dev/shm or the machine is full: what LMCache clients store evicts their own or is refused",
+            )
+        self._overflowed, self._short = overflowed, short

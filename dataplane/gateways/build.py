@@ -15,12 +15,13 @@ from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import InProcess
 from dataplane.core.node import Node
+from dataplane.gateways.lmcache.handlers.chains import OnHashed
 from dataplane.gateways.lmcache.server import LMCacheServer
 from dataplane.gateways.lmcache.workers.instances import Timeouts
 from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore, listen, release, url_of
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
-from dataplane.memory.named import NamedFile
+from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.join import is_loopback
 from dataplane.protocol.layout import H_MEMORY
 from dataplane.settings import DataPlaneSettings
@@ -68,6 +69,8 @@ def lmcache_gateway(
     inherited: Sequence[InheritedSocket],
     devices: Devices,
     gpu_copies: GpuCopyService,
+    request_spans: RequestSpans,
+    on_hashed: OnHashed | None,
 ) -> LMCacheServer | None:
     """Return the LMCache gateway, or None if it is disabled, or if it cannot listen and was not requested explicitly.
 
@@ -93,6 +96,8 @@ def lmcache_gateway(
             inherited=inherited,
             devices=devices,
             gpu_copies=gpu_copies,
+            request_spans=request_spans,
+            on_hashed=on_hashed,
         )
     except OSError as error:
         if settings.common.lmcache_port is not None:
@@ -106,12 +111,5 @@ def lmcache_gateway(
             url=url,
             effect="any client that can reach this address may read, write and clear what LMCache clients cache",
         )
-    _keep_pinned_pages(memory.named, devices)
     log.info("lmcache.serving", url=server.url, memory=memory.named.name, bytes=memory.named.nbytes)
     return server
-
-
-def _keep_pinned_pages(named: NamedFile, devices: Devices) -> None:
-    """Stop the segment from giving back pages while a device may write to them by address."""
-    allowed = named.may_give_back
-    named.may_give_back = lambda: not devices.named_is_pinned and allowed()

@@ -112,8 +112,8 @@ class NamedFile:
         """Reason why new clients cannot open the file by its name; empty if they can."""
         self.restored = 0
         """Number of times that this process restored the name."""
-        self.on_problem: Callable[[str], None] = lambda problem: None
-        """Called when `problem` has changed."""
+        self._problems: list[str] = []
+        """The values that `problem` took since the last `take_problems`."""
         self._removed = False
         self._path = folder / header.name
         self._backup_name = _backup_name_of(self._path)
@@ -210,8 +210,16 @@ class NamedFile:
             return
         problem = self._repair()
         if problem != self.problem:
-            self.problem = problem
-            self.on_problem(problem)
+            self._note_problem(problem)
+
+    def take_problems(self) -> list[str]:
+        """Return the values that `problem` took since the last call, oldest first."""
+        problems, self._problems = self._problems, []
+        return problems
+
+    def _note_problem(self, problem: str) -> None:
+        self.problem = problem
+        self._problems.append(problem)
 
     def _repair(self) -> str:
         """Restore a removed name. Return why new clients cannot open the file; empty if they can."""
@@ -235,8 +243,7 @@ class NamedFile:
         if nameless:
             return f"{self._path} and its backup name were removed; {restart}"
         if not self.problem:
-            self.problem = f"{self._path} was removed"
-            self.on_problem(self.problem)
+            self._note_problem(f"{self._path} was removed")
         try:
             _link(self.file.fd, self._path)
         except OSError as error:

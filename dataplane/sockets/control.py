@@ -103,13 +103,15 @@ class ControlServer:
         stats: Callable[[float], NodeStats],
         last_seq: Callable[[], int],
         clock: Callable[[], float],
-        acknowledged: Callable[[Snapshot], None] = lambda snapshot: None,
-        drained: Callable[[bool], None] = lambda on: None,
-        expel: Callable[[Expel], Expelled] | None = None,
+        acknowledged: Callable[[Snapshot], None],
+        drained: Callable[[bool], None],
+        expel: Callable[[Expel], Expelled],
+        digest: Callable[[DigestEngine, Callable[[ControlReply], None]], None] | None,
         gate: Gate | None = None,
     ) -> None:
         """`stats` returns the node's state at a time. `expel` expels an engine's process, or raises ProtocolError.
-        `gate` authorizes peers on a socket that other users can reach."""
+        `digest` starts reading an engine's memory, and the answer follows later; it raises ProtocolError, and is None
+        if this node copies for no engine. `gate` authorizes peers on a socket that other users can reach."""
         if url.startswith("ipc://"):
             Path(url.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.socket = context.socket(zmq.ROUTER)
@@ -131,9 +133,7 @@ class ControlServer:
         self._drained = drained
         self._pending: dict[tuple[bytes, bool], _Pending] = {}
         """By peer and dry-run flag: a dry run must not replace a real snapshot."""
-        self.digest: Callable[[DigestEngine, Callable[[ControlReply], None]], None] | None = None
-        """Starts reading an engine's memory; the answer follows later. Raises ProtocolError. None: this node copies for
-        no engine."""
+        self._digest = digest
         self._expel = expel
 
     def on_readable(self) -> bool:
@@ -186,13 +186,11 @@ class ControlServer:
         if isinstance(message, Bodies):
             return self._bodies(peer, message)
         if isinstance(message, DigestEngine):
-            if self.digest is None:
+            if self._digest is None:
                 raise ProtocolError(Code.UNSUPPORTED, "this node copies for no engine", "gateway")
-            self.digest(message, partial(self._send, peer))
+            self._digest(message, partial(self._send, peer))
             return None
         if isinstance(message, Expel):
-            if self._expel is None:
-                raise ProtocolError(Code.UNSUPPORTED, "this node serves no engine socket", "client")
             return self._expel(message)
         if isinstance(message, Act):
             return self._act(peer, message)

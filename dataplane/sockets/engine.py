@@ -60,6 +60,7 @@ class EngineServer:
         clock: Callable[[], float],
         gpu_copies: GpuCopyService,
         tiers: TierService,
+        request_spans: RequestSpans,
     ) -> None:
         self.node = node
         self.memory = memory
@@ -77,7 +78,7 @@ class EngineServer:
         self._lock_fd = _lock(path)
         self._listener = _listen(path, open_to_all=bool(allowed_uids))
         self.gpu_copies = gpu_copies
-        self.request_spans = RequestSpans()
+        self.request_spans = request_spans
         self._loop.register(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:

@@ -235,8 +235,6 @@ def test_another_process_continues_with_the_file(named: NamedFile) -> None:
 
 
 def test_a_name_that_was_removed_is_put_back_for_the_same_file(named: NamedFile, name: str) -> None:
-    problems: list[str] = []
-    named.on_problem = problems.append
     named.part(1, 0, make.MIB)
     named.view()[:5] = b"bytes"
     inode = path_of(name).stat().st_ino
@@ -246,7 +244,7 @@ def test_a_name_that_was_removed_is_put_back_for_the_same_file(named: NamedFile,
         assert path_of(name).stat().st_ino == inode
         assert path_of(name).read_bytes()[:5] == b"bytes"
         assert (named.problem, named.restored) == ("", time)
-    assert problems == [f"{path_of(name)} was removed", ""] * 2
+    assert named.take_problems() == [f"{path_of(name)} was removed", ""] * 2
     named.remove()
     assert not path_of(name).exists()
     assert not backup_name_of(name).exists()

@@ -19,7 +19,7 @@ from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
+from dataplane.gateways.lmcache.handlers.chains import OnHashed, RequestChains, TokenChain
 from dataplane.gateways.lmcache.handlers.clients import GatewayClients
 from dataplane.gateways.lmcache.handlers.counters import UNKNOWN, Counters
 from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
@@ -76,6 +76,8 @@ class LMCacheServer:
         holder: SocketStore | None = None,
         inherited: Sequence[InheritedSocket] = (),
         gpu_copies: GpuCopyService | None = None,
+        request_spans: RequestSpans | None = None,
+        on_hashed: OnHashed | None = None,
     ) -> None:
         """Restore the previous data plane's state and start to listen. Raise OSError if the port is not available.
 
@@ -84,7 +86,7 @@ class LMCacheServer:
         """
         self._clock = clock
         self._loop = loop
-        self.request_spans = RequestSpans()
+        self._request_spans = request_spans or RequestSpans()
         self._cache = cache
         self._settling = False
         self.counters = Counters()
@@ -92,7 +94,7 @@ class LMCacheServer:
         self.connections = ZmtpServer(loop, url, self._on_message, self._closed, MAX_REQUEST_FRAMES, holder, inherited)
         self.url = self.connections.url
         self._unanswered = PendingRequests(folder)
-        self.chains = RequestChains()
+        self.chains = RequestChains(on_hashed)
         self._folder = folder
         self.sessions = LookupSessions(
             cache.release,
@@ -191,7 +193,7 @@ class LMCacheServer:
             tally.took(seconds)
             if tracing.on():
                 evicted = self._cache.node.pool.totals.evicted_blocks - evicted
-                self.request_spans.gateway_request(operation.name, seconds, evicted)
+                self._request_spans.gateway_request(operation.name, seconds, evicted)
 
     def _result(self, request: GatewayRequest, arguments: list[Any]) -> Result:
         """Return the result of an operation, or its failure answer. Never raise."""
@@ -233,7 +235,7 @@ class LMCacheServer:
         seconds = time.perf_counter() - request.began
         self.counters.of(request.operation.name).took(seconds)
         if tracing.on():
-            self.request_spans.gateway_request(request.operation.name, seconds)
+            self._request_spans.gateway_request(request.operation.name, seconds)
 
     def _answer_left(self) -> None:
         """Send failure answers for the copies of the previous data plane, which ended with its process."""

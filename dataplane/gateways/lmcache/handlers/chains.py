@@ -71,10 +71,16 @@ def _beginning(array: TokenArray) -> tuple[bool, bytes]:
     return array.fixed, array.body[:MARK_BYTES]
 
 
+OnHashed = Callable[[bytes, bytes], None]
+"""Called for each key that is computed, with the tokens of its chunk as u32 little-endian."""
+
+
 class RequestChains:
     """Cache of the chains of recent requests."""
 
-    def __init__(self, max_chains: int = MAX_CHAINS, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, on_hashed: OnHashed | None = None, *, max_chains: int = MAX_CHAINS, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._max_chains = max_chains
         self._max_bytes = max_bytes
         self._chains: OrderedDict[str, TokenChain] = OrderedDict()
@@ -85,8 +91,7 @@ class RequestChains:
         self.nbytes = 0
         self.hashed_chunks = 0
         """Number of chunks hashed since the start."""
-        self.on_hashed: Callable[[bytes, bytes], None] | None = None
-        """Callback for each key that is computed, with the tokens of its chunk as u32 little-endian."""
+        self._on_hashed = on_hashed
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -134,8 +139,8 @@ class RequestChains:
             chunk = data[at : at + CHUNK_BYTES]
             key = next_key(key, chunk)
             keys.append(key)
-            if self.on_hashed is not None:
-                self.on_hashed(key, chunk)
+            if self._on_hashed is not None:
+                self._on_hashed(key, chunk)
         self.hashed_chunks += full
         hashed_bytes = _UNKNOWN
         length = len(array.body)
