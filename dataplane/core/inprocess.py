@@ -217,7 +217,7 @@ class InProcess:
                 self.node.uses.drain(engine, now)
 
     def _attached(self, client: int) -> Engine:
-        engine = self.node.connected(client)
+        engine = self.node.engines.connected(client)
         if not engine.gateway:
             raise ProtocolError(Code.NOT_ATTACHED, f"engine {client} is of no gateway")
         return engine

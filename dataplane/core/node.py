@@ -6,7 +6,7 @@ Transports call `Node`. Each method takes a decoded message and the current time
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,24 +17,16 @@ from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.counts import Counts
 from dataplane.core.engines.accesses import AccessTrace
-from dataplane.core.engines.engines import (
-    Engine,
-    check_attach,
-    check_gateway,
-    live_names,
-    name_of_engine,
-    resumable,
-    write_down_spaces,
-)
+from dataplane.core.engines.engines import Engine, live_names
 from dataplane.core.engines.expulsions import Expulsions
+from dataplane.core.engines.lifecycle import Engines
 from dataplane.core.engines.prefixes import PrefixSketches
-from dataplane.core.engines.rings import RingReader
 from dataplane.core.engines.storing import GrantResult, StoreService
 from dataplane.core.engines.uses import AccessReports
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.gpu_copies.gpu_copies import GpuCopyTable
-from dataplane.core.journal.id_journal import EngineEnd, IdJournal
-from dataplane.core.journal.recovery_table import B_CAPACITY, B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, RecoveryTable
+from dataplane.core.journal.id_journal import IdJournal
+from dataplane.core.journal.recovery_table import B_CAPACITY, B_SEGMENT, B_SPACE, B_TENANT, RecoveryTable
 from dataplane.core.operator.audit import contradictions
 from dataplane.core.operator.integrity import CorruptionReports
 from dataplane.core.operator.intent import Intent
@@ -46,25 +38,13 @@ from dataplane.core.tiering.tiering import Tiering
 from dataplane.policies.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES
-from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, LeaseRequest, Report, Reserve
+from dataplane.protocol.engine import Abort, Attach, Commit, LeaseRequest, Report, Reserve
 from dataplane.protocol.event import name_of
-from dataplane.protocol.events import (
-    AdmissionChanged,
-    EngineAttached,
-    EngineDetached,
-    EngineReleased,
-    Event,
-    IdJournalNearlyFilled,
-    LeaseBroken,
-    PinDegraded,
-    SweepEnded,
-)
-from dataplane.protocol.layout import AreaMemory, IndexMemory
+from dataplane.protocol.events import AdmissionChanged, Event, IdJournalNearlyFilled, PinDegraded, SweepEnded
+from dataplane.protocol.layout import IndexMemory
 from dataplane.protocol.salts import shown
-from dataplane.protocol.spaces import TIER_GATEWAY
 from dataplane.protocol.usage import UsageCounters
 
-MAX_ENGINE_CHARACTERS = 128
 MAX_WAITING_EVENTS = 100_000
 MAX_WAITING_BLOCK_EVENTS = 90_000
 ID_JOURNAL_WARNS, ID_JOURNAL_RESTS = 0.8, 0.7
@@ -114,8 +94,6 @@ class Node:
         self.started_at = now
         self._events: list[Event] = []
         self.counts = Counts()
-        self._memory = memory
-        self._leases = leases
         self.pool = Pool(
             BlockTable(index, recovery_table, names),
             Slabs(options.capacity_bytes, options.segment_bytes, options.page_bytes, options.named_bytes),
@@ -134,7 +112,7 @@ class Node:
         self.intent = Intent(self.pool, self.room)
         self.integrity = CorruptionReports(self.pool, memory, self.counts.refused, now)
         self.verifying = Verifications(self.pool, self.integrity, self.emit)
-        self.engines: dict[int, Engine] = {}
+        self.engines = Engines(self.pool, self.storing, memory, self.counts, options.max_clients, self.emit)
         self.operator = OperatorActions(self.pool, self.engines)
         self.gpu_copies = GpuCopyTable(self.pool, self.engines, self.emit)
         self.expulsions = Expulsions(self.pool, self.engines, self.emit)
@@ -145,7 +123,6 @@ class Node:
         self._gate_closed = self._id_journal_fills = False
         table = self.pool.table
         table.names.live = partial(live_names, self.pool, self.engines)
-        self._next_client = table.recovery_table.highest(B_CLIENT) + 1
         self.pool.slabs.never_below(table.recovery_table.highest(B_SEGMENT))
         self.pool.spaces.never_below(table.recovery_table.highest(B_SPACE))
         self.pool.tenants.never_below(table.recovery_table.highest(B_TENANT))
@@ -180,65 +157,7 @@ class Node:
         continues the attachment that the message names. `started` is the start time of the process in clock ticks since
         boot. `gateway` names the gateway that attaches the engine on behalf of a peer.
         """
-        if message.version != VERSION:
-            raise ProtocolError(
-                Code.VERSION_MISMATCH, f"this data plane speaks {VERSION}, got {message.version}", "version"
-            )
-        check_gateway(message, gateway)
-        before = resumable(self.engines.get(message.resume), message, pid, self.pool, gateway)
-        if before is not None:
-            return self._resume(before, message, now)
-        self.expulsions.check(pid, started)
-        if self.storing.draining and gateway != TIER_GATEWAY:
-            raise ProtocolError(
-                Code.DRAINING, "the node is draining and accepts no new engines; attach to another node"
-            )
-        check_attach(message, pid, self.engines, self.pool, self.options.max_clients, gateway)
-        client = self._next_client
-        try:
-            area = self._memory.create_area(client)
-        except MemoryError:
-            raise ProtocolError(Code.OUT_OF_MEMORY, "the machine refused memory for the engine's area") from None
-        self._next_client += 1
-        self.pool.table.recovery_table.assigned(B_CLIENT, client)
-        numbers = [self.pool.spaces.number(request.space) for request in message.spaces]
-        engine = Engine(
-            client=client,
-            pid=pid,
-            group=message.group,
-            name=message.engine[:MAX_ENGINE_CHARACTERS],
-            attached_at=now,
-            spaces={number: request.writes for number, request in zip(numbers, message.spaces, strict=True)},
-            space_list=[request.space for request in message.spaces],
-            ring=RingReader(area),
-            started=started,
-            gateway=gateway,
-        )
-        write_down_spaces(self.pool, numbers)
-        self.pool.table.names.append(name_of_engine(engine))
-        self._leases.add(client, area, engine.counted_spaces)
-        self.engines[client] = engine
-        models = sorted({request.space.model for request in message.spaces})
-        self.emit(EngineAttached(now, client, pid, engine.group, engine.name, models))
-        return engine, numbers
-
-    def _resume(self, engine: Engine, message: Attach, now: float) -> tuple[Engine, list[int]]:
-        """Let a process continue its attachment. Release the expired reservations that it no longer writes."""
-        engine.connected = engine.resumed = True
-        engine.waits_for.clear()
-        self.pool.usage.pass_to(now)
-        for number in engine.expired.keys() - set(message.writing):
-            self.storing.release_quarantined(engine.expired.pop(number))
-        models = sorted({space.model for space in engine.space_list})
-        self.emit(EngineAttached(now, engine.client, engine.pid, engine.group, engine.name, models))
-        return engine, list(engine.spaces)
-
-    def adopt_engine(self, engine: Engine, area: AreaMemory) -> None:
-        """Adopt an engine that attached to the previous data plane. Add its area to the lease scan unless the engine
-        was expelled."""
-        if not engine.expelled:
-            self._leases.add(engine.client, area, engine.counted_spaces)
-        self.engines[engine.client] = engine
+        return self.engines.attach(message, pid, now, started, gateway)
 
     def detach(self, client: int, reason: str, now: float) -> None:
         """Handle a connection that closed without a detach message.
@@ -246,80 +165,38 @@ class Node:
         The engine loses its rights at once. Its bytes stay until every process of its group is proven gone.
         """
         engine = self.engines.get(client)
-        if engine is None or not engine.connected:
-            return
-        self.uses.drain(engine, now)
-        engine.connected = False
-        if self.tiering is not None:
-            self.tiering.loads.engine_gone(client)
-        engine.waits_for = {
-            other.client for other in self.engines.values() if other.group == engine.group and other.alive
-        }
-        blocks = self.storing.lose_owner(engine)
-        self.emit(EngineDetached(now, client, engine.pid, engine.group, reason, blocks))
-        self._reap(engine, now)
+        if engine is not None and engine.connected:
+            self._end_requests(engine, now)
+            self._forget(self.engines.disconnected(engine, reason, now))
 
     def detach_cleanly(self, client: int, now: float) -> None:
         """Handle a process that declares that it no longer holds or maps anything."""
         engine = self.engines.get(client)
-        if engine is None:
-            return
-        self.uses.drain(engine, now)
-        for number in [*engine.reservations, *engine.expired]:
-            self.storing.abort(engine, number, now)
-        engine.connected = False
-        if self.tiering is not None:
-            self.tiering.loads.engine_gone(client)
-        self.emit(EngineDetached(now, client, engine.pid, engine.group, "client detached", 0))
-        self._forget(engine, now)
+        if engine is not None:
+            self._end_requests(engine, now)
+            self._forget(self.engines.detached(engine, now))
 
     def process_gone(self, client: int, now: float) -> None:
         """Handle the proven end of a process, which its pidfd reports."""
         engine = self.engines.get(client)
         if engine is None:
             return
-        engine.alive = False
         self.pool.usage.pass_to(now)
-        if engine.connected:
-            self.detach(client, "process exited", now)
-        for other in list(self.engines.values()):
-            other.waits_for.discard(client)
-            self._reap(other, now)
+        self.detach(client, "process exited", now)
+        self._forget(self.engines.process_ended(engine, now))
 
-    def _reap(self, engine: Engine, now: float) -> None:
-        # Forgetting one engine may forget others, so this engine may already be gone.
-        if not engine.connected and not engine.alive and engine.client in self.engines:
-            engine.waits_for.discard(engine.client)
-            if not engine.waits_for:
-                leased = self._leases.held_by([engine.client], self.pool.table.space_of)
-                if leased:
-                    self.emit(LeaseBroken(now, engine.client, "process_gone", leased))
-                self._forget(engine, now)
+    def _end_requests(self, engine: Engine, now: float) -> None:
+        self.uses.drain(engine, now)
+        if self.tiering is not None:
+            self.tiering.loads.engine_gone(engine.client)
 
-    def _forget(self, engine: Engine, now: float) -> None:
-        self.counts.engine_gone(engine, now)
-        blocks, size = self.storing.release_all(engine)
-        self.pool.table.names.append(EngineEnd(engine.client))
-        self._leases.remove(engine.client)
-        self.integrity.forget(engine.client)
-        self.gpu_copies.forget(engine.client)
-        self.accesses.forget(engine.client)
-        self._memory.retire_area(engine.client)
-        del self.engines[engine.client]
-        for other in list(self.engines.values()):
-            if engine.client in other.waits_for:
-                other.waits_for.discard(engine.client)
-                self._reap(other, now)
-        self.emit(EngineReleased(now, engine.client, engine.pid, engine.group, blocks, size))
+    def _forget(self, clients: Iterable[int]) -> None:
+        for client in clients:
+            self.integrity.forget(client)
+            self.gpu_copies.forget(client)
+            self.accesses.forget(client)
 
     # ---- requests of engines
-
-    def connected(self, client: int) -> Engine:
-        """Return an engine that has a connection. Raise ProtocolError if there is none of this number."""
-        engine = self.engines.get(client)
-        if engine is None or not engine.connected:
-            raise ProtocolError(Code.NOT_ATTACHED, f"no engine {client} is attached")
-        return engine
 
     def reserve(self, client: int, message: Reserve, now: float) -> GrantResult:
         """Reserve room for the missing blocks of a chain in a space of the engine. Raise ProtocolError.
@@ -327,20 +204,20 @@ class Node:
         `GrantResult.outcomes` has a `ReserveOutcome` or the `Code` of a refusal for each key. `segments` and `offsets`
         give the place of each block whose outcome is WRITE. `reservation` is 0 when there is nothing to write.
         """
-        engine = self.connected(client)
+        engine = self.engines.connected(client)
         self.uses.drain(engine, now)
         return self.storing.reserve(engine, message, now)
 
     def commit(self, client: int, message: Commit, now: float) -> int:
         """Publish blocks of a reservation and abort the rest; return the number of published blocks. Raise
         ProtocolError."""
-        engine = self.connected(client)
+        engine = self.engines.connected(client)
         self.pool.usage.pass_to(now)
         return self.storing.commit(engine, message, now)
 
     def abort(self, client: int, message: Abort, now: float) -> None:
         """Abort a reservation to which the engine no longer writes. Raise ProtocolError."""
-        engine = self.connected(client)
+        engine = self.engines.connected(client)
         self.pool.usage.pass_to(now)
         self.storing.abort(engine, message.reservation, now)
 
@@ -351,7 +228,7 @@ class Node:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {message.space} is not attached", "space")
         words = check_keys(message.keys)
         descriptors: list[int] = self.pool.table.memory.leading_ready(words, message.space)[0].tolist()
-        self._leases.raise_for(client, descriptors)
+        self.pool.leases.raise_for(client, descriptors)
         return descriptors
 
     def report(self, client: int, message: Report, now: float) -> int:
@@ -376,9 +253,7 @@ class Node:
         second."""
         self.pool.usage.pass_to(now)
         self.uses.drain_in_turn(now)
-        for engine in self.engines.values():
-            if engine.reservations:
-                self.storing.expire(engine, now)
+        self.engines.expire(now)
         self.intent.expire_pins(now)
         for sweep in self.pool.sweeps.step():
             self.emit(SweepEnded(now, sweep.number, sweep.kind, sweep.blocks))

@@ -184,7 +184,7 @@ def _restore_engines(node: Node, surviving: SurvivingMemory, restored: Restored)
             gateway=name.gateway,
             expelled=_expulsion(name),
         )
-        node.adopt_engine(engine, area)
+        node.engines.adopt(engine, area)
         restored.engines += 1
         if not alive:
             restored.gone.append(client)

@@ -19,18 +19,12 @@ from dataplane.core.journal.recovery_table import B_SPACE
 from dataplane.core.pool.hints import Hint
 from dataplane.core.tenants.tenant import Tenant, wrapped
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.engine import Attach
-from dataplane.protocol.layout import H_MEMORY
-from dataplane.protocol.spaces import TIER_GATEWAY, TIER_MOVER, Space
+from dataplane.protocol.spaces import Space
 from dataplane.protocol.stats.engines import EngineStats
 
 if TYPE_CHECKING:
     from dataplane.core.pool.pool import Pool
 
-MAX_GROUP_CHARACTERS = 128
-MAX_SPACES_PER_ENGINE = 1024
-MAX_SPACES_PER_PROCESS = 4096
-"""Maximum number of spaces over all attachments of one process."""
 MAX_SHOWN_MODELS = 8
 MAX_SHOWN_CHARACTERS = 64
 MAX_SHOWN_PIDS = 8
@@ -162,71 +156,6 @@ def charge_of(reservations: dict[int, OpenReservation]) -> int:
     return sum(block.charge for reservation in reservations.values() for block in reservation.writing.values())
 
 
-# ---- checks of attach requests
-
-
-def check_gateway(message: Attach, gateway: str) -> None:
-    """Raise ProtocolError unless all requested spaces belong to `gateway`.
-
-    Only the engines that a gateway attaches may use the gateway's spaces.
-    """
-    for at, request in enumerate(message.spaces):
-        if request.space.gateway == gateway:
-            continue
-        owners = f"engines of the {gateway} gateway" if gateway else "engines of the engine socket"
-        raise ProtocolError(
-            Code.BAD_SPACE,
-            f"expected {gateway!r}, got {request.space.gateway[:32]!r}: {owners} may use only their own spaces",
-            f"spaces[{at}].space.gateway",
-        )
-
-
-def check_attach(
-    message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, max_clients: int, gateway: str = ""
-) -> None:
-    """Raise ProtocolError for an attachment that exceeds a limit, or whose group or spaces cannot be served."""
-    if len(engines) >= max_clients:
-        raise ProtocolError(Code.TOO_MANY_CLIENTS, f"at most {max_clients} engines are served")
-    share = max(64, max_clients // 2)
-    if sum(engine.pid == pid for engine in engines.values()) >= share:
-        raise ProtocolError(
-            Code.TOO_MANY_CLIENTS, f"at most {share} attachments of one process are served, lost ones included"
-        )
-    if not 1 <= len(message.group) <= MAX_GROUP_CHARACTERS or not message.group.isprintable():
-        raise ProtocolError(Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group")
-    if message.group == TIER_MOVER and gateway != TIER_GATEWAY:
-        raise ProtocolError(
-            Code.BAD_GROUP, f"expected another name: {TIER_MOVER!r} is the data plane's own group", "group"
-        )
-    _check_spaces(message, pid, engines, pool, least=0 if gateway else 1)
-    refusal = pool.table.names.refusal(pid, (request.space for request in message.spaces))
-    if refusal is not None:
-        raise ProtocolError(Code.BAD_SPACE, refusal, "spaces")
-
-
-def _check_spaces(message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, *, least: int) -> None:
-    if not least <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
-        raise ProtocolError(
-            Code.BAD_SPACE, f"expected {least} to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}", "spaces"
-        )
-    for at, request in enumerate(message.spaces):
-        pool.spaces.check(request.space, f"spaces[{at}].space")
-    identities = {request.space.identity() for request in message.spaces}
-    if len(identities) != len(message.spaces):
-        raise ProtocolError(Code.BAD_SPACE, "expected each space once", "spaces")
-    own = [engine.spaces for engine in engines.values() if engine.pid == pid]
-    if len(message.spaces) + sum(map(len, own)) <= MAX_SPACES_PER_PROCESS:
-        return
-    numbers = [pool.spaces.known(request.space) for request in message.spaces]
-    known = set().union(*own, filter(None, numbers))
-    if len(known) + numbers.count(None) > MAX_SPACES_PER_PROCESS:
-        raise ProtocolError(
-            Code.BAD_SPACE,
-            f"expected at most {MAX_SPACES_PER_PROCESS} spaces in all attachments of one process",
-            "spaces",
-        )
-
-
 # ---- state that outlives a restart
 
 
@@ -256,23 +185,6 @@ def live_names(pool: Pool, engines: Mapping[int, Engine]) -> Iterator[Record]:
         yield name_of_segment(segment)
     for engine in engines.values():
         yield name_of_engine(engine)
-
-
-def resumable(engine: Engine | None, message: Attach, pid: int, pool: Pool, gateway: str = "") -> Engine | None:
-    """Return `engine` if the attach resumes it (same process, memory, group and spaces), else None.
-
-    A process without a pid cannot prove that it is the same process, unless it comes through a gateway: the gateway
-    runs in this process and is trusted.
-    """
-    if engine is None or engine.connected or engine.expelled or not engine.alive or not (pid or gateway):
-        return None
-    if engine.gateway != gateway:
-        return None
-    memory = pool.table.memory.cells[H_MEMORY]
-    requested = [(request.space.identity(), request.writes) for request in message.spaces]
-    had = [(space.identity(), writes) for space, writes in zip(engine.space_list, engine.spaces.values(), strict=True)]
-    same = (engine.pid, engine.group, memory, had) == (pid, message.group, message.resume_memory, requested)
-    return engine if same and memory else None
 
 
 def attach_space(pool: Pool, engine: Engine, space: Space) -> int:

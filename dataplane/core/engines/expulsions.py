@@ -7,7 +7,7 @@ because it still maps its segments. All attachments of one process are expelled 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from dataplane.core.engines.engines import MAX_SHOWN_PIDS, Engine, Expulsion, charge_of, name_of_engine
@@ -22,20 +22,10 @@ if TYPE_CHECKING:
 class Expulsions:
     """Expel engines and let their processes attach again."""
 
-    def __init__(self, pool: Pool, engines: dict[int, Engine], emit: Callable[[Event], None]) -> None:
+    def __init__(self, pool: Pool, engines: Mapping[int, Engine], emit: Callable[[Event], None]) -> None:
         self._pool = pool
         self._engines = engines
         self._emit = emit
-
-    def check(self, pid: int, started: int) -> None:
-        """Raise ProtocolError(EXPELLED) if the process is expelled and not readmitted."""
-        for engine in self._engines.values():
-            if engine.expelled is Expulsion.BARRED and engine.is_made_by(pid, started):
-                raise ProtocolError(
-                    Code.EXPELLED,
-                    f"an operator expelled process {pid}: it may attach again once the operator readmits it, "
-                    "or after it is started again",
-                )
 
     def attachments(self, client: int) -> list[Engine]:
         """Return all attachments of the process that attached as `client`. Raise ProtocolError on failure."""

@@ -7,6 +7,7 @@ of uses exact. Ticks and drains have budgets, so that no engine starves the othe
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.engines.accesses import AccessTrace
@@ -32,7 +33,9 @@ TICK_RUNS = 512
 class AccessReports:
     """Credit the accesses that engines report."""
 
-    def __init__(self, pool: Pool, engines: dict[int, Engine], prefixes: PrefixSketches, accesses: AccessTrace) -> None:
+    def __init__(
+        self, pool: Pool, engines: Mapping[int, Engine], prefixes: PrefixSketches, accesses: AccessTrace
+    ) -> None:
         self._pool = pool
         self._engines = engines
         self._prefixes = prefixes

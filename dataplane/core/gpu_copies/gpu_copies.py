@@ -11,7 +11,7 @@ The component that owns the devices takes work with `work`, does it in the given
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +45,7 @@ _READY = int(State.READY)
 class GpuCopyTable:
     """The GPU copies on all devices of a node."""
 
-    def __init__(self, pool: Pool, engines: dict[int, Engine], emit: Callable[[Event], None]) -> None:
+    def __init__(self, pool: Pool, engines: Mapping[int, Engine], emit: Callable[[Event], None]) -> None:
         self._pool = pool
         self._engines = engines
         self._emit = emit
