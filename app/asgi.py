@@ -55,51 +55,51 @@ from dataplane.base import tracing
 
 DESCRIPTION_PATH = "/api/openapi.json"
 WEB_DIST = Path(__file__).parents[1] / "web" / "dist"
-SERVICES = (
-    "quotas",
-    "pins",
-    "policies",
-    "tiers",
-    "tenants",
-    "prefixes",
-    "nodes",
-    "node_intent",
-    "enrolment",
-    "pushes",
-    "audit",
-    "managers",
-    "restarts",
-    "tokens",
-    "sessions",
-    "ceilings",
-    "sources",
-    "stream_slots",
-    "actions",
-    "lookups",
-    "lmcache",
-    "lmcache_quotas",
-    "lmcache_status",
-    "dry_runs",
-    "blocks",
-    "tokenizers",
-    "resizing",
-    "expelling",
-    "traces",
-    "prefill_rates",
-    "alerts",
-    "events",
-    "applied_changes",
-    "usage",
-    "apply",
-    "export",
-    "overview",
-    "findings",
-    "series",
-    "snapshots",
-    "health",
-    "scrapes",
-)
-"""Attributes of `Parts` that handlers receive under the same name."""
+SERVICES = {
+    "quotas": "records.quotas",
+    "pins": "records.pins",
+    "policies": "records.policies",
+    "tiers": "records.tiers",
+    "tenants": "records.tenants",
+    "prefixes": "records.prefixes",
+    "nodes": "fleet_services.nodes",
+    "node_intent": "fleet_services.node_intent",
+    "enrolment": "fleet_services.enrolment",
+    "pushes": "fleet_services.pushes",
+    "audit": "access.audit",
+    "managers": "fleet_services.managers",
+    "restarts": "fleet_services.restarts",
+    "tokens": "access.tokens",
+    "sessions": "access.sessions",
+    "ceilings": "records.ceilings",
+    "sources": "limits.sources",
+    "stream_slots": "limits.stream_slots",
+    "actions": "cache.actions",
+    "lookups": "cache.lookups",
+    "lmcache": "lmcache.objects",
+    "lmcache_quotas": "lmcache.quotas",
+    "lmcache_status": "lmcache.status",
+    "dry_runs": "cache.dry_runs",
+    "blocks": "cache.blocks",
+    "tokenizers": "records.tokenizers",
+    "resizing": "fleet_services.resizing",
+    "expelling": "fleet_services.expelling",
+    "traces": "cache.traces",
+    "prefill_rates": "records.prefill_rates",
+    "alerts": "views.alerts",
+    "events": "views.events",
+    "applied_changes": "views.applied_changes",
+    "usage": "usage.reports",
+    "apply": "documents.apply",
+    "export": "documents.export",
+    "overview": "views.overview",
+    "findings": "views.findings",
+    "series": "views.series",
+    "snapshots": "views.snapshots",
+    "health": "views.health",
+    "scrapes": "scrapes",
+}
+"""What handlers receive by name, and its attribute of `Parts`."""
 
 
 class App(MiddlewareStack):
@@ -120,16 +120,16 @@ def create_app(settings: Settings) -> App:
     parts = Parts(settings)
     litestar = routed(settings.app)
     litestar.state.parts = parts
-    litestar.state.messages = EventMessages(parts.bus, parts.overview)
+    litestar.state.messages = EventMessages(parts.bus, parts.views.overview)
     litestar.state.web_files = WebFiles(Path(settings.app.web_dist or WEB_DIST))
     litestar.state.open_to_all = _open_to_all(settings.app)
     app = App(
         ConditionalResponses(litestar),
-        parts.requests,
+        parts.limits.counts,
         allowed_hosts=[*_listed(settings.app.allowed_hosts), settings.common.http_host],
         allowed_origins=_listed(settings.app.allowed_origins),
-        auth=parts.auth,
-        sources=parts.sources,
+        auth=parts.access.auth,
+        sources=parts.limits.sources,
     )
     app.parts, app.litestar = parts, litestar
     return app
@@ -195,7 +195,7 @@ def routed(settings: AppSettings) -> Litestar:
         ],
         middleware=[_admitted],
         dependencies={
-            **{name: part(f"parts.{name}") for name in SERVICES},
+            **{name: part(f"parts.{path}") for name, path in SERVICES.items()},
             "messages": part("messages"),
             "web_files": part("web_files"),
         },

@@ -1,7 +1,10 @@
 """Composition root: creates and wires all objects. Creating them opens nothing; `BackgroundTasks.start` does."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 from app.http.middleware.connections import ConnectionCounts
@@ -84,7 +87,7 @@ from app.services.views.overview import OverviewService
 from app.services.views.series import SeriesService
 from app.services.views.series_writer import SeriesWriter
 from app.services.views.snapshot import Snapshots
-from app.settings import Settings, admin_token, join_addresses, proxies, requires_token
+from app.settings import AppSettings, Settings, admin_token, join_addresses, proxies, requires_token
 from app.store.base.database import Database
 from app.store.fleet.leader_lock import leader_lock_of
 from app.supervisor.environ import environ_of
@@ -92,166 +95,374 @@ from app.supervisor.supervisor import Supervisor
 from dataplane.protocol.signals import HANDED_OVER_EXIT_CODE
 
 
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What every subject uses: the database, the fleet as it is now, and ways to change and to ask it."""
+
+    settings: Settings
+    database: Database
+    bus: EventBus
+    fleet: Fleet
+    desired: DesiredState
+    progress: RecordProgress
+    changes: Changes
+    leader_election: LeaderElection
+    node_requests: NodeRequests
+    targets: Targets
+
+    @staticmethod
+    def build(settings: Settings) -> Foundation:
+        database = Database(settings.common.database_url)
+        bus, fleet = EventBus(), Fleet()
+        desired = DesiredState(database, fleet.change_traces)
+        node_requests = NodeRequests(fleet, settings.app.push_timeout_s)
+        return Foundation(
+            settings,
+            database,
+            bus,
+            fleet,
+            desired,
+            RecordProgress(fleet, desired),
+            Changes(database, fleet, bus),
+            LeaderElection(leader_lock_of(database, database.origin)),
+            node_requests,
+            Targets(node_requests, fleet),
+        )
+
+    def leads(self) -> bool:
+        """Return whether this manager stores what only one of them stores."""
+        return self.leader_election.latest
+
+    def pushes(self) -> bool:
+        """Return whether this manager pushes to the nodes."""
+        return self.leader_election.pushing
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What bounds and counts requests."""
+
+    large_work: LargeWork
+    body_budget: BodyBudget
+    large_reads: FairLimiter
+    stream_slots: ConcurrencyLimiter
+    sources: ClientAddresses
+    connections: ConnectionCounts
+    counts: RequestCounts
+
+    @staticmethod
+    def build(app: AppSettings) -> RequestLimits:
+        limits = ConcurrencyLimits(app.streams_per_token, app.streams_per_session, app.streams_per_address)
+        return RequestLimits(
+            LargeWork(),
+            BodyBudget(app.body_budget_bytes),
+            FairLimiter("large reads", LARGE_READS),
+            ConcurrencyLimiter(limits),
+            ClientAddresses(proxies(app)),
+            ConnectionCounts(),
+            RequestCounts(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AccessServices:
+    auth: Auth
+    tokens: Tokens
+    token_uses: TokenUses
+    token_ends: TokenEnds
+    token_expiries: TokenExpiries
+    sessions: LoginSessions
+    audit: Audit
+
+    @staticmethod
+    def build(base: Foundation) -> AccessServices:
+        database, changes, settings = base.database, base.changes, base.settings
+        auth = Auth(database, changes, admin_token(settings.app), may_open=not requires_token(settings))
+        return AccessServices(
+            auth,
+            Tokens(database, changes, auth),
+            TokenUses(database, auth),
+            TokenEnds(database),
+            TokenExpiries(database, base.bus, base.pushes),
+            LoginSessions(database, changes, auth),
+            Audit(database),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordServices:
+    prefixes: PrefixService
+    tokenizers: Tokenizers
+    quotas: Quotas
+    pins: Pins
+    policies: Policies
+    tiers: Tiers
+    ceilings: Ceilings
+    prefill_rates: PrefillRates
+    tenants: Tenants
+
+    @staticmethod
+    def build(base: Foundation, shares: PinQuota) -> RecordServices:
+        database, changes, progress, fleet = base.database, base.changes, base.progress, base.fleet
+        prefixes = PrefixService(base.node_requests)
+        tokenizers = Tokenizers(database, changes, EncodeService())
+        quotas = Quotas(database, changes, progress, fleet)
+        return RecordServices(
+            prefixes,
+            tokenizers,
+            quotas,
+            Pins(database, changes, progress, fleet, prefixes, tokenizers, shares),
+            Policies(database, changes, progress, fleet),
+            Tiers(database, changes, progress, fleet),
+            Ceilings(database, changes),
+            PrefillRates(database, changes),
+            Tenants(database, changes, fleet, quotas),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentServices:
+    apply: Apply
+    export: Export
+    startup: StartupDocument
+
+    @staticmethod
+    def build(base: Foundation, tokenizers: Tokenizers, shares: PinQuota) -> DocumentServices:
+        app, database = base.settings.app, base.database
+        apply = Apply(database, base.changes, base.progress, base.fleet, tokenizers, shares)
+        startup = StartupDocument(app.apply_file, app.apply_prune, app.apply_limit_bytes, apply, database, base.bus)
+        return DocumentServices(apply, Export(database), startup)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetServices:
+    keys: Callable[[], ManagerKeyPair]
+    """Key pair of this management plane; the first call reads or creates it and may raise SettingsError."""
+    managers: Managers
+    enrolment: Enrolment
+    node_conditions: NodeConditions
+    nodes: Nodes
+    node_intent: NodeIntent
+    retirement: Retirement
+    pushes: Pushes
+    resizing: PoolResize
+    expelling: EngineExpulsion
+    supervisor: Supervisor | None
+    restarts: Restarts
+
+    @staticmethod
+    def build(base: Foundation) -> FleetServices:
+        settings, database, fleet, changes, bus = base.settings, base.database, base.fleet, base.changes, base.bus
+        app = settings.app
+        keys = cache(lambda: key_pair(settings.state_dir, app.curve_key_file))
+        key_file = key_path(settings.state_dir, app.curve_key_file)
+        conditions = NodeConditions(bus, app.condition_kept_s)
+        intent = NodeIntent(changes, fleet, bus)
+        supervisor = _supervisor(settings, fleet, bus) if app.embedded_data_plane else None
+        return FleetServices(
+            keys,
+            Managers(database, base.leader_election, fleet, bus),
+            Enrolment(database, changes, fleet, keys, join_addresses(app), lambda: next_key(key_file, keys().public)),
+            conditions,
+            Nodes(base.progress, fleet, conditions),
+            intent,
+            Retirement(fleet, intent, base.pushes, app.retire_nodes_after_s),
+            Pushes(database),
+            PoolResize(database, base.node_requests, changes, fleet),
+            EngineExpulsion(base.targets, changes),
+            supervisor,
+            Restarts(settings, supervisor, fleet, changes, database.origin),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheServices:
+    blocks: BlockService
+    actions: Actions
+    lookups: Lookups
+    dry_runs: DryRuns
+    traces: Traces
+    watch: CacheWatch
+
+    @staticmethod
+    def build(base: Foundation, records: RecordServices, large_work: LargeWork) -> CacheServices:
+        targets, tokenizers = base.targets, records.tokenizers
+        return CacheServices(
+            BlockService(targets, records.prefixes),
+            Actions(targets, base.changes, tokenizers, large_work),
+            Lookups(targets, tokenizers, large_work),
+            DryRuns(targets, base.desired, records.prefixes, tokenizers),
+            Traces(base.node_requests, base.fleet),
+            CacheWatch(base.database, base.bus, base.leads),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LmcacheServices:
+    objects: LmcacheObjects
+    quotas: LmcacheQuotas
+    status: LmcacheStatus
+
+    @staticmethod
+    def build(
+        base: Foundation, records: RecordServices, cached: CacheServices, large_work: LargeWork
+    ) -> LmcacheServices:
+        return LmcacheServices(
+            LmcacheObjects(base.targets, base.changes, cached.blocks, cached.actions, cached.lookups, large_work),
+            LmcacheQuotas(records.quotas, base.fleet),
+            LmcacheStatus(base.fleet, base.settings),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UsageServices:
+    reports: UsageReports
+    ledger: UsageLedger
+    retention: Retention
+
+    @staticmethod
+    def build(base: Foundation) -> UsageServices:
+        app, database = base.settings.app, base.database
+        return UsageServices(
+            UsageReports(database),
+            UsageLedger(
+                base.node_requests,
+                base.fleet,
+                database,
+                app.usage_poll_interval_s,
+                app.usage_write_interval_s,
+                base.pushes,
+            ),
+            Retention(database, app.events_retention_days, app.max_kept_pushes, app.usage_retention_days, base.pushes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """What is made of the events and the statistics of nodes as they come."""
+
+    counts: IngestCounts
+    rate_meter: RateMeter
+    sampler: Sampler
+    refusal_runs: RefusalRuns
+    rollup: Rollup
+
+    @staticmethod
+    def build(bus: EventBus) -> Ingest:
+        return Ingest(IngestCounts(), RateMeter(), Sampler(), RefusalRuns(bus), Rollup(bus))
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    applied_changes: AppliedChanges
+    overview: OverviewService
+    health: HealthChecks
+    snapshots: Snapshots
+    events: Events
+    series_writer: SeriesWriter
+    series: SeriesService
+    alerts: Alerts
+    findings: Findings
+
+    @staticmethod
+    def build(base: Foundation, records: RecordServices, fleet_services: FleetServices, ingest: Ingest) -> Views:
+        settings, database, fleet, bus, progress = base.settings, base.database, base.fleet, base.bus, base.progress
+        app = settings.app
+        applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
+        evidence = EvidenceReader(database, applied_changes, ingest.refusal_runs)
+        overview = OverviewService(
+            database,
+            fleet,
+            ingest.rate_meter,
+            bus,
+            progress,
+            fleet_services.nodes,
+            records.pins,
+            records.policies,
+            evidence,
+        )
+        has_data_plane = fleet_services.supervisor is not None
+        health = HealthChecks(
+            database, progress, fleet, lambda: not has_data_plane or fleet.serves_at(settings.common.control_url)
+        )
+        series_writer = SeriesWriter(database, ingest.sampler, base.pushes)
+        series = SeriesService(database, ingest.sampler, series_writer, Marks(database, applied_changes))
+        alerts = Alerts(database, bus, applied_changes, app.alert_expire_s)
+        return Views(
+            applied_changes,
+            overview,
+            health,
+            Snapshots(database, fleet, progress, bus),
+            Events(database, retention_days=app.events_retention_days, lost=lambda: ingest.counts.lost),
+            series_writer,
+            series,
+            alerts,
+            Findings(evidence, overview, records.tenants, alerts, series),
+        )
+
+
 class Parts:
-    """All objects of one management plane."""
+    """All objects of one management plane, by subject."""
 
     def __init__(self, settings: Settings) -> None:
-        app = settings.app
         self.settings = settings
-        self.database = database = Database(settings.common.database_url)
-        self.bus = bus = EventBus()
-        self.fleet = fleet = Fleet()
-        self.rate_meter = RateMeter()
-        self.sampler = Sampler()
-        self.desired = DesiredState(database, fleet.change_traces)
-        self.progress = RecordProgress(fleet, self.desired)
-        changes = Changes(database, fleet, bus)
-        self.leader_election = leader_election = LeaderElection(leader_lock_of(database, database.origin))
-        self.managers = Managers(database, leader_election, fleet, bus)
-        self.node_requests = NodeRequests(fleet, app.push_timeout_s)
-        targets = Targets(self.node_requests, fleet)
-        self.large_work = LargeWork()
-        self.body_budget = BodyBudget(app.body_budget_bytes)
-        self.large_reads = FairLimiter("large reads", LARGE_READS)
-        self.stream_slots = ConcurrencyLimiter(
-            ConcurrencyLimits(app.streams_per_token, app.streams_per_session, app.streams_per_address)
-        )
-        self.sources = ClientAddresses(proxies(app))
-        self.connections = ConnectionCounts()
-        self.requests, self.ingest = RequestCounts(), IngestCounts()
+        self.foundation = base = Foundation.build(settings)
+        self.database, self.bus, self.fleet = base.database, base.bus, base.fleet
+        self.limits = RequestLimits.build(settings.app)
         self.process = ProcessMeter()
-
-        self.auth = Auth(database, changes, admin_token(app), may_open=not requires_token(settings))
-        self.tokens = Tokens(database, changes, self.auth)
-        self.token_uses = TokenUses(database, self.auth)
-        self.token_ends = TokenEnds(database)
-        self.sessions = LoginSessions(database, changes, self.auth)
-        self.audit = Audit(database)
-
-        self.prefixes = PrefixService(self.node_requests)
-        self.tokenizers = Tokenizers(database, changes, EncodeService())
-        shares = PinQuota(app.pins_per_tenant)
-        self.quotas = Quotas(database, changes, self.progress, fleet)
-        self.pins = Pins(database, changes, self.progress, fleet, self.prefixes, self.tokenizers, shares)
-        self.policies = Policies(database, changes, self.progress, fleet)
-        self.tiers = Tiers(database, changes, self.progress, fleet)
-        self.ceilings = Ceilings(database, changes)
-        self.prefill_rates = PrefillRates(database, changes)
-        self.tenants = Tenants(database, changes, fleet, self.quotas)
-        self.apply = Apply(database, changes, self.progress, fleet, self.tokenizers, shares)
-        self.export = Export(database)
-        self.startup_document = StartupDocument(
-            app.apply_file, app.apply_prune, app.apply_limit_bytes, self.apply, database, bus
-        )
-
-        key_file = key_path(settings.state_dir, app.curve_key_file)
-        self.keys: Callable[[], ManagerKeyPair] = cache(lambda: key_pair(settings.state_dir, app.curve_key_file))
-        """Key pair of this management plane; the first call reads or creates it and may raise SettingsError."""
-        self.enrolment = Enrolment(
-            database, changes, fleet, self.keys, join_addresses(app), lambda: next_key(key_file, self.keys().public)
-        )
-        self.node_conditions = NodeConditions(bus, app.condition_kept_s)
-        self.nodes = Nodes(self.progress, fleet, self.node_conditions)
-        self.node_intent = NodeIntent(changes, fleet, bus)
-        self.retirement = Retirement(
-            fleet, self.node_intent, lambda: self.leader_election.pushing, app.retire_nodes_after_s
-        )
-        self.pushes = Pushes(database)
-        self.resizing = PoolResize(database, self.node_requests, changes, fleet)
-        self.expelling = EngineExpulsion(targets, changes)
-        self.supervisor = _supervisor(settings, fleet, bus) if app.embedded_data_plane else None
-        self.restarts = Restarts(settings, self.supervisor, fleet, changes, database.origin)
-
-        self.blocks = BlockService(targets, self.prefixes)
-        self.actions = Actions(targets, changes, self.tokenizers, self.large_work)
-        self.lookups = Lookups(targets, self.tokenizers, self.large_work)
-        self.dry_runs = DryRuns(targets, self.desired, self.prefixes, self.tokenizers)
-        self.traces = Traces(self.node_requests, fleet)
-        self.cache_watch = CacheWatch(database, bus, lambda: leader_election.latest)
-        self.lmcache = LmcacheObjects(targets, changes, self.blocks, self.actions, self.lookups, self.large_work)
-        self.lmcache_quotas = LmcacheQuotas(self.quotas, fleet)
-        self.lmcache_status = LmcacheStatus(fleet, settings)
-
-        self.usage = UsageReports(database)
-        self.usage_ledger = UsageLedger(
-            self.node_requests,
-            fleet,
-            database,
-            app.usage_poll_interval_s,
-            app.usage_write_interval_s,
-            lambda: leader_election.pushing,
-        )
-        self.retention = Retention(
-            database,
-            app.events_retention_days,
-            app.max_kept_pushes,
-            app.usage_retention_days,
-            lambda: leader_election.pushing,
-        )
-
-        self.applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
-        self.refusal_runs = RefusalRuns(bus)
-        evidence = EvidenceReader(database, self.applied_changes, self.refusal_runs)
-        self.overview = OverviewService(
-            database, fleet, self.rate_meter, bus, self.progress, self.nodes, self.pins, self.policies, evidence
-        )
-        self.health = HealthChecks(
-            database,
-            self.progress,
-            fleet,
-            lambda: self.supervisor is None or fleet.serves_at(settings.common.control_url),
-        )
-        self.snapshots = Snapshots(database, fleet, self.progress, bus)
-        self.token_expiries = TokenExpiries(database, bus, lambda: leader_election.pushing)
-        self.rollup = Rollup(bus)
-        self.events = Events(database, retention_days=app.events_retention_days, lost=lambda: self.ingest.lost)
-        self.series_writer = SeriesWriter(database, self.sampler, lambda: leader_election.pushing)
-        self.series = SeriesService(database, self.sampler, self.series_writer, Marks(database, self.applied_changes))
-        self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
-        self.findings = Findings(evidence, self.overview, self.tenants, self.alerts, self.series)
+        shares = PinQuota(settings.app.pins_per_tenant)
+        self.access = AccessServices.build(base)
+        self.records = RecordServices.build(base, shares)
+        self.documents = DocumentServices.build(base, self.records.tokenizers, shares)
+        self.fleet_services = FleetServices.build(base)
+        self.cache = CacheServices.build(base, self.records, self.limits.large_work)
+        self.lmcache = LmcacheServices.build(base, self.records, self.cache, self.limits.large_work)
+        self.usage = UsageServices.build(base)
+        self.ingest = Ingest.build(base.bus)
+        self.views = Views.build(base, self.records, self.fleet_services, self.ingest)
         # Every manager receives the events of nodes; only one stores them.
-        bus.keep = lambda event: (
-            self.events.offer(event)
-            if not event.node or event.name.startswith("dataplane.") or leader_election.latest
-            else None
+        conditions, events = self.fleet_services.node_conditions, self.views.events
+        base.bus.keep = lambda event: (
+            events.offer(event) if not event.node or event.name.startswith("dataplane.") or base.leads() else None
         )
-        bus.watch = lambda event: self.node_conditions.on_event(event.name, event.node, event.at, event.fields)
+        base.bus.watch = lambda event: conditions.on_event(event.name, event.node, event.at, event.fields)
         self.scrapes = Scrapes(self._metric_sources())
 
     def _metric_sources(self) -> MetricSources:
-        fleet, ingest, supervisor = self.fleet, self.ingest, self.supervisor
+        base, fleet, counts, auth = self.foundation, self.fleet, self.ingest.counts, self.access.auth
+        supervisor, startup = self.fleet_services.supervisor, self.documents.startup
         return MetricSources(
-            leads=lambda: self.leader_election.latest,
+            leads=base.leads,
             stats=fleet.stats,
             cold=lambda: {stats.node: is_cold(stats) for stats in fleet.stats()},
-            conditions=self.node_conditions.lasting,
+            conditions=self.fleet_services.node_conditions.lasting,
             empty_pins=fleet.empty_pins,
-            alerts=self.alerts.firing,
+            alerts=self.views.alerts.firing,
             nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},
-            node_states=self.progress.census,
-            desired=self.progress.generations,
-            requests=self.requests.ended,
-            request_seconds=self.requests.seconds,
+            node_states=base.progress.census,
+            desired=base.progress.generations,
+            requests=self.limits.counts.ended,
+            request_seconds=self.limits.counts.seconds,
             pushes=lambda: {node.name: node.pushes for node in fleet.nodes.values()},
             database_seconds=self.database.seconds,
-            lags=self.progress.lags,
+            lags=base.progress.lags,
             events_dropped=self.bus.dropped,
-            token_ends=lambda: self.token_ends.next,
+            token_ends=lambda: self.access.token_ends.next,
             process=self.process.read,
             lmcache_names=self.settings.app.lmcache_metrics,
-            auth_failures=self.auth.counts.failures,
-            connections_ended=self.connections.ended,
+            auth_failures=auth.counts.failures,
+            connections_ended=self.limits.connections.ended,
             numbers=lambda: [
-                (manager_metrics.EVENTS, ingest.events),
-                (manager_metrics.EVENTS_MALFORMED, ingest.malformed),
-                (manager_metrics.EVENTS_LOST, ingest.lost),
+                (manager_metrics.EVENTS, counts.events),
+                (manager_metrics.EVENTS_MALFORMED, counts.malformed),
+                (manager_metrics.EVENTS_LOST, counts.lost),
                 (manager_metrics.STREAMS, self.bus.listeners),
-                (manager_metrics.EVENTS_UNKEPT, self.events.dropped.total()),
-                (manager_metrics.SERIES_LOST, self.series_writer.lost),
-                (manager_metrics.AUDIT_SUPPRESSED, self.auth.unrecorded),
-                (manager_metrics.APPLY_FILE, self.startup_document.in_force),
-                (manager_metrics.APPLY_FILE_REFUSED, self.startup_document.refused),
-                (manager_metrics.MANAGER_PUSHING, self.leader_election.pushing),
+                (manager_metrics.EVENTS_UNKEPT, self.views.events.dropped.total()),
+                (manager_metrics.SERIES_LOST, self.views.series_writer.lost),
+                (manager_metrics.AUDIT_SUPPRESSED, auth.unrecorded),
+                (manager_metrics.APPLY_FILE, startup.in_force),
+                (manager_metrics.APPLY_FILE_REFUSED, startup.refused),
+                (manager_metrics.MANAGER_PUSHING, base.pushes()),
                 (manager_metrics.DATABASE_UP, not self.database.watch.away),
                 (manager_metrics.RESTARTS, supervisor.restarts if supervisor is not None else 0),
             ],

@@ -65,60 +65,62 @@ class BackgroundTasks:
         try:
             await self._authenticate()
         except StoreUnavailable as error:
-            if not parts.auth.started:
+            if not parts.access.auth.started:
                 raise
             self._log.warning("database.read_only", reason=error.message)
             self._keep("setup", self._authenticate_later)
-        await parts.startup_document.start()
-        await parts.desired.refresh()
+        await parts.documents.startup.start()
+        await parts.foundation.desired.refresh()
         await self._journal.load(parts.fleet, time.monotonic())
-        await parts.cache_watch.load()
-        await parts.node_conditions.load(parts.database)
+        await parts.cache.watch.load()
+        await parts.fleet_services.node_conditions.load(parts.database)
         with suppress(StoreUnavailable):  # the task tries again
-            await parts.managers.notify()
-        await parts.leader_election.step()
+            await parts.fleet_services.managers.notify()
+        await parts.foundation.leader_election.step()
         self._zmq = zmq.asyncio.Context()
         self._node_sessions = self._make_node_sessions(self._zmq)
         if parts.settings.app.join_url:
             self._open_joining(parts.settings.app.join_url)
-        self._keep("leader_election", parts.leader_election.run)
+        self._keep("leader_election", parts.foundation.leader_election.run)
         self._keep("node_journal", self._journal.run)
-        self._keep("managers", parts.managers.run)
+        self._keep("managers", parts.fleet_services.managers.run)
         if parts.database.url.get_backend_name() == "postgresql":
-            listener = Listener(parts.database, parts.managers.on_notifications, parts.managers.missed)
+            listener = Listener(
+                parts.database, parts.fleet_services.managers.on_notifications, parts.fleet_services.managers.missed
+            )
             self._keep("notices", listener.run)
         self._keep("nodes", self._node_sessions.run)
-        self._keep("tokens", parts.token_uses.run)
-        self._keep("token ends", parts.token_ends.run)
-        self._keep("token_expiries", parts.token_expiries.run)
-        self._keep("audit", parts.audit.run)
+        self._keep("tokens", parts.access.token_uses.run)
+        self._keep("token ends", parts.access.token_ends.run)
+        self._keep("token_expiries", parts.access.token_expiries.run)
+        self._keep("audit", parts.access.audit.run)
         self._keep("clockwork", self._clockwork)
-        self._keep("usage", parts.usage_ledger.run)
-        self._keep("retention", parts.retention.run)
-        self._keep("apply_file", parts.startup_document.run)
-        self._keep("history", parts.events.run)
-        self._keep("series", parts.series_writer.run)
-        self._keep("alerts", parts.alerts.run)
-        self._keep("caches", parts.cache_watch.run)
+        self._keep("usage", parts.usage.ledger.run)
+        self._keep("retention", parts.usage.retention.run)
+        self._keep("apply_file", parts.documents.startup.run)
+        self._keep("history", parts.views.events.run)
+        self._keep("series", parts.views.series_writer.run)
+        self._keep("alerts", parts.views.alerts.run)
+        self._keep("caches", parts.cache.watch.run)
         if parts.settings.app.retire_nodes_after_s:
-            self._keep("retirement", parts.retirement.run)
-        if parts.supervisor is not None:
-            self._keep("supervisor", parts.supervisor.run)
+            self._keep("retirement", parts.fleet_services.retirement.run)
+        if parts.fleet_services.supervisor is not None:
+            self._keep("supervisor", parts.fleet_services.supervisor.run)
 
     async def stop(self) -> None:
         """Stop everything in reverse order; safe after a start that failed half way. A database that hangs delays it by
         LAST_WRITE_S, a node that hangs by LAST_READ_S."""
         parts = self.parts
         node = parts.fleet.name_at(parts.settings.common.control_url)
-        if parts.supervisor is not None and node and not parts.restarts.is_replacing:
+        if parts.fleet_services.supervisor is not None and node and not parts.fleet_services.restarts.is_replacing:
             parts.bus.publish(DataplaneStopped(), node=node)
         parts.bus.close()
         parts.process.stop()
         await _end(self._tasks)
         writes = _LastWrites()
         if self._tasks:
-            await parts.usage_ledger.read_last(LAST_READ_S)
-            await writes.run("usage", parts.usage_ledger.write_last())
+            await parts.usage.ledger.read_last(LAST_READ_S)
+            await writes.run("usage", parts.usage.ledger.write_last())
         if self._node_sessions is not None:
             await self._node_sessions.close()
         await asyncio.gather(self._leave(writes), self._end_data_plane())
@@ -133,26 +135,26 @@ class BackgroundTasks:
         parts = self.parts
         await writes.run("node_journal", self._journal.flush())
         if self._tasks:
-            await writes.run("series", parts.series_writer.flush_last())
-        await writes.run("leader_lock", parts.leader_election.stop())
-        await writes.run("managers", parts.managers.leave())
-        if parts.auth.started:
-            await writes.run("tokens", parts.token_uses.write(time.monotonic(), all_of_them=True))
-            await writes.run("audit", parts.audit.log_head())
-        await writes.run("events", parts.events.flush())
+            await writes.run("series", parts.views.series_writer.flush_last())
+        await writes.run("leader_lock", parts.foundation.leader_election.stop())
+        await writes.run("managers", parts.fleet_services.managers.leave())
+        if parts.access.auth.started:
+            await writes.run("tokens", parts.access.token_uses.write(time.monotonic(), all_of_them=True))
+            await writes.run("audit", parts.access.audit.log_head())
+        await writes.run("events", parts.views.events.flush())
 
     async def _end_data_plane(self) -> None:
         parts = self.parts
-        if parts.supervisor is None:
+        if parts.fleet_services.supervisor is None:
             return
-        if parts.restarts.is_replacing:
-            await parts.supervisor.leave()
+        if parts.fleet_services.restarts.is_replacing:
+            await parts.fleet_services.supervisor.leave()
         else:
-            await parts.supervisor.stop(parts.settings.app.shutdown_grace_s)
+            await parts.fleet_services.supervisor.stop(parts.settings.app.shutdown_grace_s)
 
     async def _authenticate(self) -> None:
         """Start authentication. If a setup token was created, only this log line contains it."""
-        token = await self.parts.auth.start()
+        token = await self.parts.access.auth.start()
         if token:
             # Not as `token`: the log redacts fields of such names.
             self._log.warning("auth.setup_token", setup=token, once="larder login --setup")
@@ -168,20 +170,33 @@ class BackgroundTasks:
         def make_sync(link: NodeLink) -> NodeSync:
             timeout_s = parts.settings.app.push_timeout_s
             return NodeSync(
-                link, parts.fleet, parts.desired, self._journal, parts.bus, timeout_s, parts.leader_election
+                link,
+                parts.fleet,
+                parts.foundation.desired,
+                self._journal,
+                parts.bus,
+                timeout_s,
+                parts.foundation.leader_election,
             )
 
         def make_subscriber(node: str, resync: Resync, secure: Secure | None) -> Subscriber:
             return Subscriber(
-                node, parts.fleet, parts.bus, parts.rollup, parts.ingest, resync, parts.cache_watch.on_stats, secure
+                node,
+                parts.fleet,
+                parts.bus,
+                parts.ingest.rollup,
+                parts.ingest.counts,
+                resync,
+                parts.cache.watch.on_stats,
+                secure,
             )
 
         return NodeSessions(
             parts.fleet,
             self._journal,
-            parts.node_requests,
+            parts.foundation.node_requests,
             context,
-            parts.keys,
+            parts.fleet_services.keys,
             make_sync,
             make_subscriber,
             self._loop,
@@ -193,7 +208,7 @@ class BackgroundTasks:
         """Open the enrolment socket. Raises SettingsError."""
         parts = self.parts
         refusing = sorted(node.name for node in parts.fleet.nodes.values() if node.public_key)
-        if parts.keys().is_new and refusing:
+        if parts.fleet_services.keys().is_new and refusing:
             self._log.warning(
                 "join.key_replaced",
                 reason="there was no key of the management plane, so a new one was made; these nodes do not accept it",
@@ -202,11 +217,13 @@ class BackgroundTasks:
                 fix="A lost management plane's key in docs/operate/fleet.md",
             )
         try:
-            joining = self._joining = EnrolmentServer(url, parts.keys(), parts.enrolment.decide)
+            joining = self._joining = EnrolmentServer(
+                url, parts.fleet_services.keys(), parts.fleet_services.enrolment.decide
+            )
         except zmq.ZMQError as error:
             raise not_bound(url, error) from None
-        parts.enrolment.url = joining.url
-        self._log.info("join.listening", url=joining.url, public_key=parts.keys().public)
+        parts.fleet_services.enrolment.url = joining.url
+        self._log.info("join.listening", url=joining.url, public_key=parts.fleet_services.keys().public)
         self._keep("join keys", joining.greet)
         self._keep("join visitors", joining.watch)
         self._keep("join", joining.run)
@@ -250,15 +267,15 @@ class BackgroundTasks:
             for node in parts.fleet.sweep(now, parts.settings.app.node_lost_s):
                 self._log.warning("node.lost", node=node.name)
                 parts.bus.publish(NodeLost(), node=node.name)
-            parts.rollup.flush()
+            parts.ingest.rollup.flush()
             if now - sampled >= SAMPLE_S:
                 sampled = now
                 stats = parts.fleet.stats()
-                parts.rate_meter.sample(time.time(), stats)
-                parts.refusal_runs.look(stats)
-                parts.node_conditions.look(stats)
-                if stats and parts.sampler.is_due(time.time()):
-                    await asyncio.to_thread(parts.sampler.sample, time.time(), stats)
+                parts.ingest.rate_meter.sample(time.time(), stats)
+                parts.ingest.refusal_runs.look(stats)
+                parts.fleet_services.node_conditions.look(stats)
+                if stats and parts.ingest.sampler.is_due(time.time()):
+                    await asyncio.to_thread(parts.ingest.sampler.sample, time.time(), stats)
             slept = time.monotonic()
             await asyncio.sleep(SWEEP_S)
             parts.process.loop_lag.observe(time.monotonic() - slept - SWEEP_S)

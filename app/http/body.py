@@ -41,7 +41,7 @@ class StrictRequest(Request[Any, Any, State]):
             async for part in super().stream():
                 yield part
             return
-        budget: BodyBudget = self.app.state.parts.body_budget
+        budget: BodyBudget = self.app.state.parts.limits.body_budget
         counted = until_answered(budget.body(share()))
         async for part in super().stream():
             counted.received(len(part))
@@ -81,7 +81,7 @@ class StrictRequest(Request[Any, Any, State]):
             for name in {"tokens", "token_ids"} & {*getattr(kind, "__struct_fields__", ())}:
                 expected = f"expected at most {MAX_TOKENS} token ids, in a body of at most"
                 raise Invalid.at(name, f"{expected} {format_size(MAX_TOKENS_BODY_BYTES)}, got {len(body)} bytes")
-        work: LargeWork = self.app.state.parts.large_work
+        work: LargeWork = self.app.state.parts.limits.large_work
         try:
             return await work.run(share(), decoded, body, kind, check=check)
         finally:

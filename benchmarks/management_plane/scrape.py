@@ -126,7 +126,7 @@ def _be_busy(app: App) -> None:
     """Let every route have been asked."""
     for number in range(ROUTES):
         for status in (200, 404):
-            app.parts.requests.count("GET", f"/api/v1/resource-{number}/{{name}}", status, 0.01)
+            app.parts.limits.counts.count("GET", f"/api/v1/resource-{number}/{{name}}", status, 0.01)
 
 
 def _report(app: App, turn: int) -> None:

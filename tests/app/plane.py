@@ -137,7 +137,7 @@ class Plane:
         async with asyncio.timeout(WAIT_S):
             while True:
                 nodes = self.app.parts.fleet.nodes.values()
-                if self.app.parts.ingest.events and any(n.stats and n.stats.at >= began for n in nodes):
+                if self.app.parts.ingest.counts.events and any(n.stats and n.stats.at >= began for n in nodes):
                     return
                 await asyncio.sleep(0.01)
 
@@ -145,7 +145,7 @@ class Plane:
         parts = self.app.parts
 
         def holds() -> bool:
-            return [parts.progress.state(node).value for node in parts.fleet.nodes.values()] == [state]
+            return [parts.foundation.progress.state(node).value for node in parts.fleet.nodes.values()] == [state]
 
         await self.until(holds, timeout_s)
 
@@ -210,7 +210,7 @@ async def serving(settings: Settings, port: int = 0) -> AsyncIterator[Plane]:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
         config = uvicorn.Config(
-            app, loop="none", http=protocol_of(app.parts.connections), ws="none", lifespan="on", log_config=None,
+            app, loop="none", http=protocol_of(app.parts.limits.connections), ws="none", lifespan="on", log_config=None,
             access_log=False, proxy_headers=False,
         )  # fmt: skip
         server = _Server(config)

@@ -20,7 +20,7 @@ def in_turn(app: ASGIApp) -> ASGIApp:
     the response begins, because a client may take long to read the response."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        limiter: FairLimiter = scope["litestar_app"].state.parts.large_reads
+        limiter: FairLimiter = scope["litestar_app"].state.parts.limits.large_reads
         async with AsyncExitStack() as turn:
             await turn.enter_async_context(limiter.turn(share()))
 

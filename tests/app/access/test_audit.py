@@ -282,7 +282,7 @@ async def test_repeated_refusals_of_one_caller_hide_no_others(guarded: Plane) ->
         await send(guarded, noisy, "PUT", f"/api/v1/quotas/x{number}", json={"limit_bytes": 1})
     for _ in range(3):
         await send(guarded, quiet, "DELETE", "/api/v1/quotas/y")
-    await guarded.app.parts.token_uses.write(0.0, all_of_them=True)
+    await guarded.app.parts.access.token_uses.write(0.0, all_of_them=True)
     denied = (await guarded.get("/api/v1/audit?decision=denied&limit=200"))["items"]
     entries = [entry["after"] or {} for entry in denied if entry["actor"] == "quiet"]
     of_noisy = [entry for entry in denied if entry["actor"] == "noisy"]

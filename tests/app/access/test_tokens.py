@@ -143,7 +143,7 @@ async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked
             plane.http.get(f"/api/v1/snapshot?index={index}&wait=300s", headers=bearer(token))
         )
         async with asyncio.timeout(60):
-            while not plane.app.parts.stream_slots.in_use:  # it waits; an answer before that would not be 401
+            while not plane.app.parts.limits.stream_slots.in_use:  # it waits; an answer before that would not be 401
                 await asyncio.sleep(0.01)
         await plane.http.delete("/api/v1/tokens/watcher")
         await plane.put_quota("acme", wait="0s")
@@ -342,7 +342,7 @@ def test_hashes_of_two_databases_and_of_two_kinds_never_meet() -> None:
 async def test_uses_may_be_written_twice_at_once(guarded: Plane) -> None:
     token = await create_token(guarded, "ci")
     await status_of(guarded, token)
-    uses = guarded.app.parts.token_uses
+    uses = guarded.app.parts.access.token_uses
     await asyncio.gather(*(uses.write(0.0, all_of_them=True) for _ in range(4)))
     (shown,) = [each for each in (await guarded.get("/api/v1/tokens"))["items"] if each["name"] == "ci"]
     assert shown["last_used_at"] is not None

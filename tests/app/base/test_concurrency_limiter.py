@@ -39,7 +39,7 @@ async def status(plane: Plane, token: str, **headers: str) -> int:
 async def until_free(plane: Plane) -> None:
     """The server notices by itself that a client is gone."""
     async with asyncio.timeout(60):
-        while plane.app.parts.stream_slots.in_use:
+        while plane.app.parts.limits.stream_slots.in_use:
             await asyncio.sleep(0.02)
 
 
@@ -102,7 +102,7 @@ def test_a_network_of_ipv6_counts_as_one_address_and_a_place_comes_back() -> Non
 async def test_the_overview_is_made_once_for_callers_of_the_same_tenants(lone: Plane) -> None:
     await lone.put_quota("acme", 5, wait="")
     await lone.put_quota("other", 5, wait="")
-    overview = lone.app.parts.overview
+    overview = lone.app.parts.views.overview
     messages = EventMessages(lone.app.parts.bus, overview)
     one, two = (Principal(actor="a", salts=frozenset({"acme"})), Principal(actor="b", salts=frozenset({"acme"})))
     both = Principal(actor="c", salts=frozenset({"acme", "other"}))

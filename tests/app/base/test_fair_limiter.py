@@ -141,7 +141,7 @@ async def test_bounds_hold_and_no_caller_is_forgotten(seed: int) -> None:
 async def test_texts_of_one_token_hold_up_no_other_tokens(plane: Plane) -> None:
     loop = "{% for x in range(99999) %}{% for y in range(99999) %}{% set z = 1 %}{% endfor %}{% endfor %}"
     await put(plane, chat_template=loop)
-    tokenizers = plane.app.parts.tokenizers
+    tokenizers = plane.app.parts.records.tokenizers
     greedy, other = (Principal(actor=name, token_id=name) for name in ("greedy", "other"))
 
     def ask() -> asyncio.Task[object]:

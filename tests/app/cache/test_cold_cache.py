@@ -220,7 +220,7 @@ async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane
 
 
 async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks(plane: Plane, node: FakeNode) -> None:
-    watch = plane.app.parts.cache_watch
+    watch = plane.app.parts.cache.watch
 
     def applied(generation: int) -> bool:
         return watch._generations.get("node-a") == generation
@@ -257,7 +257,7 @@ async def test_an_answer_to_a_new_pin_counts_cached_blocks(plane: Plane, node: F
 async def cache_pins(plane: Plane, node: FakeNode, *names: str) -> None:
     """Let the node hold blocks of these pins and of no other, and wait until the plane has written that down."""
     await plane.report(node, pins=[pin(name, 4) for name in names])
-    watch = plane.app.parts.cache_watch
+    watch = plane.app.parts.cache.watch
     await plane.until(lambda: set(watch._digests.get("node-a", ())) == set(names) and not watch._unwritten)
 
 
@@ -304,7 +304,7 @@ async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(socket
         await second.until_state("in_sync")
         (event,) = await second.stored_events("name=pin.emptied")
         assert event["fields"]["pin"] == "p"
-        await second.until(lambda: not second.app.parts.cache_watch._unwritten)
+        await second.until(lambda: not second.app.parts.cache.watch._unwritten)
     async with serving(settings) as third:
         await third.until_state("in_sync")
         await third.report(node, pins=[pin("p", 0), pin("kept", 0)])
@@ -323,7 +323,7 @@ async def test_a_pin_that_was_changed_or_deleted_lost_nothing(
         return msgspec.structs.replace(FakeNode.stats_now(node), pins=pins)
 
     monkeypatch.setattr(node, "stats_now", stats_now)
-    watch = plane.app.parts.cache_watch
+    watch = plane.app.parts.cache.watch
     for name in ("changed", "deleted", "last", "weaker"):
         cached.add((await plane.put_pin(name))["keys_digest"])
     await plane.until(lambda: len(watch._digests.get("node-a", ())) == 4)

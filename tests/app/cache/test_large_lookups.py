@@ -65,7 +65,7 @@ async def test_large_lookups_neither_keep_others_waiting_nor_keep_memory(socket_
                     await asyncio.sleep(0.005)
                 # No node is connected: the look-up fails after its tokens were hashed.
                 assert {task.result() for task in asking} == {503}
-                while plane.app.parts.body_budget.used_bytes or bodies_in_cycles():
+                while plane.app.parts.limits.body_budget.used_bytes or bodies_in_cycles():
                     await asyncio.sleep(0.05)
         finally:
             gc.enable()

@@ -56,7 +56,7 @@ def test_usage_of_a_tenant_is_unknown_while_no_node_reports() -> None:
 async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: FakeNode) -> None:
     await plane.until_state("in_sync")
     await plane.events_flow()
-    runs = plane.app.parts.refusal_runs
+    runs = plane.app.parts.ingest.refusal_runs
     await plane.until(lambda: bool(runs._counts))  # what was refused before it looked has no time
     await plane.put_quota("acme", "8GiB")
     await plane.put_quota("acme", "1GiB")

@@ -87,7 +87,7 @@ async def states(plane: Plane) -> dict[str, str]:
 
 async def until_states(plane: Plane, **expected: str) -> None:
     """Wait until exactly these nodes are known, in these states."""
-    fleet, progress = plane.app.parts.fleet, plane.app.parts.progress
+    fleet, progress = plane.app.parts.fleet, plane.app.parts.foundation.progress
 
     def recent_events() -> dict[str, str]:
         return {name: progress.state(node).value for name, node in fleet.nodes.items()}
@@ -300,7 +300,9 @@ async def test_a_node_that_is_lost_for_long_leaves_the_fleet_unless_all_are_lost
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):
         parts, later, leads = plane.app.parts, 0.0, True
-        retirement = Retirement(parts.fleet, parts.node_intent, lambda: leads, 1000.0, lambda: time.monotonic() + later)
+        retirement = Retirement(
+            parts.fleet, parts.fleet_services.node_intent, lambda: leads, 1000.0, lambda: time.monotonic() + later
+        )
         await asyncio.to_thread(a.kill)
         await until_states(plane, a="lost", b="in_sync")
         await retirement.look()
@@ -511,7 +513,7 @@ async def test_floors_are_checked_against_their_nodes(settings: Settings, make_n
 
 
 async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(plane: Plane) -> None:
-    enrolment = plane.app.parts.enrolment
+    enrolment = plane.app.parts.fleet_services.enrolment
     ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", "nobody", bytes(32))
     codes = [(await enrolment.decide(ask, "k" * 40, "10.0.0.9")).code for _ in range(60)]
     assert codes[0] == "bad_token"
@@ -526,7 +528,7 @@ async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(
     [("node", "a\0b"), ("node", "\x1b[31m\nb"), ("token", "a\0b"), ("token", "x" * 60_000), ("release", "1\0")],
 )
 async def test_bytes_that_are_not_text_are_refused_and_logged_escaped(plane: Plane, field: str, value: str) -> None:
-    enrolment = plane.app.parts.enrolment
+    enrolment = plane.app.parts.fleet_services.enrolment
     token = parse_token(await token_of(plane))
     ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", token.id, token.secret)
     ask = msgspec.structs.replace(ask, **{field: value})
@@ -571,7 +573,7 @@ def test_a_limited_caller_is_shown_no_size_of_a_pool() -> None:
 async def test_a_node_cannot_send_the_management_plane_to_sockets_of_its_own_machine(
     plane: Plane, url: str, address: str, good: bool
 ) -> None:
-    enrolment = plane.app.parts.enrolment
+    enrolment = plane.app.parts.fleet_services.enrolment
     token = parse_token(await token_of(plane))
     ask = Join(1, "a", "0", {}, url, "tcp://0.0.0.0:2" if good and address else url, token.id, token.secret)
     answer = await enrolment.decide(ask, "k" * 40, address)

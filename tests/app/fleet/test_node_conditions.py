@@ -166,7 +166,7 @@ async def test_a_manager_knows_the_crashes_that_an_earlier_one_stored(socket_dir
         for _ in range(3):
             plane.app.parts.bus.publish(DataplaneExited(-9, 0.0), node="node-a")
     async with serving(settings) as plane:
-        await plane.until(lambda: bool(plane.app.parts.node_conditions.of("node-a")))
+        await plane.until(lambda: bool(plane.app.parts.fleet_services.node_conditions.of("node-a")))
 
 
 @pytest.mark.anyio

@@ -28,7 +28,7 @@ async def test_a_plane_that_larder_up_did_not_start_reports_it_and_continues(pla
 
 
 async def test_a_data_plane_of_another_service_is_not_restarted(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    restarts = plane.app.parts.restarts
+    restarts = plane.app.parts.fleet_services.restarts
     restarts.replace_self = lambda: True
     monkeypatch.setattr(restarts, "_checked", AsyncMock(return_value={}))
     code, out, err = await larder(plane, "restart", "--dry-run")

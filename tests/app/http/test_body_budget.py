@@ -93,7 +93,7 @@ class Unfinished:
 async def test_unfinished_bodies_stay_within_the_budget_and_release_it(socket_dir: Path) -> None:
     path = "/api/v1/actions/lookup"
     async with serving(settings_in(socket_dir, body_budget_bytes=BUDGET)) as plane:
-        budget = plane.app.parts.body_budget
+        budget = plane.app.parts.limits.body_budget
         crowd = [await Unfinished(plane, path, PART).begin() for _ in range(20)]
         statuses = [asyncio.create_task(each.status()) for each in crowd]
         async with asyncio.timeout(WAIT_S):
@@ -117,7 +117,7 @@ async def test_the_body_of_an_unknown_caller_is_not_read(socket_dir: Path) -> No
         assert await login.status() == 413
         apply = await Unfinished(plane, "/api/v1/apply", 16 << 20).begin()
         assert await apply.status() == 401
-        assert plane.app.parts.body_budget.used_bytes == 0
+        assert plane.app.parts.limits.body_budget.used_bytes == 0
         viewer = await create_token(plane, "viewer")
         assert (await plane.http.get("/api/v1/whoami", headers=bearer(viewer))).status_code == 200
         quota = await Unfinished(plane, "/api/v1/tokens", 1 << 20, viewer).begin()

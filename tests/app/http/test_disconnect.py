@@ -43,7 +43,7 @@ def given_up(plane: Plane) -> int:
 
 def answered(plane: Plane, status: int, method: str = "") -> int:
     """Number of answers with a status, to all methods or to one."""
-    ended = plane.app.parts.requests.ended
+    ended = plane.app.parts.limits.counts.ended
     return sum(count for (used, _, was), count in ended.items() if was == status and used == (method or used))
 
 
@@ -100,7 +100,7 @@ async def test_work_of_a_thread_is_cancelled_with_it() -> None:
 async def test_a_dry_run_ends_with_the_connection_and_the_next_has_its_turn(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         body = {"document": large(60_000), "dry_run": True}
-        turns = plane.app.parts.apply._turns[True]
+        turns = plane.app.parts.documents.apply._turns[True]
         first = asyncio.create_task(plane.http.post(APPLY, json=body))
         await until(turns._running.total)
         second = asyncio.create_task(plane.http.post(APPLY, json=body))
@@ -116,7 +116,7 @@ async def test_a_dry_run_ends_with_the_connection_and_the_next_has_its_turn(sock
 async def test_shielded_work_finishes_without_its_client(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         task = asyncio.create_task(plane.http.post(APPLY, json={"document": large(2_000)}))
-        await until(plane.app.parts.apply._turns[False]._running.total)
+        await until(plane.app.parts.documents.apply._turns[False]._running.total)
         await leave(task)
         await until(lambda: answered(plane, 200, "POST") == 1)
         assert (await plane.get("/api/v1/quotas"))["total"] == 2_000
@@ -125,7 +125,7 @@ async def test_shielded_work_finishes_without_its_client(socket_dir: Path) -> No
 
 async def test_a_text_whose_request_was_cancelled_costs_nothing_more(plane: Plane) -> None:
     await put(plane, chat_template=ENDLESS)
-    turns = plane.app.parts.tokenizers._tokenizing._limiter
+    turns = plane.app.parts.records.tokenizers._tokenizing._limiter
     message = [{"role": "user", "content": "w1"}]
     lookup = {"model": "m", "messages": message}
     documents = {"apiVersion": "larder/v1", "pins": {"p": {"model": "m", "messages": message}}}
@@ -147,7 +147,7 @@ async def test_a_text_whose_request_was_cancelled_costs_nothing_more(plane: Plan
 
 async def test_a_wait_that_was_left_releases_its_slot(plane: Plane) -> None:
     index = (await plane.get("/api/v1/snapshot"))["index"]
-    slots = plane.app.parts.stream_slots
+    slots = plane.app.parts.limits.stream_slots
     task = asyncio.create_task(send(plane, "", "GET", f"/api/v1/snapshot?index={index + 1}&wait=300s"))
     await until(lambda: slots.in_use)
     await leave(task)
@@ -155,7 +155,7 @@ async def test_a_wait_that_was_left_releases_its_slot(plane: Plane) -> None:
 
 
 async def test_a_stream_before_another_request_ends_with_its_connection(plane: Plane) -> None:
-    slots = plane.app.parts.stream_slots
+    slots = plane.app.parts.limits.stream_slots
     async with connected(plane) as (reader, writer):
         writer.write(
             b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -193,6 +193,8 @@ async def test_leaving_at_any_moment_leaves_nothing_open(socket_dir: Path, datab
             await asyncio.wait({task}, timeout=chance.random() * 0.03)
             await leave(task)
         await until(lambda: pool.checkedout() == 0)
-        await until(lambda: not any(turns._running.total() for turns in plane.app.parts.apply._turns.values()))
+        await until(
+            lambda: not any(turns._running.total() for turns in plane.app.parts.documents.apply._turns.values())
+        )
         assert (await plane.http.post(APPLY, json={"document": large(3)})).json()["created"] == 3
         assert answered(plane, 500, "POST") == 0

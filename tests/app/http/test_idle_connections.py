@@ -95,7 +95,7 @@ async def test_one_connection_too_many_is_refused_and_the_next_after_it_is_serve
                 reader, _ = await opened.enter_async_context(connected(plane, source))
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n"), answer
-        assert plane.app.parts.connections.ended[reason] >= 1
+        assert plane.app.parts.limits.connections.ended[reason] >= 1
         assert b"\r\nretry-after: 1\r\n" in answer
         assert b"urn:larder:problem:too-many-connections" in answer
         async with asyncio.timeout(60):
@@ -130,7 +130,7 @@ async def test_incomplete_heads_of_all_connections_have_a_bound(
 ) -> None:
     monkeypatch.setattr(server_protocol, "MAX_UNFINISHED_BYTES", 10_000)
     async with serving(settings_in(socket_dir)) as plane:
-        counts = plane.app.parts.connections
+        counts = plane.app.parts.limits.connections
         part = HEAD + b"X: " + b"x" * 6000
         async with connected(plane) as (_, first), connected(plane) as (reader, second):
             first.write(part)
@@ -157,7 +157,7 @@ async def test_an_answered_request_is_released_however_its_connection_ends(socke
                 if end != "idle":
                     writer.close()
             await until(lambda: kept_fields() == 0)
-        counts = plane.app.parts.connections
+        counts = plane.app.parts.limits.connections
         await until(lambda: sum(counts.of_address.values()) <= 1)  # that of the client of the plane
 
 

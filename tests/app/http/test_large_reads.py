@@ -37,7 +37,7 @@ async def test_every_list_is_read_in_turn(plane: Plane) -> None:
 
 
 async def test_lists_wait_for_their_turn_while_other_requests_and_callers_do_not(plane: Plane) -> None:
-    turns = plane.app.parts.large_reads
+    turns = plane.app.parts.limits.large_reads
     for _ in range(LARGE_READS.each_at_once):
         assert turns.begin(HERE)
     waiting = [asyncio.create_task(plane.http.get(PINS)) for _ in range(LARGE_READS.each_waiting)]
@@ -66,7 +66,7 @@ async def test_a_response_that_its_client_does_not_read_holds_no_turn(plane: Pla
     sent: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert plane.app.parts.large_reads.callers == 1
+        assert plane.app.parts.limits.large_reads.callers == 1
         await send({"type": "http.response.start"})
         await send({"type": "http.response.body"})
 
@@ -81,7 +81,7 @@ async def test_a_response_that_its_client_does_not_read_holds_no_turn(plane: Pla
         while not sent:
             await asyncio.sleep(0.01)
     assert len(sent) == 1
-    assert plane.app.parts.large_reads.callers == 0
+    assert plane.app.parts.limits.large_reads.callers == 0
     unread.set()
     await serving
     assert len(sent) == 2
@@ -90,4 +90,4 @@ async def test_a_response_that_its_client_does_not_read_holds_no_turn(plane: Pla
 async def test_a_read_that_fails_releases_its_turn(plane: Plane) -> None:
     for _ in range(LARGE_READS.each_at_once + 1):
         assert (await plane.http.get(f"{PINS}?sort=colour")).status_code == 422
-    assert plane.app.parts.large_reads.callers == 0
+    assert plane.app.parts.limits.large_reads.callers == 0

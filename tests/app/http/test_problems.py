@@ -222,7 +222,7 @@ async def test_a_crash_exposes_no_internals(plane: Plane, monkeypatch: pytest.Mo
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(plane.app.parts.audit, "page", broken)
+    monkeypatch.setattr(plane.app.parts.access.audit, "page", broken)
     response = await plane.http.get("/api/v1/audit")
     assert "secret" not in response.text
     assert is_problem(response, 500)["detail"].startswith("internal error")

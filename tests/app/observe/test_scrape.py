@@ -198,7 +198,7 @@ async def test_pushes_database_process_tokens_and_lag_are_measured(plane: Plane,
     assert token.status_code == 201, token.text
     headers = {"Authorization": f"Bearer {token.json()['token']}"}
     parts = plane.app.parts
-    await parts.token_ends.read()
+    await parts.access.token_ends.read()
     async with asyncio.timeout(60):
         while not any(parts.process.loop_lag.counts):
             await asyncio.sleep(0.05)

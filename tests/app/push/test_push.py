@@ -243,7 +243,7 @@ async def test_a_silent_node_is_lost_and_comes_back(plane: Plane, node: FakeNode
 async def test_a_manager_is_ready_once_its_embedded_data_plane_has_served(plane: Plane, node: FakeNode) -> None:
     await plane.until_state("in_sync")
     parts, serves = plane.app.parts, False
-    health = HealthChecks(parts.database, parts.progress, parts.fleet, lambda: serves)
+    health = HealthChecks(parts.database, parts.foundation.progress, parts.fleet, lambda: serves)
     with pytest.raises(NotReady, match="the embedded data plane does not serve yet"):
         await health.readiness(anonymous=False)
     await plane.until(lambda: parts.fleet.serves_at(node.control_url))

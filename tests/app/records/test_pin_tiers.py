@@ -199,14 +199,14 @@ async def test_machines_without_gpus_lack_nothing_while_another_has_the_gpu_copi
     parts.fleet.nodes["node-b"] = second
     parts.fleet.heartbeat("node-b", bare, 0.0, bare.at)
     await guarded.report(node, pins=[gpu_pin("p", 2)], gpu_copy_pools=[pool()])
-    status = parts.progress.status("pins", 1, name="p")
+    status = parts.foundation.progress.status("pins", 1, name="p")
     effective = {name: on.conditions[1] for name, on in status.nodes.items()}
     assert {name: (each.status, each.reason) for name, each in effective.items()} == {
         "node-a": ("True", "Effective"),
         "node-b": ("True", "Effective"),
     }
     await guarded.report(node, pins=[gpu_pin("p", 0)], gpu_copy_pools=[])
-    status = parts.progress.status("pins", 1, name="p")
+    status = parts.foundation.progress.status("pins", 1, name="p")
     assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoGpuCopyPool"}
 
 

@@ -109,7 +109,7 @@ async def test_the_counted_size_is_the_sum_of_the_database_and_at_least_the_sent
         for name in ("t", "u" * 64, "v"):
             assert (await plane.http.put(f"/api/v1/tiers/{name}", json=tier)).status_code == 201
         await plane.http.delete("/api/v1/tiers/v", headers={"If-Match": "*"})
-        known = parts.pins._changes._weights
+        known = parts.records.pins._changes._weights
         desired = DesiredState(parts.database)
         await desired.refresh()
         async with parts.database.read() as session:

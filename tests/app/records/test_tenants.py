@@ -119,7 +119,7 @@ async def test_a_tenant_without_a_quota_gets_one_without_limits(reporting_plane:
 
 
 async def test_callers_of_some_tenants_see_theirs(reporting_plane: Plane) -> None:
-    tenants = reporting_plane.app.parts.tenants
+    tenants = reporting_plane.app.parts.records.tenants
     mine = Principal(salts=frozenset({"acme", ""}))
     page = await tenants.page(PageRequest(10), None, mine)
     assert ([item.tenant for item in page.items], page.total) == (["_default", "acme"], 2)

@@ -89,7 +89,7 @@ async def test_all_missing_fields_are_named_at_once(plane: Plane, body: dict[str
 
 
 async def encoded(plane: Plane, **options: Any) -> list[int]:
-    found = await plane.app.parts.tokenizers.encode(
+    found = await plane.app.parts.records.tokenizers.encode(
         "m", options.pop("text", None), options.pop("messages", None), Principal(), **options
     )
     assert found.by.name == "llama"

@@ -222,7 +222,7 @@ async def test_marks_of_an_earlier_process_are_forgotten_after_a_while(database:
 
 def book_of(plane: Plane, **options: object) -> UsageLedger:
     parts = plane.app.parts
-    return UsageLedger(parts.node_requests, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
+    return UsageLedger(parts.foundation.node_requests, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
 
 
 async def tier_rows_of(database: Database) -> dict[tuple[str, str], tuple[int, ...]]:

@@ -156,7 +156,7 @@ async def test_an_alert_that_is_no_longer_sent_expires(socket_dir: Path) -> None
     async with serving(settings_in(socket_dir, alert_expire_s=3600)) as plane:
         now = time.time()
         await post(plane, alert("ends", endsAt=rfc(now + 60)), alert("silent"), alert("sent", endsAt=rfc(now + 90_000)))
-        service = plane.app.parts.alerts
+        service = plane.app.parts.views.alerts
         service._clock = lambda: now + 61
         await service.look()
         assert [each["alertname"] for each in (await plane.get(f"{A}?state=expired"))["items"]] == ["ends"]
@@ -173,7 +173,7 @@ async def test_ended_alerts_are_deleted_after_the_retention(socket_dir: Path) ->
     async with serving(settings_in(socket_dir, events_retention_days=1)) as plane:
         old = rfc(time.time() - 3 * 86_400)
         await post(plane, alert("old", "resolved", startsAt=old, endsAt=old), alert("new"))
-        await plane.app.parts.retention.tidy()
+        await plane.app.parts.usage.retention.tidy()
         assert (await only(plane))["alertname"] == "new"
 
 
@@ -188,10 +188,10 @@ async def test_a_stored_alert_has_a_bound_and_keeps_what_lists_show(plane: Plane
 
 async def test_events_of_alerts_have_a_bound(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     await post(plane, *(alert(labels={"number": str(number)}) for number in range(8)))
-    await plane.app.parts.events.flush()
+    await plane.app.parts.views.events.flush()
     before = (await plane.get("/api/v1/events/history?name=alert.*"))["total"]
     monkeypatch.setattr(retention, "MAX_KEPT_EVENTS", 5)
-    await plane.app.parts.retention.tidy()
+    await plane.app.parts.usage.retention.tidy()
     assert before > 5
     assert (await plane.get("/api/v1/events/history"))["total"] <= 5
 
@@ -402,8 +402,8 @@ async def test_managers_that_receive_the_same_alert_concurrently_store_it_once(s
         )
         assert sum(answer.json()["fired"] for answer in answers) == 1
         assert (await only(other))["state"] == "firing"
-        await other.app.parts.alerts.look()
-        assert other.app.parts.alerts.firing() == {("LarderTenantRefused", "warning"): 1}
+        await other.app.parts.views.alerts.look()
+        assert other.app.parts.views.alerts.firing() == {("LarderTenantRefused", "warning"): 1}
 
 
 async def test_an_answer_lists_a_hundred_faults_and_counts_all(plane: Plane) -> None:

@@ -59,8 +59,8 @@ async def test_events_name_their_actor_and_their_node(plane: Plane, node: FakeNo
 
 async def test_the_list_reports_missing_events(plane: Plane) -> None:
     retention_s = plane.app.parts.settings.app.events_retention_days * 86_400
-    plane.app.parts.events.dropped["node.lost"] = 3
-    plane.app.parts.ingest.lost = 2
+    plane.app.parts.views.events.dropped["node.lost"] = 3
+    plane.app.parts.ingest.counts.lost = 2
     missing = (await plane.get(H))["not_kept"]
     assert missing["before"] == pytest.approx(time.time() - retention_s, abs=60)
     assert "blocks.stored" in missing["names"]

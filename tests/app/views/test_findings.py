@@ -21,7 +21,7 @@ F = "/api/v1/findings"
 async def test_refusals_after_a_tightened_quota_are_found_with_the_change(plane: Plane, node: FakeNode) -> None:
     await plane.until_state("in_sync")
     assert await plane.get(F) == {"items": [], "total": 0, "cause": ""}
-    runs = plane.app.parts.refusal_runs
+    runs = plane.app.parts.ingest.refusal_runs
     await plane.until(lambda: bool(runs._counts))  # what was refused before it looked has no time
     await plane.put_quota("acme", "8GiB")
     await plane.put_quota("acme", "1GiB")
@@ -86,7 +86,7 @@ async def test_a_token_of_one_tenant_sees_findings_about_it_alone(guarded: Plane
 
 async def test_states_are_looked_for_in_a_bounded_time(plane: Plane) -> None:
     now, database = time.time(), plane.app.parts.database
-    reader = EvidenceReader(database, plane.app.parts.applied_changes, plane.app.parts.refusal_runs)
+    reader = EvidenceReader(database, plane.app.parts.views.applied_changes, plane.app.parts.ingest.refusal_runs)
     ages_s = (LOOK_BACK_S + 60, STATES_BEFORE_S + LOOK_BACK_S + 60)
     async with database.write() as session:
         await events.append(
@@ -100,7 +100,9 @@ async def test_the_overview_shows_what_was_read_last_while_events_cannot_be_read
     plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await plane.until_state("in_sync")
-    reader = EvidenceReader(plane.app.parts.database, plane.app.parts.applied_changes, plane.app.parts.refusal_runs)
+    reader = EvidenceReader(
+        plane.app.parts.database, plane.app.parts.views.applied_changes, plane.app.parts.ingest.refusal_runs
+    )
     read = await reader.recent()
 
     async def fail(*_: object) -> None:

@@ -449,7 +449,7 @@ async def test_a_restart_is_one_mark_and_a_node_that_comes_back_is_another(datab
 
 async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(guarded: Plane) -> None:
     token = await create_token(guarded, "acme-op", tenants=["acme", "beta"])
-    sampler = guarded.app.parts.sampler
+    sampler = guarded.app.parts.ingest.sampler
     names = ("acme", "beta", "rival")
     for number in range(2):
         tenants = [TenantStats(name, bytes=100, requested_blocks=number * 50) for name in names]
@@ -457,7 +457,7 @@ async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(guarded
     end = sampler.points[-1].at
     for name in names:
         await guarded.put_quota(name, 5, wait="")
-    guarded.app.parts.series._clock = lambda: float(end + 5)
+    guarded.app.parts.views.series._clock = lambda: float(end + 5)
 
     async def get(query: str) -> Any:
         return (await send(guarded, token, "GET", f"/api/v1/series?range_s=20&{query}")).json()

@@ -97,7 +97,7 @@ async def test_frequent_events_are_summed(plane: Plane, node: FakeNode) -> None:
 
 async def test_malformed_events_are_counted_and_skipped(plane: Plane, node: FakeNode) -> None:
     await plane.events_flow()
-    before = plane.app.parts.ingest.malformed
+    before = plane.app.parts.ingest.counts.malformed
     good = pack("<Q", 1)
     for frames in (
         [b"x"],
@@ -110,7 +110,7 @@ async def test_malformed_events_are_counted_and_skipped(plane: Plane, node: Fake
         await node.publish_raw(*frames)
     await node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
     await plane.until_event("engine.attached")
-    assert plane.app.parts.ingest.malformed - before == 6
+    assert plane.app.parts.ingest.counts.malformed - before == 6
     await plane.until_state("in_sync")
 
 
@@ -119,7 +119,7 @@ async def test_a_gap_in_the_events_causes_a_read(plane: Plane, node: FakeNode) -
     described = node.described
     node.skip_events(3)
     await node.until(lambda: node.described > described)
-    assert plane.app.parts.ingest.lost >= 3
+    assert plane.app.parts.ingest.counts.lost >= 3
 
 
 async def test_only_a_slow_reader_loses_its_oldest_events() -> None:

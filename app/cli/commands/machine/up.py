@@ -301,10 +301,11 @@ def _serve(settings: Settings, listener: socket.socket, handed_on: _HandedOn, ea
     telemetry = otlp.start("management-plane", __version__, os.environ, socket.gethostname())
     host, port = listener.getsockname()[:2]
     url = f"http://{host_and_port(host, port)}"
-    app.parts.managers.url = url
-    if early is not None and app.parts.supervisor is not None:
+    app.parts.fleet_services.managers.url = url
+    supervisor = app.parts.fleet_services.supervisor
+    if early is not None and supervisor is not None:
         _await_early(early)
-        app.parts.supervisor.begin_with(early)  # also if it has ended: its memory goes to the next data plane
+        supervisor.begin_with(early)  # also if it has ended: its memory goes to the next data plane
     structlog.get_logger().info("larder.starting", url=url, release=__version__, state_dir=settings.common.state_dir)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -354,7 +355,7 @@ async def _apply_file(parts: "Parts") -> None:
     from app.services.documents.startup_document import StartupDocumentError
 
     try:
-        await parts.startup_document.start()
+        await parts.documents.startup.start()
     except StartupDocumentError as error:
         raise click.ClickException(str(error)) from None
 
@@ -366,8 +367,8 @@ def _last_act(parts: "Parts", handed_on: _HandedOn) -> Callable[[], None]:
     def act() -> None:
         if handed_on.listener is not None:
             _replace_this_process(handed_on)
-        elif parts.supervisor is not None:
-            parts.supervisor.kill()
+        elif parts.fleet_services.supervisor is not None:
+            parts.fleet_services.supervisor.kill()
 
     return act
 
@@ -400,7 +401,7 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
         uvicorn.Config(
             app,
             loop="none",
-            http=protocol_of(app.parts.connections),
+            http=protocol_of(app.parts.limits.connections),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -428,7 +429,7 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
         stop("restart")
         return True
 
-    app.parts.restarts.replace_self = restart
+    app.parts.fleet_services.restarts.replace_self = restart
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
@@ -437,7 +438,7 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
     try:
         await _prepare(app.parts.database)
         await _apply_file(app.parts)
-        loop.add_signal_handler(signal.SIGHUP, app.parts.startup_document.trigger)
+        loop.add_signal_handler(signal.SIGHUP, app.parts.documents.startup.trigger)
         await _check_bind(settings, app.parts.database)
     except BaseException:
         await app.parts.database.close()

@@ -45,7 +45,7 @@ async def _sockets(settings: Settings, parts: Parts) -> dict[str, str]:
         if node is not None and node.welcomed and node.live_stats is not None:
             now = time.monotonic()
             serves_since = serves_since or now
-            answered = parts.progress.state(node) in (NodeState.IN_SYNC, NodeState.NACKED)
+            answered = parts.foundation.progress.state(node) in (NodeState.IN_SYNC, NodeState.NACKED)
             if answered or now - serves_since >= settings.app.push_timeout_s:
                 gateway = node.live_stats.gateway
                 return {"engine_socket": node.engine_socket, "gateway": "" if gateway is None else gateway.url}
