@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dataplane.core.blocks.lookup_leases import LookupLeases
 from dataplane.core.blocks.slabs import slot_bytes
 from dataplane.core.packed_keys import check_keys
 from dataplane.core.tenants.tenant import wrapped
@@ -25,6 +26,7 @@ from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.keys import tenant_fingerprint
 from dataplane.protocol.layout import (
     A_RING_HEAD,
+    H_MEMORY,
     HOT_CONTROL,
     HOT_OFFSET,
     HOT_SPACE_SEGMENT,
@@ -37,6 +39,7 @@ from dataplane.protocol.layout import (
 )
 from dataplane.protocol.short_chains import MAX_KEYS, ShortChain, leading_of
 from dataplane.protocol.states import State
+from dataplane.protocol.stats.pool import Totals
 
 if TYPE_CHECKING:
     from dataplane.core.engines.engines import Engine
@@ -70,6 +73,21 @@ class InProcess:
         """Engines that used blocks since the last `settle`, by client number."""
         self.unsettled = 0
         """Number of blocks that these engines used."""
+
+    @property
+    def memory_identity(self) -> int:
+        """Identity of the core's memory, which decides whether engines can be resumed after a restart."""
+        return int(self.node.pool.table.memory.cells[H_MEMORY])
+
+    @property
+    def lookups(self) -> LookupLeases:
+        """What the look-ups of all gateways hold."""
+        return self.node.pool.lookups
+
+    @property
+    def totals(self) -> Totals:
+        """The totals of the node."""
+        return self.node.pool.totals
 
     def lost(self, gateway: str) -> list[Engine]:
         """Return the engines of a gateway that have no peer: they detached, or attached before a restart and have not

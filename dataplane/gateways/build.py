@@ -16,14 +16,13 @@ from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import InProcess
 from dataplane.core.node import Node
 from dataplane.gateways.lmcache.handlers.chains import OnHashed
-from dataplane.gateways.lmcache.server import LMCacheServer
+from dataplane.gateways.lmcache.server import GatewayOptions, LMCacheServer
 from dataplane.gateways.lmcache.workers.instances import Timeouts
 from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore, listen, release, url_of
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
 from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.join import is_loopback
-from dataplane.protocol.layout import H_MEMORY
 from dataplane.settings import DataPlaneSettings
 
 REGISTRATIONS = "lmcache"
@@ -81,20 +80,22 @@ def lmcache_gateway(
         release(inherited, holder)
         return None
     url = settings.lmcache_url
+    options = GatewayOptions(
+        url,
+        Path(settings.common.state_dir) / REGISTRATIONS,
+        settings.lmcache_allow_clear,
+        Timeouts(settings.table.lmcache_idle_timeout_s, settings.table.lmcache_first_ping_timeout_s),
+    )
     try:
         server = LMCacheServer(
+            options,
             loop,
-            url,
             InProcess(node),
             memory.named,
-            int(memory.index.cells[H_MEMORY]),
-            Path(settings.common.state_dir) / REGISTRATIONS,
             clock,
-            allow_clear=settings.lmcache_allow_clear,
-            timeouts=Timeouts(settings.table.lmcache_idle_timeout_s, settings.table.lmcache_first_ping_timeout_s),
+            devices,
             holder=holder,
             inherited=inherited,
-            devices=devices,
             gpu_copies=gpu_copies,
             request_spans=request_spans,
             on_hashed=on_hashed,

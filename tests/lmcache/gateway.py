@@ -10,7 +10,7 @@ from typing import Any
 from dataplane.copies.devices import Devices
 from dataplane.core.inprocess import InProcess
 from dataplane.devices.find import FindRuntime, find
-from dataplane.gateways.lmcache.server import LMCacheServer
+from dataplane.gateways.lmcache.server import GatewayOptions, LMCacheServer
 from dataplane.gateways.lmcache.workers.instances import Timeouts
 from dataplane.gateways.lmcache.zmtp.sockets import AdoptedSocket
 from dataplane.holding import CONNECTION
@@ -106,16 +106,12 @@ class Gateway:
         self.loop = Loop()
         self.devices = Devices(self._find_devices, {}, self.pool.view)
         self.server = LMCacheServer(
+            GatewayOptions(url, self.folder, self._allow_clear, Timeouts()),
             self.loop,
-            url,
             InProcess(self.bench.node),
             self.pool,
-            int(self.bench.index.cells[H_MEMORY]),
-            self.folder,
             lambda: self.bench.now,
-            allow_clear=self._allow_clear,
-            timeouts=Timeouts(),
-            devices=self.devices,
+            self.devices,
             holder=self.holder,
         )
 

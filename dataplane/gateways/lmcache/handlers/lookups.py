@@ -51,12 +51,12 @@ class LookupHandlers:
             for held in by_tenant.values():
                 lease = LookupLease(engine.client, {0: SpaceLock(held, [1] * len(held))})
                 self._inherited.append(lease)
-                self._cache.node.pool.lookups.add(lease)
+                self._cache.lookups.add(lease)
 
     def forget_inherited(self) -> None:
         """Forget the leases that `inherit` found, because their engines are detached."""
         for lease in self._inherited:
-            self._cache.node.pool.lookups.discard(lease)
+            self._cache.lookups.discard(lease)
         self._inherited.clear()
 
     def lookup(self, request: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:

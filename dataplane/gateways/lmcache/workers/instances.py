@@ -88,7 +88,6 @@ class Instances:
     def __init__(
         self,
         cache: InProcess,
-        memory: int,
         named: int,
         registrations: Registrations,
         watch: ProcessWatch,
@@ -99,11 +98,10 @@ class Instances:
     ) -> None:
         """Create an empty set of workers.
 
-        `memory` is the identity of the core's memory, which decides whether engines can be resumed after a restart.
         `named` is the identity of the named segment.
         """
         self._cache = cache
-        self._memory = memory
+        self._memory = cache.memory_identity
         self._named = named
         self._registrations = registrations
         self._watch = watch
