@@ -19,6 +19,7 @@ import structlog
 
 from dataplane.base.child_command import standalone_command
 from dataplane.holding import SOCKETS
+from dataplane.holding.connection_state import HolderState, HolderStep, ReplaceSchedule, advance
 from dataplane.holding.folder import Folder
 from dataplane.holding.messages import (
     MAX_FDS_PER_DATAGRAM,
@@ -53,8 +54,6 @@ STOP_S = 10.0
 LOCKED_S = 2.0
 """Time in which a holder that ends unlocks the state directory."""
 RETRY_S = 0.1
-FIRST_PAUSE_S, MAX_PAUSE_S = 2.0, 60.0
-"""Pauses between attempts to replace a holder that ends soon after it was replaced."""
 AFTER_A_KILL_S = 60.0
 """Seconds for which memory is held after a kill if `keep_memory_s` is less: its data plane is started again."""
 _NOT_NOW = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
@@ -97,8 +96,10 @@ class HolderConnection:
         self._keep_s = keep_s
         self._external = external
         self._lock = -1
+        self._state = HolderState.ABSENT
         self._connection: socket.socket | None = None
-        self._connected_at = 0.0
+        """Set while the state is UP."""
+        self._replacements = ReplaceSchedule()
         self._children: set[int] = set()
         """Process ids of holders that this process started, until they have ended."""
         self._files: dict[Key, Holdable] = {}
@@ -114,8 +115,6 @@ class HolderConnection:
         """Whether this start goes on with memory that was held."""
         self._listed = False
         self._serving: Message | None = None
-        self._pause_s = self._next_attempt = 0.0
-        self._is_lost = False
 
     # ---- the start
 
@@ -195,8 +194,7 @@ class HolderConnection:
         except BaseException:
             connection.close()
             raise
-        connection.setblocking(False)
-        self._connection, self._connected_at = connection, time.monotonic()
+        self._up(connection)
         return memory
 
     def _take_message(self, *, adopt: bool) -> Message:
@@ -238,8 +236,7 @@ class HolderConnection:
 
     def _connect_to(self, connection: socket.socket) -> None:
         """Begin to send all files on a connection to a holder that has none of them."""
-        connection.setblocking(False)
-        self._connection, self._connected_at = connection, time.monotonic()
+        before = self._up(connection)
         for each in (self._taken, self._sent, self._unsent, self._waiting):
             each.clear()
         self._queue(self._take_message(adopt=False), fd=self._lock)
@@ -250,6 +247,20 @@ class HolderConnection:
             self._queue({"do": "hold", "memory": [], "last": True})
         if self._serving is not None:
             self._queue(self._serving)
+        if before is HolderState.LOST and self._state is HolderState.UP:
+            log.info("holder.replaced", files=len(self._files))
+
+    def _up(self, connection: socket.socket) -> HolderState:
+        """Use a connection. Return the state before."""
+        connection.setblocking(False)
+        self._connection = connection
+        self._replacements.connected(time.monotonic())
+        return self._step(HolderStep.CONNECT)
+
+    def _step(self, step: HolderStep) -> HolderState:
+        """Advance the state, and return the one before."""
+        before, self._state = self._state, advance(self._state, step)
+        return before
 
     def began_cold(self) -> None:
         """Tell that this start does not go on with the memory that was held."""
@@ -319,9 +330,9 @@ class HolderConnection:
                 return int(answer["holding"]["pid"])
             self._lost("it does not answer")
             signal_holders(self._folder, signal.SIGCONT)
-            while self._connection is None and time.monotonic() < end:
+            while self._state is HolderState.LOST and time.monotonic() < end:
                 self._replace(self._folder)
-                if self._connection is None:
+                if self._state is HolderState.LOST:
                     time.sleep(RETRY_S)
             if time.monotonic() >= end:
                 break
@@ -341,9 +352,8 @@ class HolderConnection:
     def end(self) -> None:
         """Close the connection, after all messages were sent."""
         self._finally(None, time.monotonic() + ANSWER_TIMEOUT_S)
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._step(HolderStep.END)
+        self._close()
 
     def _finally(self, message: Message | None, end: float) -> Message | None:
         """Send all messages, and this one, and wait for its answer. Return None if the holder does not answer."""
@@ -386,21 +396,23 @@ class HolderConnection:
                 self.flush()
             except (OSError, BadMessage) as error:
                 self._lost(str(error))
-        if self._connection is None and time.monotonic() >= self._next_attempt:
+        if self._state is HolderState.LOST and self._replacements.due(time.monotonic()):
             self._replace(self._folder)
 
-    def _lost(self, reason: str) -> None:
-        """Close the connection, if there is one, and say when a holder is sought next."""
-        now = time.monotonic()
+    def _close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-            if now - self._connected_at > MAX_PAUSE_S:
-                self._pause_s = 0.0
-        self._next_attempt = now + self._pause_s
-        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), MAX_PAUSE_S)
-        if not self._is_lost:
-            self._is_lost = True
+
+    def _lost(self, reason: str) -> None:
+        """Close the connection, if there is one, and schedule the next attempt."""
+        before, now = self._step(HolderStep.LOSE), time.monotonic()
+        self._close()
+        if before is HolderState.UP:
+            self._replacements.lost(now)
+        else:
+            self._replacements.failed(now)
+        if before is not HolderState.LOST:
             log.warning(
                 "holder.lost",
                 reason=reason,
@@ -419,9 +431,6 @@ class HolderConnection:
         elif not self._external:
             with suppress(BlockingIOError):  # a holder that ends; the next attempt follows
                 self._start(folder)
-        if self._connection is not None and self._is_lost:
-            self._is_lost = False
-            log.info("holder.replaced", files=len(self._files))
 
     def _reap(self) -> None:
         """Let holders of this process that have ended leave the process table."""

@@ -1,4 +1,4 @@
-"""The states of an engine's connection, and when it tries again."""
+"""The states of an engine's connection and of that to the holder, and when they are tried again."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dataplane.client.link_state import (
     RetrySchedule,
     advance,
 )
+from dataplane.holding import connection_state as holder
 
 
 def waits(retries: RetrySchedule, now: float, attempts: int) -> list[float]:
@@ -41,6 +42,26 @@ def test_every_state_can_be_dropped_and_closed_and_a_closed_one_stays_closed() -
 def test_a_step_that_the_table_lacks_raises(state: LinkState, step: LinkStep) -> None:
     with pytest.raises(IllegalLinkTransition, match=f"{step.name} of a connection in state {state.name}"):
         advance(state, step)
+
+
+def test_a_connection_to_the_holder_can_always_be_ended_and_nothing_follows() -> None:
+    for state in holder.HolderState:
+        assert holder.advance(state, holder.HolderStep.END) is holder.HolderState.ENDED
+    for step in (holder.HolderStep.CONNECT, holder.HolderStep.LOSE):
+        with pytest.raises(holder.IllegalHolderTransition, match=f"{step.name} of a connection in state ENDED"):
+            holder.advance(holder.HolderState.ENDED, step)
+
+
+def test_a_holder_that_served_for_long_is_replaced_at_once_and_others_after_longer_and_longer_pauses() -> None:
+    schedule, now = holder.ReplaceSchedule(), 1000.0
+    for pause_s in (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
+        schedule.connected(now)
+        schedule.lost(now)
+        assert not schedule.due(now + pause_s - 0.1)
+        assert schedule.due(now + pause_s)
+    schedule.connected(now)
+    schedule.lost(now + holder.MAX_PAUSE_S + 1)
+    assert schedule.due(now + holder.MAX_PAUSE_S + 1)
 
 
 def test_attempts_become_rarer_until_an_answer_comes() -> None:
