@@ -20,7 +20,6 @@ import numpy as np
 from benchmarks.harness.memory import MiB
 from dataplane.client.device_copies import DeviceLoad
 from dataplane.client.gpu import PagedCache
-from dataplane.devices.emulator.device import DEFAULT_UUID, EmulatedDevice
 from dataplane.devices.find import find
 from dataplane.devices.pinning import PinnedMemory
 from dataplane.devices.runtime import (
@@ -33,6 +32,7 @@ from dataplane.devices.runtime import (
     OpenedMemory,
 )
 from dataplane.protocol.mappings import MADV_POPULATE_WRITE, advise, map_shared, unmap
+from tests.emulator.device import DEFAULT_UUID, EmulatedDevice
 
 WAIT_S = 60.0
 BATCH_BYTES, EMULATED_BATCH_BYTES = 512 * MiB, 64 * MiB

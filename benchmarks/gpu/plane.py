@@ -16,7 +16,6 @@ from typing import Any
 
 import zmq
 
-from dataplane.devices.emulator.device import DEFAULT_UUID, EmulatedDevice
 from dataplane.devices.find import find
 from dataplane.devices.runtime import DeviceRuntime
 from dataplane.protocol import codec
@@ -25,6 +24,7 @@ from dataplane.protocol.control.nodes import DescribeNode, Description
 from dataplane.protocol.control.records import PinSpec, encode_pins
 from dataplane.protocol.control.snapshots import Bodies, NeedBodies, Snapshot, digest_of
 from dataplane.protocol.stats.node import NodeStats
+from tests.emulator.device import DEFAULT_UUID, EmulatedDevice
 
 WAIT_S = 60.0
 LOOK_S = 0.02

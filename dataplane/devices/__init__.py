@@ -2,8 +2,6 @@
 
     runtime   the interface: devices, memory and its handles, pinned host memory, streams, events
     cuda      NVIDIA GPUs, through `cuda.bindings` and the driver's library; imported only where a GPU is used
-    emulator  emulated devices on host memory: handles work between real processes, streams keep their order, and
-              tests can inject failures. For tests and machines without a GPU; passed in explicitly, never found
     find      the runtime of this machine, or the reason why there is none
     paged     layouts of paged tensors, as runs of bytes
     copying   gather and scatter of chunks on a side stream

@@ -1,7 +1,6 @@
 """`python -m dataplane.devices`: check this machine's GPUs, and print one JSON line per check.
 
-`larder doctor` shows the result. `--emulated` checks the emulated device instead. Exit codes: 0 if checks ran, 1 if
-there is no device.
+`larder doctor` shows the result. Exit codes: 0 if checks ran, 1 if there is no device.
 """
 
 from __future__ import annotations
@@ -12,25 +11,23 @@ import sys
 import msgspec
 
 from dataplane.base.child_command import module_command
-from dataplane.devices.emulator.device import EmulatedDevice
 from dataplane.devices.errors import advice_for
-from dataplane.devices.find import find
+from dataplane.devices.find import FindRuntime, find
 from dataplane.devices.report import SeenDevice, examine, export
 from dataplane.devices.runtime import DeviceError
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m dataplane.devices", description="Look at this machine's GPUs.")
-    parser.add_argument("--emulated", action="store_true", help="look at the emulated device on host memory")
+def main(find: FindRuntime = find, module: str = "dataplane.devices") -> int:
+    """Check the devices that `find` finds. `module` runs this function in another process."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description="Look at this machine's GPUs.")
     parser.add_argument("--export", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     try:
-        runtime = EmulatedDevice() if options.emulated else find()
+        runtime = find()
         if options.export:
             export(runtime)
             return 0
-        command = module_command("dataplane.devices", "--export", *(["--emulated"] if options.emulated else []))
-        for seen in examine(runtime, command):
+        for seen in examine(runtime, module_command(module, "--export")):
             _print(seen)
     except DeviceError as error:
         _print(SeenDevice("CUDA", "warning", f"{error.what}: {error.name}", error.advice or advice_for(error.name)))

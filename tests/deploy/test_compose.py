@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.demo import PIN, QUOTAS
+from app.demo.command import PIN, QUOTAS
 from app.settings import check_bind, load
 from dataplane.base.settings import Common
 from dataplane.protocol.keys import chain

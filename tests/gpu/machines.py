@@ -14,9 +14,9 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from dataplane.devices.emulator.device import EmulatedDevice
 from dataplane.devices.find import find
 from dataplane.devices.runtime import Device, DeviceRuntime
+from tests.emulator.device import EmulatedDevice
 from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dataplane.devices.emulator import streams
-from dataplane.devices.emulator.device import PAGE_BYTES, EmulatedDevice
 from dataplane.devices.runtime import DeviceError, DeviceStream
+from tests.emulator import streams
+from tests.emulator.device import PAGE_BYTES, EmulatedDevice
 
 BOUND_S = 60.0
 

@@ -18,8 +18,8 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from app import demo_s3
-from app.demo import DemoError, _wait_until_tier_serves, main
+from app.demo import s3 as demo_s3
+from app.demo.command import DemoError, _wait_until_tier_serves, main
 from dataplane.base import allowed_secrets
 from dataplane.replay.sessions import SYSTEM_PROMPT_BLOCKS
 from tests.dataplane.plane import wait_for
@@ -135,7 +135,7 @@ def test_the_demonstration_reports_why_its_s3_tier_is_not_in_service():
 
 
 def test_the_demonstration_waits_until_its_s3_tier_serves(monkeypatch):
-    monkeypatch.setattr("app.demo.READY_S", 0.3)
+    monkeypatch.setattr("app.demo.command.READY_S", 0.3)
     stats = {"serves": False, "reason": "no answer"}
     tier = {"faults": {}, "status": {"nodes": {"node-a": {"state": "in_sync"}}}, "stats": {"node-a": stats}}
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json=tier))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.incidents import INCIDENTS
+from app.demo.incidents import INCIDENTS
 from tests.app.command import run
 from tests.environ import clean_environ
 from tests.forked import Forked

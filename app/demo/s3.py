@@ -159,7 +159,7 @@ def running(log: Any, folder: Path) -> Iterator[LocalS3Server]:
         listening.bind(("127.0.0.1", 0))
         port = int(listening.getsockname()[1])
     process = subprocess.Popen(
-        module_command("app.demo_s3", str(port), str(folder / OBJECTS)),
+        module_command("app.demo.s3", str(port), str(folder / OBJECTS)),
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dataplane.devices.emulator.memory import AddressSpace, SharedHostMemory
 from dataplane.devices.runtime import I64, DeviceError, DeviceEvent
+from tests.emulator.memory import AddressSpace, SharedHostMemory
 
 PIECE_BYTES = 64 << 10
 POLL_S = 0.0001

@@ -3,8 +3,7 @@
 Starts `larder up` and the load as child processes, sets quotas and a pin over the REST API as an operator would, prints
 the URL of the dashboard, and runs until Ctrl-C or SIGTERM. All settings apply, except those of its own state: database,
 control and event sockets are in a temporary folder, unless `--state-dir` names one. With `--s3`, a local S3 server
-(`app.demo_s3`) is a tier behind the disk, and the pool and the disk tier are so small that all three serve blocks. Also
-available as `python -m app.demo`.
+(`app.demo.s3`) is a tier behind the disk, and the pool and the disk tier are so small that all three serve blocks.
 """
 
 import errno
@@ -31,11 +30,11 @@ import httpx
 import msgspec
 from rich.console import Console
 
-from app import demo_s3, settings
+from app import settings
 from app.cli.support.machine.exit_watchdog import BEYOND_GRACE_S
-from app.incidents import ACTOR, INCIDENTS, Scene, Steps
+from app.demo import s3 as s3_server
+from app.demo.incidents import ACTOR, INCIDENTS, Scene, Steps
 from app.settings import Settings
-from dataplane.base import entry_point
 from dataplane.base.addresses import http_url
 from dataplane.base.child_command import module_command
 from dataplane.base.settings import Common, SettingsError, to_environ, with_defaults
@@ -100,7 +99,7 @@ def main(
     """Start Larder with a synthetic load of three tenants, with quotas and a pin, until Ctrl-C or SIGTERM.
 
     All settings apply, except those of the state directory, the database, and the control and event sockets."""
-    if s3 and (absent := demo_s3.missing()):
+    if s3 and (absent := s3_server.missing()):
         raise click.ClickException(absent)
     console = Console()
     signal.signal(signal.SIGHUP, lambda number, _: sys.exit(128 + number))
@@ -223,7 +222,7 @@ def _demo(
     common = given.common
     disk = folder / TIER_FOLDER
     environ = {**_disk_tier(disk, small=s3), **os.environ, **to_environ(common), **OWN}
-    environ[TIER_SECRETS] = demo_s3.allowed(folder, os.environ.get(TIER_SECRETS, ""))
+    environ[TIER_SECRETS] = s3_server.allowed(folder, os.environ.get(TIER_SECRETS, ""))
     token = settings.admin_token(given.app)
     needed = incident is not None or settings.requires_token(given)  # an incident has a named actor
     made_token = "" if token or not needed else secrets.token_hex(32)
@@ -232,7 +231,7 @@ def _demo(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log_path = folder / "larder.log"
     log = children.enter_context(log_path.open("ab"))
-    server = children.enter_context(demo_s3.running(log, folder)) if s3 else None
+    server = children.enter_context(s3_server.running(log, folder)) if s3 else None
     stops_in_s = 2 * given.app.shutdown_grace_s + BEYOND_GRACE_S + STOP_S
     up = children.enter_context(_child([*UP], environ, stops_in_s, stdout=log, stderr=log))
     url = http_url(common.http_host, common.http_port)
@@ -254,7 +253,7 @@ def _demo(
         console.print(
             f"for commands: export LARDER_URL={url} LARDER_TOKEN={made_token}", highlight=False, soft_wrap=True
         )
-    copies = folder / demo_s3.OBJECTS
+    copies = folder / s3_server.OBJECTS
     s3_place = "" if server is None else f" and in S3 on port {server.port}, with copies in {copies}"
     console.print(
         f"{len(QUOTAS)} quotas, a pin of {len(shared['keys'])} blocks, a pool of "
@@ -273,23 +272,23 @@ def _demo(
         raise DemoError(f"{wrong} blocks came back with wrong bytes")
 
 
-def _set_s3_tier(api: httpx.Client, server: demo_s3.LocalS3Server | None, folder: Path, log: Path) -> None:
+def _set_s3_tier(api: httpx.Client, server: s3_server.LocalS3Server | None, folder: Path, log: Path) -> None:
     """Set the tier of the server; without a server, remove the tier of an earlier demonstration. Raises DemoError."""
-    path = f"/api/v1/tiers/{demo_s3.TIER}"
+    path = f"/api/v1/tiers/{s3_server.TIER}"
     current = api.get(path)
-    exists = current.is_success and current.json()["note"] == demo_s3.NOTE
+    exists = current.is_success and current.json()["note"] == s3_server.NOTE
     if server is None:
         if exists:
             api.delete(path, headers={"If-Match": current.headers["ETag"]})
         return
     if not server.wait_ready():
-        raise DemoError(f"the S3 server did not start within {demo_s3.START_S:.0f} s; see {log}")
-    demo_s3.write_key(folder)
+        raise DemoError(f"the S3 server did not start within {s3_server.START_S:.0f} s; see {log}")
+    s3_server.write_key(folder)
     if current.is_success and not exists:
         raise DemoError(
-            f"the state directory has another tier {demo_s3.TIER!r}; delete the tier, or use another directory"
+            f"the state directory has another tier {s3_server.TIER!r}; delete the tier, or use another directory"
         )
-    _put(api, path, demo_s3.record(server.port, folder), {"If-Match": current.headers["ETag"]} if exists else {})
+    _put(api, path, s3_server.record(server.port, folder), {"If-Match": current.headers["ETag"]} if exists else {})
     _wait_until_tier_serves(api, path)
 
 
@@ -307,7 +306,7 @@ def _wait_until_tier_serves(api: httpx.Client, path: str) -> None:
             continue
         for node, faults in sorted(tier["faults"].items()):
             faults_text = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults)
-            raise DemoError(f"{node} refused the tier {demo_s3.TIER}: {faults_text}")
+            raise DemoError(f"{node} refused the tier {s3_server.TIER}: {faults_text}")
         states = tier["status"]["nodes"].values()
         if states and all(at["state"] == "in_sync" for at in states):
             stats = tier["stats"].values()
@@ -315,7 +314,7 @@ def _wait_until_tier_serves(api: httpx.Client, path: str) -> None:
                 return
             problem = "; ".join(each["reason"] for each in stats if each["reason"]) or "it is being opened"
         time.sleep(0.1)
-    raise DemoError(f"the tier {demo_s3.TIER} is not in service after {READY_S:.0f} s: {problem}")
+    raise DemoError(f"the tier {s3_server.TIER} is not in service after {READY_S:.0f} s: {problem}")
 
 
 class TierShares:
@@ -493,7 +492,3 @@ def _summary(counts: dict[str, Any], shares: TierShares) -> str:
         f"read {format_size(counts['read_bytes'])} · lookup {counts['lookup_us']['p50']:.0f} µs · "
         f"{refused:,} refused, {counts['verify_errors']} wrong"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(entry_point.run(lambda: main(prog_name="larder demo"), "larder demo"))

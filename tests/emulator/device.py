@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dataplane.devices.emulator.memory import NAME, AddressSpace, MappedFile, SharedHostMemory, handle_of, open_handle
-from dataplane.devices.emulator.streams import EmulatedEvent, EmulatedStream, Pace
 from dataplane.devices.errors import ELSEWHERE, EXPANDABLE, LASTING
 from dataplane.devices.runtime import Device, DeviceError, DeviceEvent, DeviceStream, Handle, OpenedMemory, device_of
 from dataplane.protocol.mappings import map_shared, unmap
+from tests.emulator.memory import NAME, AddressSpace, MappedFile, SharedHostMemory, handle_of, open_handle
+from tests.emulator.streams import EmulatedEvent, EmulatedStream, Pace
 
 DEVICE_BYTES = 1 << 30
 PAGE_BYTES = 4096
