@@ -56,13 +56,13 @@ from dataplane.recovery.retained_cache import Ending, RetainedCache
 from dataplane.recovery.service_manager import ServiceManager
 from dataplane.recovery.snapshot_store import SnapshotStore
 from dataplane.recovery.start import cache_start, status
+from dataplane.recovery.state import StateDirectory
 from dataplane.recovery.supervision import SupervisorConnection
 from dataplane.report import NodeReport, StatePublisher
 from dataplane.settings import DataPlaneSettings, check_machine, rank_url
 from dataplane.sockets.control import ControlServer, Introduction
 from dataplane.sockets.engine import EngineServer
 from dataplane.sockets.publisher import Publisher
-from dataplane.state import StateDirectory
 from dataplane.tiering.build import node_tiers
 from dataplane.tiering.service import TierService
 

@@ -18,10 +18,10 @@ from dataplane.protocol.barrier import UnsupportedMachine
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 from dataplane.recovery.retained_cache import Ending
 from dataplane.recovery.service_manager import ServiceManager
+from dataplane.recovery.state import StateInUse
 from dataplane.recovery.supervision import SupervisorConnection
 from dataplane.settings import DataPlaneSettings
 from dataplane.sockets.engine import SocketInUse
-from dataplane.state import StateInUse
 
 EXPECTED_FAILURES = (
     SettingsError,

@@ -15,8 +15,8 @@ from dataplane.core.blocks.blocks import BlockTable
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
-from dataplane.core.counts import Counts
 from dataplane.core.engines.accesses import AccessTrace
+from dataplane.core.engines.counts import Counts
 from dataplane.core.engines.engines import Engine, live_names
 from dataplane.core.engines.expulsions import Expulsions
 from dataplane.core.engines.lifecycle import Engines

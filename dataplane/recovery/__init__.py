@@ -9,7 +9,7 @@ The next process proceeds in the same way in all cases. `adoption` checks the me
 does so for the segment that LMCache clients map by name, `dataplane.core.restore` rebuilds the core from the recovery
 table and the id journal, and `snapshot_store` applies the saved snapshots of the management plane. Memory that cannot
 be adopted is released, and the start is cold; `start` describes the start, using the `record` of what the cache held.
-`retained_cache` ends a data plane in one of several ways.
+`retained_cache` ends a data plane in one of several ways. `state` is the state directory, with the saved snapshots.
 
 `supervision` is the connection to the supervisor that started a data plane, and `service_manager` that to systemd.
 """

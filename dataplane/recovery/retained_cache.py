@@ -15,7 +15,7 @@ from dataplane.memory.memory import NodeMemory
 from dataplane.protocol.layout import H_CLOSED
 from dataplane.protocol.states import STATE_MASK, State
 from dataplane.recovery.record import CacheRecord
-from dataplane.state import StateDirectory
+from dataplane.recovery.state import StateDirectory
 
 log = structlog.stdlib.get_logger()
 

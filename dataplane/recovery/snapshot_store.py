@@ -6,7 +6,7 @@ import structlog
 
 from dataplane.core.operator.intent import Intent
 from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
-from dataplane.state import SavedSnapshot, StateDirectory
+from dataplane.recovery.state import SavedSnapshot, StateDirectory
 
 ORDER: tuple[SnapshotType, ...] = ("policies", "quotas", "pins", "tiers")
 

@@ -28,8 +28,8 @@ from dataplane.protocol.control.snapshots import Snapshot, digest_of
 from dataplane.protocol.join import url_fault
 from dataplane.recovery import record
 from dataplane.recovery.record import CacheRecord
+from dataplane.recovery.state import SavedSnapshot, StateDirectory
 from dataplane.settings import DataPlaneSettings, DataPlaneTable, joined_file
-from dataplane.state import SavedSnapshot, StateDirectory
 
 FOREIGN = (b"", b"\0" * 64, b"\xff" * 300, b"{}", b"[[[[", b"[" * 5000, b"\x91" * 5000, b"LARDERSN1\n", b"#!/bin/sh\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, ValuesView
 
 from dataplane.core.blocks.ports import MemorySource
-from dataplane.core.counts import Counts
+from dataplane.core.engines.counts import Counts
 from dataplane.core.engines.engines import Engine, Expulsion, name_of_engine, write_down_spaces
 from dataplane.core.engines.rings import RingReader
 from dataplane.core.engines.storing import StoreService

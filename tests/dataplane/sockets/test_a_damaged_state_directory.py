@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dataplane.base.settings import SettingsError
-from dataplane.state import StateDirectory
+from dataplane.recovery.state import StateDirectory
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_full_disk_leaves_no_empty_name_behind(folder: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr("dataplane.state.os.fsync", full)
+        disk.setattr("dataplane.recovery.state.os.fsync", full)
         assert state.node_name()
     assert list(folder.iterdir()) == []
     assert state.node_name() == state.node_name()
