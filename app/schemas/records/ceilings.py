@@ -12,7 +12,7 @@ from dataplane.protocol.control.records import Strength
 NoBound = Literal[
     "max_limit_bytes", "max_floor_bytes", "max_weight", "max_pin_budget_bytes", "max_store_rate_bytes", "max_ttl_s"
 ]
-_LEFT_OUT = "null: it may not be raised, unless `no_bound` names it"
+_LEFT_OUT = "without one, the value may not be raised, unless `no_bound` names the field"
 _Size = Annotated[Size | None, Meta(description=f"Bytes, or text such as `4GiB`; {_LEFT_OUT}.")]
 
 
@@ -26,10 +26,10 @@ class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
     max_pin_budget_bytes: _Size = None
     max_store_rate_bytes: _Size = None
     max_ttl_s: Annotated[
-        TtlS | None, Meta(description="Longest time to live of a pin in seconds; null for no limit.")
+        TtlS | None, Meta(description="Longest time to live of a pin in seconds, by default without a limit.")
     ] = None
     strengths: Annotated[
-        list[Strength] | None, Meta(description="Strengths that pins may have; null for `soft` and `guaranteed`.")
+        list[Strength] | None, Meta(description="Strengths that pins may have, by default `soft` and `guaranteed`.")
     ] = None
     no_bound: Annotated[
         list[NoBound], Meta(description="Fields without any bound; `max_ttl_s` is always one of them if it is null.")

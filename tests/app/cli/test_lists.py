@@ -76,7 +76,7 @@ async def test_a_pin_that_is_set_again_keeps_omitted_fields(plane: Plane, node: 
     before = await plane.get("/api/v1/pins/sys")
     code, out, err = await larder(plane, "pins", "set", "sys", "--tokens", "1 2", "--chunk-tokens", "2")
     assert (code, err) == (0, "")
-    assert "(kept: model m, tenant acme, strength guaranteed, note mine, nodes zone=a, ends in 60 min)" in out
+    assert "(kept: model m, tenant acme, strength guaranteed, ends in 60 min, note mine, nodes zone=a)" in out
     after = await plane.get("/api/v1/pins/sys")
     fields = ("model", "tenant", "strength", "note", "selector", "expires_at")
     assert [after[field] for field in fields] == [before[field] for field in fields]

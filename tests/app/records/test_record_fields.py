@@ -7,11 +7,7 @@ import click
 import msgspec
 import pytest
 
-from app.cli.commands.records.ceilings import ceilings
-from app.cli.commands.records.pins import pins
-from app.cli.commands.records.policies import policies
-from app.cli.commands.records.quotas import quotas
-from app.cli.commands.records.tiers import tiers
+from app.cli.commands.records.nouns import ceilings, pins, policies, quotas, tiers
 from app.http.examples import EXAMPLES
 from app.schemas.records.ceilings import CeilingPut
 from app.schemas.records.pins import STORED

@@ -1,4 +1,4 @@
-"""`larder usage` and `larder rates …`: report usage by tenant, and manage prefill rates without the cache."""
+"""`larder usage`: report usage by tenant."""
 
 import re
 import time
@@ -7,14 +7,10 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import ApiError, call, state_headers, stream, url_option
-from app.cli.support.exit_codes import worded
-from app.cli.support.keys import FINITE
+from app.cli.support.api.client import call, stream, url_option
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, exact, say, table
-from app.cli.support.resources.options import Noun, Output, output_option
-from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_list, add_set
-from app.schemas.records.prefill_rates import RatePut
+from app.cli.support.resources.options import Output, output_option
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _COLUMNS = {
@@ -126,48 +122,3 @@ def _row(used: dict[str, Any]) -> list[str]:
         show.size(used["evicted_bytes"]),
         f"{used['refused_blocks']:,}",
     ]
-
-
-_RATE_COLUMNS = (
-    Column("name", lambda r: r["name"]),
-    Column("model", lambda r: r["model"]),
-    Column("space", lambda r: r["space"] or "all", drop=2),
-    Column("tokens/s", lambda r: f"{r['prefill_tokens_per_s']:,g}", right=True),
-    Column("note", lambda r: r["note"], drop=1, text=True),
-)
-_RATES = Resource("/api/v1/rates", "rate", _RATE_COLUMNS, editable=RatePut.__struct_fields__)
-
-
-@click.group(cls=Noun)
-def rates() -> None:
-    """Manage prefill rates of engines, from which the saved prefill time is estimated."""
-
-
-add_list(rates, _RATES, "List all rates.")
-add_get(rates, _RATES, "Show one rate.")
-add_edit(rates, _RATES, method="PUT")
-add_delete(rates, _RATES, "Delete a rate.")
-add_describe(rates, _RATES)
-
-
-@click.argument("name")
-@click.option("--model", required=True, help="Model name, as engines attach with it.")
-@click.option("--tokens-per-s", type=FINITE, required=True, help="Tokens per second that a whole engine prefills.")
-@click.option("--space", default="", help="One space of the model, 32 hex digits; default: all.")
-@click.option("--note", default="", help="Free-form note; at most 1,024 characters.")
-@url_option
-@output_option
-def set_rate(
-    name: str, model: str, tokens_per_s: float, space: str, note: str, url: str | None, output: Output
-) -> None:
-    body = {"model": model, "prefill_tokens_per_s": tokens_per_s, "space": space, "note": note}
-    path = _RATES.of(name)
-    try:
-        answer = call(url, "PUT", path, body, headers=state_headers(_RATES.current(url, name)))
-    except ApiError as refused:
-        raise worded(refused, refused.message.replace("prefill_tokens_per_s", "--tokens-per-s")) from None
-    if not output.data(answer, name):
-        say(f"rate {name}: {answer['prefill_tokens_per_s']:,g} tokens/s of {answer['model']}")
-
-
-add_set(rates, set_rate, about="Create or replace a rate.", create="Create a rate.")

@@ -1,21 +1,49 @@
 """Options of `set` commands, made from the fields of a record's PUT body."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
 
-from app.cli.support.keys import FINITE, F
+from app.cli.support.keys import FINITE, F, seconds
 from app.cli.support.resources.options import NONE, selector, selector_option
 from dataplane.base.field_errors import member_types
 
+NO_FLAGS: Mapping[str, str] = {}
 
-def field_options(put: type[msgspec.Struct], names: Iterable[str]) -> Callable[[F], F]:
+
+class NumberOrNone(click.ParamType[Any]):
+    """A finite number, or `none` for null."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if _is_none(value) else FINITE.convert(value, param, ctx)
+
+
+class Duration(click.ParamType[Any]):
+    """A time such as 7d, in seconds, or `none` for null."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or _is_none(value):
+            return value
+        return seconds(param.opts[0] if param is not None else self.name, value)
+
+
+def field_options(
+    put: type[msgspec.Struct],
+    names: Iterable[str],
+    flags: Mapping[str, str] = NO_FLAGS,
+    required: Set[str] = frozenset(),
+) -> Callable[[F], F]:
     """Add an option for each of these fields, with the field's description as its help: `--floor` for `floor_bytes`,
-    `--admission/--no-admission` for a bool. `none` stands for null."""
+    `--admission/--no-admission` for a bool. `none` stands for null. `flags` are those that do not follow from the name
+    of their field."""
     hints = get_type_hints(put, include_extras=True)
-    options = [_option(name, hints[name]) for name in names]
+    options = [_option(name, hints[name], flags.get(name, flag(name)), required=name in required) for name in names]
 
     def add(command: F) -> F:
         for option in reversed(options):
@@ -26,9 +54,13 @@ def field_options(put: type[msgspec.Struct], names: Iterable[str]) -> Callable[[
 
 
 def given_fields(put: type[msgspec.Struct], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the request for the options that are given."""
+    """Return the fields of the request for the options that are given; options that are no fields are left out."""
     hints = get_type_hints(put, include_extras=True)
-    values = {name: selector(value) if name == "selector" else value for name, value in options.items()}
+    values = {
+        name: selector(value) if name == "selector" else list(value) or None if isinstance(value, tuple) else value
+        for name, value in options.items()
+        if name in hints
+    }
     return {
         name: None if _is_none(value) and type(None) in member_types(hints[name]) else value
         for name, value in values.items()
@@ -48,21 +80,35 @@ def required(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _option(name: str, hint: Any) -> Callable[[F], F]:
+def flag(name: str) -> str:
+    """Return the option of a field: `--pin-budget` for `pin_budget_bytes` and `max_pin_budget_bytes`."""
+    return "--" + name.removeprefix("max_").removesuffix("_bytes").removesuffix("_s").replace("_", "-")
+
+
+def _option(name: str, hint: Any, flag: str, *, required: bool) -> Callable[[F], F]:
     if name == "selector":
         return selector_option
     types = set(member_types(hint))
-    choices = [value for kind in types if get_origin(kind) is Literal for value in get_args(kind)]
+    lists = [kind for kind in types if get_origin(kind) is list]
+    choices = [
+        value
+        for kind in types | {item for kind in lists for item in get_args(kind)}
+        if get_origin(kind) is Literal
+        for value in get_args(kind)
+    ]
     about = next(_descriptions(hint)).replace("null", f"`{NONE}`")
-    flag = "--" + name.removesuffix("_bytes").removesuffix("_s").replace("_", "-")
     if bool in types:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=about)
     kind: Any = str
+    metavar = None
     if choices:
         kind = click.Choice(choices)
-    elif str not in types and type(None) not in types:
-        kind = FINITE if float in types else int
-    return click.option(flag, name, type=kind, metavar="SECONDS" if name.endswith("_s") else None, help=about)
+    elif name.endswith("ttl_s"):
+        kind, about = Duration(), f"{about} Such as 90s, 30m, 12h or 7d; `{NONE}` for no end."
+    elif str not in types:
+        metavar = "SECONDS" if name.endswith("_s") and "_per_" not in name else None
+        kind = NumberOrNone() if type(None) in types else FINITE if float in types else int
+    return click.option(flag, name, type=kind, metavar=metavar, multiple=bool(lists), required=required, help=about)
 
 
 def _descriptions(hint: Any) -> Iterator[str]:

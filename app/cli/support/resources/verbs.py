@@ -1,15 +1,15 @@
-"""Commands that are the same for every type of record: `get`, `describe`, `edit` and `delete`; answers to dry runs."""
+"""Resources of the API, the commands `get` and `describe` about one, and answers to dry runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from app.cli.support.api.client import ANY_STATE, call, every, find, segment, state_headers, url_option, wait_option
-from app.cli.support.api.names import names
+from app.cli.support.api.client import call, find, segment, url_option
+from app.cli.support.api.names import Complete, names
 from app.cli.support.printing.terminal import Column, say
-from app.cli.support.resources.options import Output, output_option, reach, unasked_option, watch_option
+from app.cli.support.resources.options import Output, output_option, reach
 from dataplane.base.units import format_size
 
 
@@ -24,17 +24,14 @@ class Resource:
     """Argument that names a record."""
     default: str | None = None
     """Record that a command without a name is about."""
-    editable: Sequence[str] = field(default_factory=tuple)
-    """Fields that `edit` shows."""
 
     def of(self, name: str) -> str:
         """Return the path of a record. Raises UsageError for an empty name."""
         return f"{self.path}/{segment(name, 'tenant' if self.key == 'tenant' else '')}"
 
-    @property
-    def argument(self) -> Callable[..., Any]:
-        """Decorator that adds the argument `name`."""
-        known = names((self.path, self.key))
+    def argument(self, complete: Complete | None = None) -> Callable[..., Any]:
+        """Return a decorator that adds the argument `name`, which a shell completes with the names of records."""
+        known = complete or names((self.path, self.key))
         if self.default is not None:
             return click.argument("name", default=self.default, shell_complete=known)
         return click.argument("name", metavar=self.key.upper(), shell_complete=known)
@@ -48,26 +45,20 @@ class Resource:
         return record
 
 
-def add_list(group: click.Group, resource: Resource, about: str) -> None:
-    """Add `list`, which prints all records."""
-
-    @group.command("list", help=about)
-    @url_option
-    @output_option
-    @watch_option
-    def list_records(url: str | None, output: Output) -> None:
-        output.listing(f"{resource.noun}s".capitalize(), every(url, resource.path), resource.columns, resource.key)
-
-
-def add_get(group: click.Group, resource: Resource, about: str) -> None:
-    """Add `get`, which prints a record."""
+def add_get(
+    group: click.Group, resource: Resource, about: str, more: Callable[[Any, Output], None] | None = None
+) -> None:
+    """Add `get`, which prints a record; `more` prints what follows its row."""
 
     @group.command("get", help=about)
-    @resource.argument
+    @resource.argument()
     @output_option
     @url_option
-    def get(name: str, url: str | None, output: Any) -> None:
-        output.record(call(url, "GET", resource.of(name)), resource.columns, name)
+    def get(name: str, url: str | None, output: Output) -> None:
+        record = call(url, "GET", resource.of(name))
+        output.record(record, resource.columns, name)
+        if more is not None and output.format in ("table", "wide"):
+            more(record, output)
 
 
 def add_describe(group: click.Group, resource: Resource) -> None:
@@ -76,54 +67,13 @@ def add_describe(group: click.Group, resource: Resource) -> None:
     @group.command(
         "describe", help=f"Show a {resource.noun} in full. Includes its conditions, and events that concern it."
     )
-    @resource.argument
+    @resource.argument()
     @url_option
     def describe_record(name: str, url: str | None) -> None:
         from app.cli.support.resources.describe import describe
 
         record = call(url, "GET", resource.of(name))
         describe(url, resource.noun, record[resource.key], record)
-
-
-def add_edit(group: click.Group, resource: Resource, *, method: str = "PATCH", waits: bool = False) -> None:
-    """Add `edit`, which opens a record in an editor."""
-
-    @resource.argument
-    @url_option
-    def edit(name: str, url: str | None, wait: str | None = None) -> None:
-        from app.cli.support.resources.documents import as_written
-        from app.cli.support.resources.editor import edited  # YAML takes a third of the time of a short command
-
-        record = call(url, "GET", resource.of(name))
-        before = {each: as_written(each, record[each]) for each in resource.editable if each in record}
-
-        def apply(after: Mapping[str, Any]) -> None:
-            changed = {each: value for each, value in after.items() if value != before.get(each)}
-            # A field that was deleted from the text gets its default.
-            removed = dict.fromkeys(before.keys() - after.keys()) if method == "PATCH" else {}
-            body = {**changed, **removed} if method == "PATCH" else dict(after)
-            call(url, method, resource.of(name), body, {"wait": wait}, state_headers(record))
-
-        if edited(f"The {resource.noun} {name}.", before, apply):
-            say(f"{name}: {resource.noun} changed")
-        else:
-            say(f"{name}: not changed")
-
-    about = f"Edit a {resource.noun} as YAML in $EDITOR. Refused if the record changed meanwhile."
-    group.command("edit", help=about)(wait_option(edit) if waits else edit)
-
-
-def add_delete(group: click.Group, resource: Resource, about: str, *, waits: bool = False) -> None:
-    """Add `delete`. `waits` adds `--wait`, for records that nodes receive."""
-
-    @resource.argument
-    @unasked_option
-    @url_option
-    def delete(name: str, url: str | None, wait: str | None = None) -> None:
-        call(url, "DELETE", resource.of(name), None, {"wait": wait}, ANY_STATE)
-        say(f"{name}: {resource.noun} deleted")
-
-    group.command("delete", help=about)(wait_option(delete) if waits else delete)
 
 
 def show_dry_run(answer: Mapping[str, Any], noun: str, labels: Mapping[str, str] | None, output: Output) -> None:
@@ -154,9 +104,3 @@ def _response(node: Mapping[str, Any]) -> str:
 def _is_selected(node: Mapping[str, Any]) -> bool:
     selected: bool = node.get("selected", True)  # servers of older releases do not report it
     return selected
-
-
-def add_set(group: click.Group, function: Callable[..., Any], *, about: str, create: str) -> None:
-    """Add a function as `set`, and as `create`, which refuses an existing record."""
-    command = group.command("set", help=about)(function)
-    group.add_command(click.Command("create", callback=command.callback, params=command.params, help=create))
