@@ -30,17 +30,7 @@ from app.http.routes.cache import actions, blocks
 from app.http.routes.documents.apply import router as apply_router
 from app.http.routes.fleet import enrolment, ipc, managers, nodes, pushes
 from app.http.routes.lmcache import objects
-from app.http.routes.records import (
-    ceilings,
-    pins,
-    policies,
-    prefill_rates,
-    prefixes,
-    quotas,
-    tenants,
-    tiers,
-    tokenizers,
-)
+from app.http.routes.records import prefixes, records, tenants
 from app.http.routes.usage.reports import get_usage
 from app.http.routes.views import alerts, findings, overview, series
 from app.http.routes.views.events import list_events
@@ -56,10 +46,8 @@ from dataplane.base import tracing
 DESCRIPTION_PATH = "/api/openapi.json"
 WEB_DIST = Path(__file__).parents[1] / "web" / "dist"
 SERVICES = {
-    "quotas": "records.quotas",
+    "records": "records.services",
     "pins": "records.pins",
-    "policies": "records.policies",
-    "tiers": "records.tiers",
     "tenants": "records.tenants",
     "prefixes": "records.prefixes",
     "nodes": "fleet_services.nodes",
@@ -71,7 +59,6 @@ SERVICES = {
     "restarts": "fleet_services.restarts",
     "tokens": "access.tokens",
     "sessions": "access.sessions",
-    "ceilings": "records.ceilings",
     "sources": "limits.sources",
     "stream_slots": "limits.stream_slots",
     "actions": "cache.actions",
@@ -81,11 +68,9 @@ SERVICES = {
     "lmcache_status": "lmcache.status",
     "dry_runs": "cache.dry_runs",
     "blocks": "cache.blocks",
-    "tokenizers": "records.tokenizers",
     "resizing": "fleet_services.resizing",
     "expelling": "fleet_services.expelling",
     "traces": "cache.traces",
-    "prefill_rates": "records.prefill_rates",
     "alerts": "views.alerts",
     "events": "views.events",
     "applied_changes": "views.applied_changes",
@@ -155,10 +140,7 @@ def routed(settings: AppSettings) -> Litestar:
     api = Router(
         "/api/v1",
         route_handlers=[
-            quotas.router,
-            pins.router,
-            policies.router,
-            tiers.router,
+            *records.routers,
             tenants.router,
             prefixes.router,
             nodes.router,
@@ -168,14 +150,11 @@ def routed(settings: AppSettings) -> Litestar:
             managers.router,
             ipc.router,
             tokens.router,
-            ceilings.router,
             tokens.whoami,
             session.router,
             actions.router,
             blocks.router,
-            prefill_rates.router,
             get_usage,
-            tokenizers.router,
             apply_router(settings.apply_limit_bytes),
             findings.router,
             overview.router,

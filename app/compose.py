@@ -61,16 +61,14 @@ from app.services.fleet.targets import Targets
 from app.services.lmcache.objects import LmcacheObjects
 from app.services.lmcache.quotas import LmcacheQuotas
 from app.services.lmcache.status import LmcacheStatus
-from app.services.records.ceilings import Ceilings
 from app.services.records.pin_quota import PinQuota
 from app.services.records.pins import Pins
 from app.services.records.policies import Policies
-from app.services.records.prefill_rates import PrefillRates
 from app.services.records.prefixes import PrefixService
 from app.services.records.progress import RecordProgress
 from app.services.records.quotas import Quotas
+from app.services.records.records import RecordServices
 from app.services.records.tenants import Tenants
-from app.services.records.tiers import Tiers
 from app.services.records.tokenizers import Tokenizers
 from app.services.records.tokenizing import EncodeService
 from app.services.usage.ledger import UsageLedger
@@ -190,33 +188,32 @@ class AccessServices:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordServices:
+class RecordParts:
     prefixes: PrefixService
     tokenizers: Tokenizers
     quotas: Quotas
     pins: Pins
     policies: Policies
-    tiers: Tiers
-    ceilings: Ceilings
-    prefill_rates: PrefillRates
+    services: RecordServices
+    """Those above that are services of a type of records, and those of all other types."""
     tenants: Tenants
 
     @staticmethod
-    def build(base: Foundation, shares: PinQuota) -> RecordServices:
-        database, changes, progress, fleet = base.database, base.changes, base.progress, base.fleet
+    def build(base: Foundation, shares: PinQuota) -> RecordParts:
+        common = base.database, base.changes, base.progress, base.fleet
         prefixes = PrefixService(base.node_requests)
-        tokenizers = Tokenizers(database, changes, EncodeService())
-        quotas = Quotas(database, changes, progress, fleet)
-        return RecordServices(
+        tokenizers = Tokenizers(*common, EncodeService())
+        quotas = Quotas(*common)
+        pins = Pins(*common, prefixes, tokenizers, shares)
+        policies = Policies(*common)
+        return RecordParts(
             prefixes,
             tokenizers,
             quotas,
-            Pins(database, changes, progress, fleet, prefixes, tokenizers, shares),
-            Policies(database, changes, progress, fleet),
-            Tiers(database, changes, progress, fleet),
-            Ceilings(database, changes),
-            PrefillRates(database, changes),
-            Tenants(database, changes, fleet, quotas),
+            pins,
+            policies,
+            RecordServices(*common, (quotas, pins, policies, tokenizers)),
+            Tenants(base.database, base.changes, base.fleet, quotas),
         )
 
 
@@ -285,7 +282,7 @@ class CacheServices:
     watch: CacheWatch
 
     @staticmethod
-    def build(base: Foundation, records: RecordServices, large_work: LargeWork) -> CacheServices:
+    def build(base: Foundation, records: RecordParts, large_work: LargeWork) -> CacheServices:
         targets, tokenizers = base.targets, records.tokenizers
         return CacheServices(
             BlockService(targets, records.prefixes),
@@ -305,7 +302,7 @@ class LmcacheServices:
 
     @staticmethod
     def build(
-        base: Foundation, records: RecordServices, cached: CacheServices, large_work: LargeWork
+        base: Foundation, records: RecordParts, cached: CacheServices, large_work: LargeWork
     ) -> LmcacheServices:
         return LmcacheServices(
             LmcacheObjects(base.targets, base.changes, cached.blocks, cached.actions, cached.lookups, large_work),
@@ -365,7 +362,7 @@ class Views:
     findings: Findings
 
     @staticmethod
-    def build(base: Foundation, records: RecordServices, fleet_services: FleetServices, ingest: Ingest) -> Views:
+    def build(base: Foundation, records: RecordParts, fleet_services: FleetServices, ingest: Ingest) -> Views:
         settings, database, fleet, bus, progress = base.settings, base.database, base.fleet, base.bus, base.progress
         app = settings.app
         applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
@@ -412,7 +409,7 @@ class Parts:
         self.process = ProcessMeter()
         shares = PinQuota(settings.app.pins_per_tenant)
         self.access = AccessServices.build(base)
-        self.records = RecordServices.build(base, shares)
+        self.records = RecordParts.build(base, shares)
         self.documents = DocumentServices.build(base, self.records.tokenizers, shares)
         self.fleet_services = FleetServices.build(base)
         self.cache = CacheServices.build(base, self.records, self.limits.large_work)

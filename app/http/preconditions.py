@@ -28,9 +28,7 @@ IfNoneMatch = Annotated[
     ),
 ]
 PRECONDITIONS = ("malformed", "invalid", "precondition-failed", "precondition-required")
-"""Codes of a DELETE."""
-WRITES = (*PRECONDITIONS, "conflict")
-"""Codes of a PUT or PATCH."""
+"""Codes of a change of a record."""
 
 
 class Tagged(Protocol):

@@ -6,6 +6,7 @@ node may refuse it. Fields that name something are `tenant`, `pin`, `policy`, `n
 as in events of data planes (`dataplane.protocol.events`).
 """
 
+from itertools import chain
 from typing import get_args
 
 from app.observe.catalogue import access, alerts, fleet, records, service
@@ -16,11 +17,14 @@ from dataplane.protocol.stats.node import NodeStats
 
 __all__ = ["CATALOGUE", "DROPPED_FIRST", "NOT_STORED", "OF_DATA_PLANES", "OF_MANAGEMENT_PLANE", "PlaneEvent", "name_of"]
 
-OF_MANAGEMENT_PLANE: tuple[type[PlaneEvent], ...] = tuple(
-    each
-    for module in (records, access, fleet, alerts, service)
-    for each in vars(module).values()
-    if isinstance(each, type) and issubclass(each, PlaneEvent) and each.__module__ == module.__name__
+OF_MANAGEMENT_PLANE: tuple[type[PlaneEvent], ...] = (
+    *chain(*records.RECORD_EVENTS.values()),
+    *(
+        each
+        for module in (records, access, fleet, alerts, service)
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, PlaneEvent) and each.__module__ == module.__name__
+    ),
 )
 OF_DATA_PLANES: tuple[type[EventStruct], ...] = tuple(each for each in get_args(Event) if each is not NodeStats)
 CATALOGUE: dict[str, type[EventStruct]] = {name_of(each): each for each in (*OF_MANAGEMENT_PLANE, *OF_DATA_PLANES)}

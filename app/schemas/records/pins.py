@@ -1,6 +1,5 @@
 """Pins: prefixes that are kept in the cache."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -242,15 +241,3 @@ class PinList(msgspec.Struct, frozen=True):
     """Items on all pages."""
     next_cursor: str
     """`cursor` of the next page; empty on the last."""
-
-
-@dataclass(frozen=True)
-class PinFilters:
-    """Filters; None matches everything."""
-
-    tenant: str | None = None
-    """Salt of the tenant."""
-    model: str | None = None
-    strength: str | None = None
-    tier: str | None = None
-    managed_by: str | None = None

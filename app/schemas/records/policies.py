@@ -1,6 +1,5 @@
 """Policies: how a node chooses eviction victims."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -113,11 +112,3 @@ class PolicyList(msgspec.Struct, frozen=True):
     """`cursor` of the next page; empty on the last."""
     in_force: dict[str, PolicyStats]
     """Policy in force, by node; without lost nodes. Not empty even if there is no record."""
-
-
-@dataclass(frozen=True)
-class PolicyFilters:
-    """Filters; None matches everything."""
-
-    algorithm: str | None = None
-    managed_by: str | None = None

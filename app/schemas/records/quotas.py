@@ -1,6 +1,5 @@
 """Quotas: a tenant's share of every node's pool."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -141,11 +140,3 @@ class QuotaList(msgspec.Struct, frozen=True):
     """Items on all pages."""
     next_cursor: str
     """`cursor` of the next page; empty on the last."""
-
-
-@dataclass(frozen=True)
-class QuotaFilters:
-    """Filters; None matches everything."""
-
-    mode: str | None = None
-    managed_by: str | None = None

@@ -1,6 +1,5 @@
 """Tiers: stores behind the memory of nodes."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -192,11 +191,3 @@ class TierDeletion(msgspec.Struct, frozen=True):
     """Sorted names of the nodes that reported the tier."""
     message: str
     """What happens to the blocks, as a sentence."""
-
-
-@dataclass(frozen=True)
-class TierFilters:
-    """Filters; None matches everything."""
-
-    type: str | None = None
-    managed_by: str | None = None

@@ -187,7 +187,7 @@ class Apply:
         after = dict(before)
         for step in result.of("quotas", "create", "update", "delete"):
             after[step.key] = _floor(step.after)
-        message = excess(before, after, self._fleet.connected(), whole=by.salts is None)
+        message = excess(before.values(), after.values(), self._fleet.connected(), whole=by.salts is None)
         if message is None:
             return
         records = declared.records["quotas"]

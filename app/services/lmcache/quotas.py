@@ -12,7 +12,7 @@ from app.errors import Conflict, FieldError, Invalid, NotFound, PreconditionFail
 from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
 from app.schemas.lmcache.objects import QuotaGot, QuotaRemoved, QuotaSet, QuotasListed, QuotaUsage
-from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaPut
+from app.schemas.records.quotas import QuotaAnswer, QuotaPut
 from app.services.base import checks
 from app.services.base.preconditions import Precondition
 from app.services.base.principals import Principal
@@ -68,7 +68,7 @@ class LmcacheQuotas:
         users: dict[str, QuotaUsage] = {}
         page_request = PageRequest(_PAGE, "", "")
         while True:
-            page = await self._quotas.page(page_request, QuotaFilters(None, None), by)
+            page = await self._quotas.page(page_request, {}, by)
             users |= {
                 item.tenant: QuotaUsage(item.limit_bytes / GIB, item.used_bytes / GIB)
                 for item in page.items

@@ -1,6 +1,6 @@
 """Records: quotas, pins, policies, tiers, ceilings, rates, tokenizers, and their progress on nodes.
 
-A service such as `quotas` reads and writes the records of one type. For the types that nodes receive, `quota_intent`,
-`pin_intent` and `policy_intent` validate the body of a PUT; the services of the other types do so themselves
-(`_check`). `write` of a service then checks what depends on other records, such as owners, ceilings and floors.
+`records` reads and writes the records of every type. Modules such as `quotas` have the rules of one type: what depends
+on other records, such as ceilings and floors, and what nodes report. `quota_intent` and its like declare a type and
+validate the body of a PUT; types that nodes do not receive do so in one module.
 """

@@ -1,24 +1,21 @@
 """Ceilings: records that limit what callers limited to a tenant may request, and the checks against them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from app.errors import FieldError, Forbidden
-from app.observe.catalogue.records import CeilingChanged, CeilingCreated, CeilingDeleted
-from app.schemas.base.listing import PageRequest
 from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut
 from app.services.base import checks
-from app.services.base.changes import Change, Changes
+from app.services.base.changes import Change
 from app.services.base.durations import span
 from app.services.base.expiry import ttl
 from app.services.base.merge import patched
-from app.services.base.preconditions import Precondition
-from app.services.base.principals import Principal
-from app.services.records.record_types import RecordType, checked
-from app.store.base.database import Database
+from app.services.base.principals import PLANE, Principal
+from app.services.records.record_types import RecordType, Values, checked
+from app.services.records.records import Records
 from app.store.records import ceilings
 from app.store.records.ceilings import CeilingRow
 from dataplane.base.units import format_exact_size, format_size
@@ -34,11 +31,12 @@ _UNASKED: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce
 """Quota of a tenant that has none: no bounds."""
 CEILINGS = RecordType(
     noun="ceiling",
-    events=(CeilingCreated, CeilingChanged, CeilingDeleted),
     row=CeilingRow,
     sortable=ceilings.SORTABLE,
     key="tenant",
     put=CeilingPut,
+    answer=CeilingAnswer,
+    listing=CeilingList,
     written=CeilingPut.__struct_fields__,
     hint=lambda _tenant: (
         f"; without one, callers who are limited to the tenant may pin ({' and '.join(STRENGTHS)}), "
@@ -47,56 +45,51 @@ CEILINGS = RecordType(
 )
 
 
-class Ceilings:
-    """Ceiling operations: get, also for the callers that a ceiling binds; put, patch and delete, for admins."""
+def resolve(tenant: str, request: CeilingPut) -> Values:
+    """Return the columns of a checked request. Raises Invalid with every fault found."""
+    salt = checks.valid("tenant", lambda: checks.new_tenant(tenant))
+    faults = checks.Faults()
+    sizes = {name: faults.check(name, partial(_size, getattr(request, name))) for name in SIZES}
+    if request.max_weight is not None and not 0.01 <= request.max_weight <= 1000:
+        faults.add("max_weight", f"expected 0.01 to 1000, got {request.max_weight:g}")
+    if (most := request.max_ttl_s) is not None:
+        faults.check("max_ttl_s", lambda: ttl(most))
+    for name in request.no_bound:
+        if getattr(request, name) is not None:
+            faults.add("no_bound", f"{name} has a bound: leave it out of here, or give {name} no value")
+    values = {"tenant": salt, **checked(msgspec.structs.asdict(request), faults), **sizes}
+    faults.stop()
+    values["strengths"] = None if request.strengths is None else sorted(set(request.strengths))
+    values["no_bound"] = sorted(set(request.no_bound) - {"max_ttl_s"})
+    return values
 
-    def __init__(self, database: Database, changes: Changes) -> None:
-        self._database = database
-        self._changes = changes
 
-    async def get(self, tenant: str, by: Principal) -> CeilingAnswer:
-        """Return the tenant's ceiling. Raises Invalid, Forbidden, NotFound."""
-        salt = checks.tenant_in_path(tenant)
-        by.check_salt(salt)
-        row = await CEILINGS.read(self._database, salt)
-        return _seen(row, by)
+class Ceilings(Records[CeilingRow, CeilingPut, CeilingAnswer]):
+    """Also the callers that a ceiling binds see it."""
 
-    async def page(self, page_request: PageRequest, by: Principal) -> CeilingList:
-        """Return a page of the ceilings that the caller may see. Raises Invalid."""
-        page = await CEILINGS.page(self._database, page_request, salts=by.salts)
-        return CeilingList([_seen(row, by) for row in page.rows], page.total, page.next_cursor)
+    kind = CEILINGS
 
-    async def put(
-        self, tenant: str, request: CeilingPut, by: Principal, expected: Precondition, *, dry_run: bool = False
-    ) -> tuple[CeilingAnswer, bool]:
-        """Store the record unless it is a dry run. Return it and whether it is new. Raises Invalid, PreconditionFailed,
-        PreconditionRequired."""
-        salt = checks.valid("tenant", lambda: checks.new_tenant(tenant))
-        values = _checked(request)
-        async with self._changes.begin(by, dry_run=dry_run) as change:
-            row = await change.session.get(CeilingRow, salt)
-            CEILINGS.check_state(expected, salt, row)
-            made = CEILINGS.write(change, salt, row, values)
-        return _answer(made), row is None
+    def _columns(self, name: str, intent: CeilingPut) -> Values:
+        return resolve(name, intent)
 
-    async def patch(
-        self, tenant: str, patch: dict[str, Any], by: Principal, expected: Precondition, *, dry_run: bool = False
-    ) -> CeilingAnswer:
-        """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
-        salt = checks.tenant_in_path(tenant)
-        async with self._changes.begin(by, dry_run=dry_run) as change:
-            row = await CEILINGS.existing(change, salt, expected)
-            current = CEILINGS.as_put(row)
-            if "no_bound" not in patch:  # a field that gets a bound by this patch leaves the list
-                current["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
-            made = CEILINGS.write(change, salt, row, _checked(patched(CeilingPut, current, patch)))
-        return _answer(made)
+    def _patched(self, row: CeilingRow, patch: dict[str, Any], now: float) -> Values:
+        current = CEILINGS.as_put(row)
+        if "no_bound" not in patch:  # a field that gets a bound by this patch leaves the list
+            current["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
+        return resolve(shown(row.tenant), patched(CeilingPut, current, patch))
 
-    async def delete(self, tenant: str, by: Principal, expected: Precondition) -> None:
-        """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
-        salt = checks.tenant_in_path(tenant)
-        async with self._changes.begin(by) as change:
-            await CEILINGS.remove(change, await CEILINGS.existing(change, salt, expected))
+    def answers(self, rows: Sequence[CeilingRow], by: Principal = PLANE) -> list[CeilingAnswer]:
+        """Return ceilings; callers limited to tenants do not see the note, which is for admins."""
+        return [
+            CeilingAnswer(
+                **{
+                    **CEILINGS.described(row),
+                    "no_bound": [*(row.no_bound or ()), *(["max_ttl_s"] if row.max_ttl_s is None else [])],
+                    "note": row.note if by.salts is None else "",
+                }
+            )
+            for row in rows
+        ]
 
 
 async def check_quota(
@@ -172,40 +165,8 @@ def _above(name: str, row: CeilingRow, current: Mapping[str, Any] | None, wish: 
     return FieldError(field, f"expected at most {say(ceiling)} ({bound}), got {got}")
 
 
-def _checked(request: CeilingPut) -> dict[str, Any]:
-    """Return the checked values of a request. Raises Invalid."""
-    faults = checks.Faults()
-    values: dict[str, Any] = {}
-    for name in SIZES:
-        values[name] = faults.check(name, partial(_size, getattr(request, name)))
-    if request.max_weight is not None and not 0.01 <= request.max_weight <= 1000:
-        faults.add("max_weight", f"expected 0.01 to 1000, got {request.max_weight:g}")
-    if (most := request.max_ttl_s) is not None:
-        faults.check("max_ttl_s", lambda: ttl(most))
-    for name in request.no_bound:
-        if getattr(request, name) is not None:
-            faults.add("no_bound", f"{name} has a bound: leave it out of here, or give {name} no value")
-    values = {**checked(msgspec.structs.asdict(request), faults), **values}
-    faults.stop()
-    values["strengths"] = None if request.strengths is None else sorted(set(request.strengths))
-    values["no_bound"] = sorted(set(request.no_bound) - {"max_ttl_s"})
-    return values
-
-
 def _size(given: int | str | None) -> int | None:
     size = checks.size(given)
     if size is not None and size > MAX_BYTES:
         raise ValueError(f"expected at most {format_exact_size(MAX_BYTES)}, got {format_exact_size(size)}")
     return size
-
-
-def _answer(row: CeilingRow) -> CeilingAnswer:
-    values = CEILINGS.described(row, ("tenant", *CEILINGS.written, "revision"))
-    values["no_bound"] = [*(row.no_bound or ()), *(["max_ttl_s"] if row.max_ttl_s is None else [])]
-    return CeilingAnswer(**values)
-
-
-def _seen(row: CeilingRow, by: Principal) -> CeilingAnswer:
-    """Return the answer; callers limited to tenants do not see the note, which is for admins."""
-    answer = _answer(row)
-    return answer if by.salts is None else msgspec.structs.replace(answer, note="")

@@ -6,9 +6,8 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from app.observe.catalogue.records import PinChanged, PinCreated, PinDeleted
 from app.schemas.base.records import written
-from app.schemas.records.pins import SETTINGS, STORED, PinPut, PinRecord
+from app.schemas.records.pins import SETTINGS, STORED, PinAnswer, PinList, PinPut, PinRecord
 from app.services.base import checks
 from app.services.base.expiry import expiry, future, ttl
 from app.services.base.merge import check_names, converted, merge
@@ -29,8 +28,9 @@ PINS = PushedType(
     sortable=pins.SORTABLE,
     key="name",
     put=PinPut,
+    answer=PinAnswer,
+    listing=PinList,
     written=written(PinRecord),
-    events=(PinCreated, PinChanged, PinDeleted),
 )
 
 

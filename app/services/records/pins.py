@@ -9,30 +9,19 @@ import msgspec
 
 from app.errors import Conflict
 from app.ingest.fleet import Fleet, is_empty, unlisted_tiers
-from app.schemas.base.listing import PageRequest
-from app.schemas.records.pins import (
-    PinAnswer,
-    PinExtend,
-    PinFilters,
-    PinKeys,
-    PinList,
-    PinOnNode,
-    PinOrigin,
-    PinPut,
-    PinShared,
-)
+from app.schemas.records.pins import PinAnswer, PinExtend, PinKeys, PinOnNode, PinOrigin, PinPut
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.expiry import ttl
 from app.services.base.fields import answer
-from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import PLANE, Principal
-from app.services.records import ceilings, owners
-from app.services.records.pin_intent import PINS, PinIntent, check_sources, patched_values, resolve
+from app.services.records import ceilings
+from app.services.records.pin_intent import PINS, check_sources, patched_values, resolve
 from app.services.records.pin_quota import PinQuota
 from app.services.records.prefixes import PrefixService
 from app.services.records.progress import RecordProgress
 from app.services.records.record_types import Values, columns
+from app.services.records.records import Records
 from app.services.records.tokenizers import Tokenizers
 from app.store.base.database import Database
 from app.store.records import bulk, pins
@@ -41,13 +30,16 @@ from dataplane.base.units import format_size
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.stats.pins import PinInTier, PinStats
 
+BODY = "body"
+"""Name of the packed keys among the values of a put; they are no column."""
 _SUMMED = ("resident", "bytes", "guaranteed", "degraded", "gpu_copies", "gpu_copy_bytes", "gpu_copies_wanted")
 """Fields of an answer that are sums over all nodes."""
 
 
-class Pins:
-    """Get, put, patch, extend, delete. A put of an identical record changes nothing, except that a `ttl_s` moves the
-    end."""
+class Pins(Records[PinRow, PinPut, PinAnswer]):
+    """A put of an identical record changes nothing, except that a `ttl_s` moves the end."""
+
+    kind = PINS
 
     def __init__(
         self,
@@ -59,131 +51,72 @@ class Pins:
         tokenizers: Tokenizers,
         shares: PinQuota,
     ) -> None:
-        self._database = database
-        self._changes = changes
-        self._progress = progress
-        self._fleet = fleet
+        super().__init__(database, changes, progress, fleet)
         self._prefixes = prefixes
         self._tokenizers = tokenizers
         self._shares = shares
-
-    async def get(self, name: str, by: Principal) -> PinAnswer:
-        """Return the pin. Raises Invalid, NotFound."""
-        checks.pin_name(name)
-        row = await self._database.row(PinRow, name)
-        if row is None or not by.sees(row.tenant):
-            raise PINS.missing(name)
-        return self.answers([row], by)[0]
 
     async def keys(self, name: str, by: Principal) -> PinKeys:
         """Return the keys of the pin, with which it can be created again. Raises Invalid, NotFound."""
         checks.pin_name(name)
         async with self._database.read() as session:
-            row = await session.get(PinRow, name)
-            if row is None or not by.sees(row.tenant):
-                raise PINS.missing(name)
+            row = self._seen(name, await session.get(PinRow, name), by)
             body = (await pins.bodies(session, [row.keys_digest]))[row.keys_digest]
         return PinKeys([body[at : at + KEY_BYTES].hex() for at in range(0, len(body), KEY_BYTES)])
 
-    async def page(self, page_request: PageRequest, filters: PinFilters, by: Principal) -> PinList:
-        """Return a page of pins of the tenants that the caller may see. Raises Invalid."""
-        page = await PINS.page(self._database, page_request, vars(filters), by.salts)
-        return PinList(self.answers(page.rows, by), page.total, page.next_cursor)
-
-    async def put(
-        self, name: str, request: PinPut, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
-    ) -> tuple[PinAnswer, bool]:
-        """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
-        PreconditionRequired; NodeUnreachable if a prefix is named, TooManyRequests if a text is given."""
-        checks.pin_name(name)
+    async def _resolved(self, name: str, intent: PinPut, by: Principal) -> Values:
+        """Return the columns and the packed keys. Raises Invalid; NodeUnreachable if a prefix is named,
+        TooManyRequests if a text is given."""
         faults = checks.Faults()
-        check_sources(request, faults)
+        check_sources(intent, faults)
         faults.stop()
-        prefix = None if request.prefix is None else await self._prefixes.keys(request.prefix, by, request.tenant)
-        encoded = await self._tokenizers.encoded(request, by)
+        prefix = None if intent.prefix is None else await self._prefixes.keys(intent.prefix, by, intent.tenant)
+        encoded = await self._tokenizers.encoded(intent, by)
         # In a thread: hashing the most tokens takes about 10 ms.
-        intent = await asyncio.to_thread(resolve, request, prefix, time.time(), encoded)
-        salt = intent.values["tenant"]
-        by.check_salt(salt)
-        async with self._changes.begin(by, "pins") as change:
-            row = await change.session.get(PinRow, name)
-            if row is not None and not by.sees(row.tenant):
-                raise checks.taken("pin", name)
-            PINS.check_state(expected, name, row)
-            await _check(change, salt, row, intent.values)
-            created = row is None
-            share = await self._shares.before(change.session, by, salt)
-            row = await self._write(change, name, row, intent)
-            await self._shares.check(change.session, by, salt, share)
-        await self._progress.wait("pins", row.generation, wait_s)
-        return self.answers([row], by)[0], created
+        resolved = await asyncio.to_thread(resolve, intent, prefix, time.time(), encoded)
+        return {**resolved.values, BODY: resolved.body}
 
-    async def _write(self, change: Change, name: str, row: PinRow | None, intent: PinIntent) -> PinRow:
-        """Write the intent to the record, and the keys."""
+    def _patched(self, row: PinRow, patch: dict[str, Any], now: float) -> Values:
+        return patched_values(row, patch, now)
+
+    async def _check(self, change: Change, key: str, row: PinRow | None, values: Values) -> None:
+        """Check the ceiling of the pin's tenant. Raises Forbidden."""
+        salt = values["tenant"] if row is None else values.get("tenant", row.tenant)
+        await ceilings.check_pin(change, salt, None if row is None else row.selector, values)
+
+    async def _store(self, change: Change, key: str, row: PinRow | None, values: Values) -> PinRow:
+        """Write the record, and the keys of a put. Raises Conflict if the tenant has too many pins."""
+        body = values.pop(BODY, None)
+        if body is None:
+            return await super()._store(change, key, row, values)
+        salt, digest = values["tenant"], values["keys_digest"]
         old_digest = None if row is None else row.keys_digest
-        digest = intent.values["keys_digest"]
-        await bulk.put_bodies(change.session, {digest: intent.body}, change.now)
-        row = PINS.write(change, name, row, intent.values, owner=change.by.actor)
+        share = await self._shares.before(change.session, change.by, salt)
+        await bulk.put_bodies(change.session, {digest: body}, change.now)
+        row = PINS.write(change, key, row, values, owner=change.by.actor)
         if old_digest not in (None, digest):
             await bulk.drop_unused_bodies(change.session, [str(old_digest)])
+        await self._shares.check(change.session, change.by, salt, share)
         return row
 
-    async def patch(
-        self,
-        name: str,
-        patch: dict[str, Any],
-        by: Principal,
-        expected: Precondition = ANY,
-        wait_s: float = 0.0,
-        *,
-        dry_run: bool = False,
-    ) -> PinAnswer:
-        """Change the mutable fields of a pin unless it is a dry run, and return it. Raises what `put` raises, and
-        NotFound."""
-        checks.pin_name(name)
-        async with self._changes.begin(by, "pins", dry_run=dry_run) as change:
-            row = await self._own(change, name)
-            PINS.check_state(expected, name, row)
-            values = patched_values(row, patch, change.now)
-            await _check(change, row.tenant, row, values)
-            PINS.write(change, name, row, values)
-        if not dry_run:
-            await self._progress.wait("pins", row.generation, wait_s)
-        return self.answers([row], by)[0]
+    async def remove(self, change: Change, row: PinRow) -> None:
+        await super().remove(change, row)
+        await bulk.drop_unused_bodies(change.session, [row.keys_digest])
 
     async def extend(self, name: str, request: PinExtend, by: Principal, wait_s: float = 0.0) -> PinAnswer:
         """Move the end of a pin to at least `ttl_s` seconds from now. Raises Invalid, NotFound; Conflict if the pin has
         no end."""
         checks.pin_name(name)
         checks.valid("ttl_s", lambda: ttl(request.ttl_s))
-        async with self._changes.begin(by, "pins") as change:
-            row = await self._own(change, name)
+        async with self._begin(by) as change:
+            row = self._seen(name, await change.session.get(PinRow, name), by)
             if row.expires_at is None:
                 reason = "is permanent" if row.strength == "permanent" else "has no end"
                 raise Conflict(f"the pin {name!r} {reason}: there is nothing to extend")
             values = columns(row, PINS.written)
             values["expires_at"] = max(row.expires_at, change.now + request.ttl_s)
-            await _check(change, row.tenant, row, values)
-            PINS.write(change, name, row, values)
-        await self._progress.wait("pins", row.generation, wait_s)
-        return self.answers([row], by)[0]
-
-    async def delete(self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0) -> None:
-        """Delete the record. Raises Invalid, Forbidden, NotFound, PreconditionFailed, PreconditionRequired."""
-        checks.pin_name(name)
-        async with self._changes.begin(by, "pins") as change:
-            row = await self._own(change, name)
-            PINS.check_state(expected, name, row)
-            await PINS.remove(change, row)
-            await bulk.drop_unused_bodies(change.session, [row.keys_digest])
-        await self._progress.wait("pins", change.generations["pins"], wait_s)
-
-    async def _own(self, change: Change, name: str) -> PinRow:
-        """Return a record that the caller may change. Raises NotFound, also if the caller may not see the record."""
-        row = await change.session.get(PinRow, name)
-        if row is None or not change.by.sees(row.tenant):
-            raise PINS.missing(name)
-        return row
+            row = await self.write(change, name, row, values)
+        return await self.settled(row, wait_s, by)
 
     def answers(self, rows: Sequence[PinRow], by: Principal = PLANE) -> list[PinAnswer]:
         """Return records with what the nodes report about their blocks."""
@@ -201,16 +134,18 @@ class Pins:
     def _answer(
         self, row: PinRow, by_node: dict[str, PinStats], unlisted: set[str], now: float, by: Principal
     ) -> PinAnswer:
-        whole = by.salts is None
         seen = list(by_node.values())
         expires_at, expired = _end(row, seen, now)
         nothing_seen = not expired and bool(seen) and all(map(is_empty, seen))
         return PinAnswer(
-            **{**PINS.described(row, PinShared.__struct_fields__), "expires_at": expires_at},
+            **{
+                **PINS.described(row),
+                "expires_at": expires_at,
+                "owner": row.owner if by.salts is None or row.owner == by.actor else "",
+                "origin": None if not row.origin else msgspec.convert(row.origin, PinOrigin),
+            },
             refresh_on_hit=row.refresh_s is not None,
             ttl_s=row.refresh_s,
-            owner=row.owner if whole or row.owner == by.actor else "",
-            origin=None if not row.origin else msgspec.convert(row.origin, PinOrigin),
             **{name: sum(getattr(pin, name) for pin in seen) for name in _SUMMED},
             resolved=sum(pin.resolved for pin in seen) or row.key_count,
             tiers=_in_tiers(seen),
@@ -221,9 +156,7 @@ class Pins:
             unlisted_tiers=sorted(unlisted) if nothing_seen else [],
             summary=_summary(row, seen),
             nodes={node: answer(PinOnNode, pin) for node, pin in sorted(by_node.items())},
-            status=self._progress.status(
-                "pins", row.generation, name=row.name, selector=row.selector, since=row.updated_at, whole=whole
-            ),
+            status=self._status(row, by),
         )
 
 
@@ -247,12 +180,6 @@ def _in_tiers(seen: Iterable[PinStats]) -> dict[str, PinInTier]:
             of_tier.bytes += stats.bytes
             of_tier.guaranteed += stats.guaranteed
     return dict(sorted(total.items()))
-
-
-async def _check(change: Change, salt: str, row: PinRow | None, values: Values) -> None:
-    """Check that the caller may give the record these values: its owner, and the tenant's ceiling. Raises Forbidden."""
-    owners.check(change.by, None if row is None else row.managed_by, values["managed_by"])
-    await ceilings.check_pin(change, salt, None if row is None else row.selector, values)
 
 
 def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, bool]:

@@ -2,9 +2,17 @@
 
 import msgspec
 
-from app.observe.catalogue.records import PolicyChanged, PolicyCreated, PolicyDeleted
 from app.schemas.base.records import written
-from app.schemas.records.policies import MAX_IDLE_S, MAX_PRIORITY, MIN_IDLE_S, MIN_WATERMARK, PolicyPut, PolicyRecord
+from app.schemas.records.policies import (
+    MAX_IDLE_S,
+    MAX_PRIORITY,
+    MIN_IDLE_S,
+    MIN_WATERMARK,
+    PolicyAnswer,
+    PolicyList,
+    PolicyPut,
+    PolicyRecord,
+)
 from app.services.base import checks
 from app.services.base.durations import span
 from app.services.records.record_types import PushedType, Values, checked, columns
@@ -14,12 +22,13 @@ from dataplane.protocol.control.records import POLICY_IN_FORCE, PolicySpec
 
 POLICIES = PushedType(
     name="policies",
-    events=(PolicyCreated, PolicyChanged, PolicyDeleted),
     noun="policy",
     row=PolicyRow,
     sortable=policies.SORTABLE,
     key="name",
     put=PolicyPut,
+    answer=PolicyAnswer,
+    listing=PolicyList,
     written=written(PolicyRecord),
     hint=lambda name: "; nodes that no other policy is for use their defaults" if name == POLICY_IN_FORCE else "",
 )

@@ -2,19 +2,15 @@
 saved."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from app.errors import Conflict, FieldError
-from app.observe.catalogue.records import RateChanged, RateCreated, RateDeleted
 from app.schemas.base.fields import LOWER_SPACE
-from app.schemas.base.listing import PageRequest
 from app.schemas.records.prefill_rates import MAX_TOKENS_PER_S, RateAnswer, RateList, RatePut
 from app.services.base import checks
 from app.services.base.changes import Change
-from app.services.base.preconditions import ANY, Precondition
-from app.services.base.principals import Principal
-from app.services.records.named_records import NamedRecords
 from app.services.records.record_types import RecordType, Values, columns
+from app.services.records.records import Records
 from app.store.records import prefill_rates
 from app.store.records.prefill_rates import PrefillRateRow
 
@@ -24,8 +20,9 @@ PREFILL_RATES = RecordType(
     sortable=prefill_rates.SORTABLE,
     key="name",
     put=RatePut,
+    answer=RateAnswer,
+    listing=RateList,
     written=RatePut.__struct_fields__,
-    events=(RateCreated, RateChanged, RateDeleted),
 )
 
 
@@ -49,28 +46,16 @@ def _tokens_per_s(rate: float) -> float:
     return rate
 
 
-class PrefillRates(NamedRecords[PrefillRateRow, RatePut, RateAnswer]):
-    _type = PREFILL_RATES
-    _resolve = staticmethod(resolve)
+class PrefillRates(Records[PrefillRateRow, RatePut, RateAnswer]):
+    kind = PREFILL_RATES
 
-    async def page(self, page_request: PageRequest, model: str | None) -> RateList:
-        """Return a page of rates. Raises Invalid."""
-        page = await PREFILL_RATES.page(self._database, page_request, {"model": model})
-        return RateList(self.answers(page.rows), page.total, page.next_cursor)
+    def _columns(self, name: str, intent: RatePut) -> Values:
+        return resolve(name, intent)
 
-    async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:
-        """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
-        checks.pin_name(name)
-        async with self._changes.begin(by) as change:
-            await PREFILL_RATES.remove(change, await PREFILL_RATES.existing(change, name, expected))
-
-    def answers(self, rows: Sequence[PrefillRateRow]) -> list[RateAnswer]:
-        return [RateAnswer(**PREFILL_RATES.described(row, ("name", *PREFILL_RATES.written))) for row in rows]
-
-    async def _check(self, change: Change, name: str, row: PrefillRateRow | None, values: Values) -> None:
+    async def _check(self, change: Change, key: str, row: PrefillRateRow | None, values: Values) -> None:
         """Check that no other rate is of the same model and space, and the number of rates."""
         model, space = values["model"], values["space"]
-        other = await prefill_rates.same(change.session, model, space, besides=name)
+        other = await prefill_rates.same(change.session, model, space, besides=key)
         if other is not None:
             scope = f"space {space}" if space else "all spaces"
             message = f"{other.name!r} is already the rate of {scope} of {model!r}; change it instead"

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from app.observe.catalogue.records import QuotaChanged, QuotaCreated, QuotaDeleted
 from app.schemas.base.fields import MAX_WEIGHT, MIN_WEIGHT
 from app.schemas.base.records import written
-from app.schemas.records.quotas import QuotaPut, QuotaRecord, TierQuotaPut
+from app.schemas.records.quotas import QuotaAnswer, QuotaList, QuotaPut, QuotaRecord, TierQuotaPut
 from app.services.base import checks
 from app.services.records.record_types import PushedType, Values, checked, columns, defaults
 from app.store.records import quotas
@@ -24,8 +23,9 @@ QUOTAS = PushedType(
     sortable=quotas.SORTABLE,
     key="tenant",
     put=QuotaPut,
+    answer=QuotaAnswer,
+    listing=QuotaList,
     written=written(QuotaRecord),
-    events=(QuotaCreated, QuotaChanged, QuotaDeleted),
 )
 SHARE = QuotaPut.AT_LEAST_ONE
 """Fields of an intent that nodes receive."""

@@ -6,7 +6,7 @@ and nowhere else. CONTRIBUTING.md has the recipe.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
@@ -14,10 +14,11 @@ import msgspec
 
 from app.errors import NotFound
 from app.observe.catalogue import PlaneEvent
+from app.observe.catalogue.records import RECORD_EVENTS
 from app.schemas.base.listing import PageRequest
 from app.services.base import checks
 from app.services.base.changes import Action, Change
-from app.services.base.preconditions import ANY, Precondition, etag
+from app.services.base.preconditions import Precondition, etag
 from app.store.base import listing
 from app.store.base.database import Database
 from app.store.base.declarative import Base
@@ -30,6 +31,12 @@ Values = dict[str, Any]
 """Columns of a record by name."""
 _RULES: Mapping[str, Callable[[Any], Any]] = {"managed_by": checks.managed_by, "selector": checks.labels}
 """Rules of fields that mean the same in every type of record."""
+_FILTERS: Mapping[str, Callable[[str], str]] = {
+    "model": checks.model,
+    "managed_by": checks.managed_by,
+    "tenant": checks.tenant_in_path,
+}
+"""Rules of the filters of lists, which return the value of the column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +51,12 @@ class RecordType(Generic[R]):
     """Sort fields of its list."""
     put: type[msgspec.Struct]
     """Body of its PUT."""
+    answer: type[msgspec.Struct]
+    """Answer about a record: fields that are columns, the ETag, and what nodes report."""
+    listing: type[msgspec.Struct]
+    """Answer of its list."""
     written: tuple[str, ...]
     """Columns that follow from the PUT: all that an audit entry shows."""
-    events: tuple[type[PlaneEvent], type[PlaneEvent], type[PlaneEvent]]
-    """Events about the creation, a change and the deletion of a record. Their fields are the record's name and, if they
-    have more, audited fields of the record and the generation."""
     hint: Callable[[str], str] = lambda _key: ""
     """Returns the end of the message about a record that does not exist."""
 
@@ -71,23 +79,25 @@ class RecordType(Generic[R]):
         """Return the record as the body that would create it."""
         return {name: value for name in self.written if (value := getattr(row, name)) is not None}
 
+    @property
+    def is_of_tenant(self) -> bool:
+        """Whether a record belongs to a tenant. Others concern all tenants."""
+        return "tenant" in (self.key, *self.written)
+
     def salt(self, record: Mapping[str, Any]) -> str | None:
         """Return the salt of a record's tenant; None if the record concerns all tenants."""
-        return record["tenant"] if "tenant" in (self.key, *self.written) else None
+        return record["tenant"] if self.is_of_tenant else None
 
     def etag(self, row: R) -> str:
         return etag(getattr(row, self._number))
 
-    def described(self, row: R, names: Iterable[str]) -> Values:
-        """Return these fields of a record and those that all types have, for the answer about it."""
-        return {**fields(row, names), "etag": self.etag(row), **columns(row, ("created_at", "updated_at"))}
+    @cached_property
+    def _answered(self) -> tuple[str, ...]:
+        return tuple(name for name in self.answer.__struct_fields__ if name in self.row.__table__.columns)
 
-    async def read(self, database: Database, key: str) -> R:
-        """Return an existing record, for reading only. Raises NotFound."""
-        row = await database.row(self.row, key)
-        if row is None:
-            raise self.missing(key)
-        return row
+    def described(self, row: R) -> Values:
+        """Return the fields of the answer about a record that follow from the record."""
+        return {**fields(row, self._answered), "etag": self.etag(row)}
 
     async def page(
         self,
@@ -98,25 +108,19 @@ class RecordType(Generic[R]):
     ) -> ListPage[R]:
         """Return a page of records with these values, optionally only of the tenants `salts`. Raises Invalid."""
         faults = checks.Faults()
-        for name, rule in (("model", checks.model), ("managed_by", checks.managed_by)):
-            if filters.get(name) is not None:
-                faults.check(name, partial(rule, filters[name]))
+        where_equal = {
+            name: faults.check(name, partial(_FILTERS.get(name, str), value))
+            for name, value in filters.items()
+            if value is not None
+        }
         faults.stop()
         async with database.read() as session:
-            where = listing.matching(self.row, filters, salts)
+            where = listing.matching(self.row, where_equal, salts)
             return await listing.page(session, self.row, self.sortable, page_request, *where)
 
     def check_state(self, expected: Precondition, key: str, row: R | None) -> None:
         """Raises PreconditionFailed, PreconditionRequired."""
         expected.check(self.called(key), None if row is None else self.etag(row))
-
-    async def existing(self, change: Change, key: str, expected: Precondition = ANY) -> R:
-        """Return an existing record. Raises NotFound, PreconditionFailed, PreconditionRequired."""
-        row = await change.session.get(self.row, key)
-        if row is None:
-            raise self.missing(key)
-        self.check_state(expected, key, row)
-        return row
 
     def write(self, change: Change, key: str, row: R | None, values: Mapping[str, Any], **first: Any) -> R:
         """Write values to a record, and audit them if they change it. A new record (row is None) gets the columns
@@ -152,7 +156,7 @@ class RecordType(Generic[R]):
         change.noted(action, self.noun, self.shown(key), before, after, event=event)
 
     def _event(self, action: Action, key: str, values: Mapping[str, Any]) -> PlaneEvent:
-        kind: Any = self.events[get_args(Action).index(action)]
+        kind: Any = RECORD_EVENTS[self.noun][get_args(Action).index(action)]
         return cast("PlaneEvent", kind(self.shown(key), *(values[name] for name in kind.__struct_fields__[1:])))
 
 

@@ -88,7 +88,7 @@ class Tenants:
                 raise Conflict(
                     f"tenant {known.tenant!r} already has a quota; change it at /api/v1/quotas/{known.tenant}"
                 )
-            row = await self._quotas.write(change, None, intent)
+            row = await self._quotas.write(change, salt, None, intent)
         return await self._quotas.settled(row, wait_s, by)
 
 

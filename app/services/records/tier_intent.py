@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from app.observe.catalogue.records import TierChanged, TierCreated, TierDeleted
 from app.schemas.base.records import written
-from app.schemas.records.tiers import TierPut, TierRecord
+from app.schemas.records.tiers import TierAnswer, TierList, TierPut, TierRecord
 from app.services.base import checks, literal_secrets
 from app.services.records.record_types import PushedType, Values, checked, columns
 from app.store.records import tiers
@@ -37,8 +36,9 @@ TIERS = PushedType(
     sortable=tiers.SORTABLE,
     key="name",
     put=TierPut,
+    answer=TierAnswer,
+    listing=TierList,
     written=written(TierRecord),
-    events=(TierCreated, TierChanged, TierDeleted),
 )
 MAX_PARAMETERS_BYTES = 16_384
 """Largest size of the parameters in MessagePack. The size of a snapshot is computed with it for every tier."""

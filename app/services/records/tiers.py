@@ -3,75 +3,59 @@
 Deleting a record closes the tier on its nodes and deletes none of its blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.errors import Conflict
 from app.ingest.fleet import Fleet
-from app.schemas.base.listing import PageRequest
-from app.schemas.records.tiers import (
-    SettingsTier,
-    TierAnswer,
-    TierDeletion,
-    TierFilters,
-    TierList,
-    TierPut,
-    TierRecord,
-    TierRefusal,
-)
-from app.services.base import checks
-from app.services.base.preconditions import ANY, Precondition
-from app.services.base.principals import Principal
-from app.services.records.named_records import PushedRecords
+from app.schemas.records.tiers import SettingsTier, TierAnswer, TierDeletion, TierPut, TierRefusal
+from app.services.base.changes import Change
+from app.services.base.principals import PLANE, Principal
+from app.services.records.record_types import Values
+from app.services.records.records import Records
 from app.services.records.tier_intent import TIERS, resolve
 from app.store.records.tiers import TierRow
 from dataplane.base.units import format_size
 from dataplane.protocol.stats.tiers import TierStats
 
 
-class Tiers(PushedRecords[TierRow, TierPut, TierAnswer]):
-    _type = TIERS
-    _pushed = ("tiers",)
-    _resolve = staticmethod(resolve)
+class Tiers(Records[TierRow, TierPut, TierAnswer]):
+    kind = TIERS
 
-    async def page(self, page_request: PageRequest, filters: TierFilters) -> TierList:
-        """Return a page of tiers. Raises Invalid."""
-        page = await TIERS.page(self._database, page_request, vars(filters))
-        return TierList(self.answers(page.rows), page.total, page.next_cursor, self._from_settings(filters))
+    def _columns(self, name: str, intent: TierPut) -> Values:
+        return resolve(name, intent)
 
-    def _from_settings(self, filters: TierFilters) -> list[SettingsTier]:
-        if filters.managed_by is not None:
-            return []
-        tiers = []
-        for name, stats in sorted(self._stats(from_settings=True).items()):
-            shown = {node: tier for node, tier in stats.items() if filters.type in (None, tier.type)}
-            if shown:
-                tiers.append(SettingsTier(name, **_sums(shown), stats=shown))
-        return tiers
-
-    async def delete(self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0) -> TierDeletion:
-        """Delete the record, and return what the tier holds. Raises Invalid, NotFound, PreconditionFailed,
-        PreconditionRequired, and Conflict while the tier drains."""
-        checks.pin_name(name)
-        stats = self._stats().get(name, {})
-        async with self._changes.begin(by, "tiers") as change:
-            row = await TIERS.existing(change, name, expected)
-            if row.spill == "drain":
-                check_drained(name, self._fleet)
-            await TIERS.remove(change, row)
-        generation = change.generations["tiers"]
-        await self._progress.wait("tiers", generation, wait_s)
-        return _deletion(name, generation, stats)
-
-    def answers(self, rows: Sequence[TierRow]) -> list[TierAnswer]:
-        """Return records with what the nodes report about their tiers."""
+    def answers(self, rows: Sequence[TierRow], by: Principal = PLANE) -> list[TierAnswer]:
         stats = self._stats()
         faults = {
             node.name: [TierRefusal(fault.path, fault.code, fault.message) for fault in found]
             for node in self._fleet.living()
             if (found := self._progress.faults(node, "tiers"))
         }
-        return [self._answer(row, stats.get(row.name, {}), faults) for row in rows]
+        answers = []
+        for row in rows:
+            status, own = self._status(row, by), stats.get(row.name, {})
+            refused = {node: found for node, found in faults.items() if node in status.nodes}
+            answers.append(TierAnswer(**TIERS.described(row), **_sums(own), stats=own, faults=refused, status=status))
+        return answers
+
+    def _beside(self, filters: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the tiers of the settings of nodes, which have no owner."""
+        tiers = []
+        for name, stats in sorted(self._stats(from_settings=True).items()):
+            shown = {node: tier for node, tier in stats.items() if filters.get("type") in (None, tier.type)}
+            if shown and filters.get("managed_by") is None:
+                tiers.append(SettingsTier(name, **_sums(shown), stats=shown))
+        return {"from_settings": tiers}
+
+    def _deletion(self, row: TierRow, change: Change) -> TierDeletion:
+        return _deletion(row.name, change.generations["tiers"], self._stats().get(row.name, {}))
+
+    async def remove(self, change: Change, row: TierRow) -> None:
+        """Delete a record. Raises Conflict while the tier drains."""
+        if row.spill == "drain":
+            check_drained(row.name, self._fleet)
+        await super().remove(change, row)
 
     def _stats(self, *, from_settings: bool = False) -> dict[str, dict[str, TierStats]]:
         """Return what the nodes that are not lost report of tiers of records, or of their settings, by tier and
@@ -82,18 +66,6 @@ class Tiers(PushedRecords[TierRow, TierPut, TierAnswer]):
                 if tier.from_settings == from_settings:
                     found.setdefault(tier.name, {})[stats.node] = tier
         return found
-
-    def _answer(self, row: TierRow, stats: dict[str, TierStats], faults: dict[str, list[TierRefusal]]) -> TierAnswer:
-        status = self._progress.status(
-            "tiers", row.generation, name=row.name, selector=row.selector, since=row.updated_at
-        )
-        return TierAnswer(
-            **TIERS.described(row, TierRecord.__struct_fields__),
-            **_sums(stats),
-            stats=stats,
-            faults={node: found for node, found in faults.items() if node in status.nodes},
-            status=status,
-        )
 
 
 def _sums(stats: dict[str, TierStats]) -> dict[str, Any]:

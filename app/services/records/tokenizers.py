@@ -12,18 +12,19 @@ from typing import Any
 import msgspec
 
 from app.errors import Conflict, Invalid
-from app.observe.catalogue.records import TokenizerChanged, TokenizerCreated, TokenizerDeleted
+from app.ingest.fleet import Fleet
 from app.schemas.base.fields import VARIABLE
-from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinPut
 from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
 from app.services.base import checks
-from app.services.base.changes import Changes
+from app.services.base.changes import Change, Changes
 from app.services.base.merge import patched
 from app.services.base.preconditions import ANY, Precondition, state_of
-from app.services.base.principals import Principal
+from app.services.base.principals import PLANE, Principal
 from app.services.base.redaction import tokenizer_of
-from app.services.records.record_types import RecordType, columns
+from app.services.records.progress import RecordProgress
+from app.services.records.record_types import RecordType, Values, columns
+from app.services.records.records import Records
 from app.services.records.tokenizing import EncodeService
 from app.store.base.database import Database
 from app.store.records import tokenizers
@@ -37,11 +38,12 @@ MAX_NAMED = 10
 """Number of models that an error message lists."""
 TOKENIZERS = RecordType(
     noun="tokenizer",
-    events=(TokenizerCreated, TokenizerChanged, TokenizerDeleted),
     row=TokenizerRow,
     sortable=tokenizers.SORTABLE,
     key="name",
     put=TokenizerPut,
+    answer=TokenizerAnswer,
+    listing=TokenizerList,
     # The digest replaces the file.
     written=tuple("digest" if name == "tokenizer" else name for name in TokenizerPut.__struct_fields__),
 )
@@ -56,74 +58,54 @@ class EncodedText:
     by: TokenizerUsed
 
 
-class Tokenizers:
-    """Get, put, delete; a put of an identical record changes nothing."""
+class Tokenizers(Records[TokenizerRow, TokenizerPut, TokenizerAnswer]):
+    kind = TOKENIZERS
+    _locks = ("pins",)
+    """Ensures that a model gets only one tokenizer."""
 
-    def __init__(self, database: Database, changes: Changes, tokenizing: EncodeService) -> None:
-        self._database = database
-        self._changes = changes
+    def __init__(
+        self, database: Database, changes: Changes, progress: RecordProgress, fleet: Fleet, tokenizing: EncodeService
+    ) -> None:
+        super().__init__(database, changes, progress, fleet)
         self._tokenizing = tokenizing
 
-    async def get(self, name: str, by: Principal) -> TokenizerAnswer:
-        """Return the tokenizer. Raises Invalid, NotFound."""
-        checks.pin_name(name)
-        async with self._database.read() as session:
-            row = await session.get(TokenizerRow, name)
-        if row is None:
-            raise TOKENIZERS.missing(name)
-        return tokenizer_of(_answer(row), by)
-
-    async def page(self, page_request: PageRequest, by: Principal) -> TokenizerList:
-        """Return a page of tokenizers. Raises Invalid."""
-        page = await TOKENIZERS.page(self._database, page_request)
-        return TokenizerList([tokenizer_of(_answer(row), by) for row in page.rows], page.total, page.next_cursor)
-
-    async def put(
-        self, name: str, request: TokenizerPut, by: Principal, expected: Precondition = ANY, *, dry_run: bool = False
-    ) -> tuple[TokenizerAnswer, bool]:
-        """Store the record unless it is a dry run. Return it and whether it is new. Raises Invalid, Conflict,
-        PreconditionFailed, PreconditionRequired."""
-        checks.pin_name(name)
-        file = await asyncio.to_thread(_file, request.tokenizer)
-        model = _check(request, file)
+    async def _resolved(self, name: str, intent: TokenizerPut, by: Principal) -> Values:
+        file = await asyncio.to_thread(_file, intent.tokenizer)
+        _check(intent, file)
         digest = await asyncio.to_thread(lambda: sha256(file).hexdigest())
-        await self._tokenizing.run(EncodeJob(file, request.chat_template), "tokenizer", by)
-        # Nodes do not receive tokenizers. The lock of `pins` ensures that a model gets only one tokenizer.
-        async with self._changes.begin(by, "pins", dry_run=dry_run) as change:
-            row = await change.session.get(TokenizerRow, name)
-            TOKENIZERS.check_state(expected, name, row)
-            other = await tokenizers.of_model(change.session, model)
-            if other is not None and other.name != name:
-                raise Conflict.at("model", f"the model {model!r} already has the tokenizer {other.name!r}")
-            created = row is None
-            values = {**msgspec.structs.asdict(request), "digest": digest, "file": file}
-            del values["tokenizer"]
-            row = TOKENIZERS.write(change, name, row, values)
-        return _answer(row), created
+        await self._tokenizing.run(EncodeJob(file, intent.chat_template), "tokenizer", by)
+        values = {**msgspec.structs.asdict(intent), "digest": digest, "file": file}
+        del values["tokenizer"]
+        return values
+
+    async def _check(self, change: Change, key: str, row: TokenizerRow | None, values: Values) -> None:
+        other = await tokenizers.of_model(change.session, values["model"])
+        if other is not None and other.name != key:
+            raise Conflict.at("model", f"the model {values['model']!r} already has the tokenizer {other.name!r}")
+
+    def answers(self, rows: Sequence[TokenizerRow], by: Principal = PLANE) -> list[TokenizerAnswer]:
+        return [tokenizer_of(answer, by) for answer in super().answers(rows)]
 
     async def patch(
-        self, name: str, patch: dict[str, Any], by: Principal, expected: Precondition = ANY, *, dry_run: bool = False
+        self,
+        name: str,
+        patch: dict[str, Any],
+        by: Principal,
+        expected: Precondition = ANY,
+        wait_s: float = 0.0,
+        *,
+        dry_run: bool = False,
     ) -> TokenizerAnswer:
         """Apply a JSON merge patch; the file stays if the patch has none. Raises what `put` raises, and NotFound."""
         checks.pin_name(name)
         async with self._database.read() as session:
-            row = await tokenizers.with_file(session, name)
-        if row is None:
-            raise TOKENIZERS.missing(name)
-        etag = TOKENIZERS.etag(row)
-        expected.check(TOKENIZERS.called(name), etag)
+            row = self._seen(name, await tokenizers.with_file(session, name), by)
+        self.kind.check_state(expected, name, row)
         values = {**columns(row, TOKENIZERS.written), "tokenizer": row.file.decode()}
         del values["digest"]
         request = patched(TokenizerPut, values, patch)
-        answer, _ = await self.put(name, request, by, state_of(etag), dry_run=dry_run)
+        answer, _ = await self.put(name, request, by, state_of(TOKENIZERS.etag(row)), dry_run=dry_run)
         return answer
-
-    async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:
-        """Delete the record; pins made with it stay as they are. Raises Invalid, NotFound, PreconditionFailed,
-        PreconditionRequired."""
-        checks.pin_name(name)
-        async with self._changes.begin(by) as change:
-            await TOKENIZERS.remove(change, await TOKENIZERS.existing(change, name, expected))
 
     async def encoded(self, pin: PinPut, by: Principal) -> EncodedText | None:
         """Return the tokens of a pin's text or messages; None without them, or without a model, which the check of the
@@ -177,10 +159,10 @@ def _file(given: dict[str, Any] | str | msgspec.UnsetType) -> bytes:
     return given.encode() if isinstance(given, str) else msgspec.json.encode(given)
 
 
-def _check(request: TokenizerPut, file: bytes) -> str:
-    """Check a request, and return its model. Raises Invalid with every fault found."""
+def _check(request: TokenizerPut, file: bytes) -> None:
+    """Check a request. Raises Invalid with every fault found."""
     faults = checks.Faults()
-    model = faults.check("model", lambda: checks.model(checks.given(request.model, "text")))
+    faults.check("model", lambda: checks.model(checks.given(request.model, "text")))
     faults.check("tokenizer", lambda: checks.given(request.tokenizer, "an object or text"))
     faults.check("note", lambda: checks.note(request.note))
     if len(file) > MAX_FILE_BYTES:
@@ -196,8 +178,6 @@ def _check(request: TokenizerPut, file: bytes) -> str:
         elif len(token) > MAX_SPECIAL_CHARACTERS or "\0" in token:
             faults.add(f"special_tokens.{name}", f"expected at most {MAX_SPECIAL_CHARACTERS} characters, no NUL")
     faults.stop()
-    assert model is not None
-    return model
 
 
 def _check_length(field: str, text: str | None, messages: Sequence[dict[str, Any]] | None) -> None:
@@ -218,7 +198,3 @@ def _unknown(field: str, model: str, known: list[str]) -> Invalid:
         "tokens"
     )
     return Invalid.at(field, message)
-
-
-def _answer(row: TokenizerRow) -> TokenizerAnswer:
-    return TokenizerAnswer(**TOKENIZERS.described(row, ("name", *TOKENIZERS.written, "revision")))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import DeclarativeBase, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -57,6 +57,31 @@ class Base(DeclarativeBase):
     """Base of all rows. Constraint names are the same in both databases, so that migrations can refer to them."""
 
     metadata = sa.MetaData(naming_convention=NAMING)
+
+
+class RecordColumns:
+    """Columns of every record that operators write."""
+
+    note: Mapped[str] = mapped_column(sa.Text())
+    created_at: Mapped[Seconds]
+    updated_at: Mapped[Seconds]
+
+
+class RevisedRecord(RecordColumns):
+    """Columns of a record that nodes do not receive."""
+
+    revision: Mapped[Whole]
+    """Number of changes of the record."""
+
+
+class PushedRecord(RecordColumns):
+    """Columns of a record that nodes receive."""
+
+    managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
+    """Owner of the document that manages the record (see `docs/operate/as-code.md`); empty: none."""
+    selector: Mapped[Labels]
+    generation: Mapped[Whole] = mapped_column(index=True)
+    """Generation that last changed this record. Pushes and sizes read the records that changed since another one."""
 
 
 def insert(session: AsyncSession, entity: type[Base]) -> Any:

@@ -4,10 +4,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base import listing
-from app.store.base.declarative import Base, Name, Seconds, Whole
+from app.store.base.declarative import Base, Name, RevisedRecord
 
 
-class CeilingRow(Base):
+class CeilingRow(RevisedRecord, Base):
     __tablename__ = "ceilings"
 
     tenant: Mapped[Name] = mapped_column(primary_key=True)
@@ -22,10 +22,6 @@ class CeilingRow(Base):
     """Names of quota fields without an upper bound. Fields without a value that are not listed may not be raised."""
     strengths: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
     """Strengths of pins that may be used; None: all but `permanent`."""
-    note: Mapped[str] = mapped_column(sa.Text())
-    revision: Mapped[Whole]
-    created_at: Mapped[Seconds]
-    updated_at: Mapped[Seconds]
 
 
 SORTABLE = listing.sortable(CeilingRow, "tenant")

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base import listing
-from app.store.base.declarative import EMPTY, Base, Digest, Labels, LongName, Name, Seconds, Whole
+from app.store.base.declarative import EMPTY, Base, Digest, LongName, Name, PushedRecord, Seconds, Whole
 from app.store.base.listing import LAST
 
 
@@ -22,7 +22,7 @@ class PinBodyRow(Base):
     created_at: Mapped[Seconds]
 
 
-class PinRow(Base):
+class PinRow(PushedRecord, Base):
     __tablename__ = "pins"
 
     name: Mapped[Name] = mapped_column(primary_key=True)
@@ -37,17 +37,10 @@ class PinRow(Base):
     """Unix seconds at which the pin ends, as set by the last PUT. Nodes extend the end of pins that refresh."""
     refresh_s: Mapped[float | None] = mapped_column(sa.Double())
     """Seconds from a hit to the new end of the pin; None: the end is fixed."""
-    note: Mapped[str] = mapped_column(sa.Text())
-    managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
-    """Owner of the document that manages the record (see `docs/operate/as-code.md`); empty: none."""
-    selector: Mapped[Labels]
     owner: Mapped[Name] = mapped_column(server_default=EMPTY)
     """Principal that first created the pin."""
     origin: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
     """Source of the pin, for display: tokens, keys, a hot prefix, or text."""
-    generation: Mapped[Whole]
-    created_at: Mapped[Seconds]
-    updated_at: Mapped[Seconds]
 
 
 class StrongPin(NamedTuple):

@@ -7,10 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base import listing
-from app.store.base.declarative import EMPTY, Base, LongName, Name, Seconds, Whole
+from app.store.base.declarative import EMPTY, Base, LongName, Name, RevisedRecord
 
 
-class PrefillRateRow(Base):
+class PrefillRateRow(RevisedRecord, Base):
     __tablename__ = "rates"
 
     name: Mapped[Name] = mapped_column(primary_key=True)
@@ -18,10 +18,6 @@ class PrefillRateRow(Base):
     space: Mapped[Name] = mapped_column(server_default=EMPTY)
     """One space of the model, 32 hex digits; empty: all spaces."""
     prefill_tokens_per_s: Mapped[float] = mapped_column(sa.Double())
-    note: Mapped[str] = mapped_column(sa.Text())
-    revision: Mapped[Whole]
-    created_at: Mapped[Seconds]
-    updated_at: Mapped[Seconds]
 
 
 MAX = 10_000

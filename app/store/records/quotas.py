@@ -1,5 +1,6 @@
 """Quota records, one per tenant (by salt)."""
 
+import json
 from collections.abc import Collection
 from typing import Annotated, Any, NamedTuple
 
@@ -8,14 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base import listing
-from app.store.base.declarative import EMPTY, NO_ENTRIES, Base, JsonText, Labels, Name, Seconds, Whole
+from app.store.base.declarative import NO_ENTRIES, Base, JsonText, Name, PushedRecord, Whole
 from app.store.base.listing import LAST
 
 TierShares = Annotated[dict[str, Any], mapped_column(JsonText())]
 """Shares in tiers by name, as `TierQuota` is encoded: fields at their default are omitted."""
 
 
-class QuotaRow(Base):
+class QuotaRow(PushedRecord, Base):
     __tablename__ = "quotas"
 
     tenant: Mapped[Name] = mapped_column(primary_key=True)
@@ -28,14 +29,6 @@ class QuotaRow(Base):
     on_exceed: Mapped[Name] = mapped_column(server_default="evict_self")
     mode: Mapped[Name] = mapped_column(server_default="enforce")
     tiers: Mapped[TierShares] = mapped_column(server_default=NO_ENTRIES)
-    note: Mapped[str] = mapped_column(sa.Text())
-    managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
-    """Owner of the document that manages the record (see `docs/operate/as-code.md`); empty: none."""
-    selector: Mapped[Labels]
-    generation: Mapped[Whole]
-    """Generation that last changed this record."""
-    created_at: Mapped[Seconds]
-    updated_at: Mapped[Seconds]
 
 
 class TenantShare(NamedTuple):
@@ -82,9 +75,10 @@ SORTABLE = listing.sortable(
 )
 
 
-async def floors(session: AsyncSession) -> dict[str, tuple[dict[str, str] | None, int]]:
-    """Return selector and floor, in bytes, of the enforced quotas with a floor, by tenant."""
-    query = sa.select(QuotaRow.tenant, QuotaRow.selector, QuotaRow.floor_bytes).where(
-        QuotaRow.floor_bytes > 0, QuotaRow.mode == "enforce"
-    )
-    return {row[0]: (row[1], row[2]) for row in await session.execute(query)}
+async def floors(session: AsyncSession, besides: str) -> list[tuple[dict[str, str] | None, int]]:
+    """Return the sum of the enforced floors, in bytes, of each selector, without the floor of the tenant `besides`."""
+    selector = sa.cast(QuotaRow.selector, sa.Text)  # PostgreSQL cannot compare JSON
+    query = sa.select(selector, sa.func.sum(QuotaRow.floor_bytes)).group_by(selector)
+    where = (QuotaRow.floor_bytes > 0, QuotaRow.mode == "enforce", QuotaRow.tenant != besides)
+    rows = await session.execute(query.where(*where))
+    return [(json.loads(row[0] or "null"), int(row[1])) for row in rows]

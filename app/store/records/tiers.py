@@ -6,10 +6,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base import listing
-from app.store.base.declarative import Base, Labels, Name, Seconds, Whole
+from app.store.base.declarative import Base, Name, PushedRecord, Seconds, Whole
 
 
-class TierRow(Base):
+class TierRow(PushedRecord, Base):
     __tablename__ = "tiers"
 
     name: Mapped[Name] = mapped_column(primary_key=True)
@@ -21,14 +21,7 @@ class TierRow(Base):
     load_deadline_s: Mapped[Seconds]
     max_bytes_in_flight: Mapped[Whole]
     compress: Mapped[Name] = mapped_column(server_default="none")
-    note: Mapped[str] = mapped_column(sa.Text())
-    managed_by: Mapped[Name]
-    """Owner of the document that manages the record (see `docs/operate/as-code.md`); empty: none."""
-    selector: Mapped[Labels]
-    generation: Mapped[Whole]
-    """Generation that last changed this record."""
-    created_at: Mapped[Seconds]
-    updated_at: Mapped[Seconds]
+    managed_by: Mapped[Name] = mapped_column()
 
 
 SORTABLE = listing.sortable(TierRow, "name type order budget_bytes generation created_at updated_at")

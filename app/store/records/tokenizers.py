@@ -7,10 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column, undefer
 
 from app.store.base import listing
-from app.store.base.declarative import Base, Digest, LongName, Name, Seconds, Whole
+from app.store.base.declarative import Base, Digest, LongName, Name, RevisedRecord
 
 
-class TokenizerRow(Base):
+class TokenizerRow(RevisedRecord, Base):
     __tablename__ = "tokenizers"
     __table_args__ = (sa.UniqueConstraint("model"),)
 
@@ -24,10 +24,6 @@ class TokenizerRow(Base):
     special_tokens: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
     """Special tokens for the template, such as bos_token and eos_token."""
     add_special_tokens: Mapped[bool]
-    note: Mapped[str] = mapped_column(sa.Text())
-    revision: Mapped[Whole]
-    created_at: Mapped[Seconds]
-    updated_at: Mapped[Seconds]
 
 
 SORTABLE = listing.sortable(TokenizerRow, "name model created_at updated_at")

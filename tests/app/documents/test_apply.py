@@ -72,11 +72,10 @@ class Store:
         fleet, bus = Fleet(), EventBus()
         changes = Changes(self.database, fleet, bus)
         self.bus = bus
-        self.ceilings = Ceilings(self.database, changes)
-        tokenizers = Tokenizers(self.database, changes, EncodeService())
-        self.apply_service = Apply(
-            self.database, changes, RecordProgress(fleet, DesiredState(self.database)), fleet, tokenizers, PinQuota()
-        )
+        progress = RecordProgress(fleet, DesiredState(self.database))
+        self.ceilings = Ceilings(self.database, changes, progress, fleet)
+        tokenizers = Tokenizers(self.database, changes, progress, fleet, EncodeService())
+        self.apply_service = Apply(self.database, changes, progress, fleet, tokenizers, PinQuota())
         self.exports = Export(self.database)
 
     async def apply(self, document: Any, by: Principal = BY, **options: Any) -> ApplyAnswer:

@@ -91,14 +91,6 @@ async def test_an_unknown_tier_is_refused_by_field_with_the_known_ones(plane: Pl
     assert (dry.status_code, dry.json()["errors"][0]["path"]) == (422, "pins[...].tier")
 
 
-async def test_lists_can_be_of_one_tier_and_in_the_order_of_tiers(plane: Plane) -> None:
-    for name, tier in (("a", "host"), ("b", "gpu"), ("c", "host")):
-        await plane.put_pin(name, wait="", tier=tier)
-    for query, names in (("tier=gpu", ["b"]), ("tier=host", ["a", "c"]), ("sort=tier", ["b", "a", "c"]),
-                         ("sort=-tier&limit=2", ["c", "a"])):  # fmt: skip
-        assert [pin["name"] for pin in (await plane.get(f"/api/v1/pins?{query}"))["items"]] == names, query
-
-
 async def test_a_document_sets_the_tier_shows_a_change_of_it_and_is_exported_again(plane: Plane) -> None:
     async def apply(document: Any, **more: Any) -> dict[str, Any]:
         answer = await plane.http.post("/api/v1/apply", json={"document": document, **more})

@@ -210,23 +210,6 @@ async def test_a_patch_merges_the_parameters(plane: Plane) -> None:
     assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "parameters.directories")
 
 
-async def test_tiers_are_listed_by_page_sort_and_filter(plane: Plane) -> None:
-    for number, given in enumerate((DISK, REDIS, DISK)):
-        body = {**given, "order": 3 - number, "managed_by": given["type"]}
-        assert (await plane.http.put(f"/api/v1/tiers/t{number}", json=body)).is_success
-
-    async def names(query: str) -> list[str]:
-        return [item["name"] for item in (await plane.get(f"/api/v1/tiers?{query}"))["items"]]
-
-    assert await names("") == ["t0", "t1", "t2"]
-    assert await names("sort=order") == ["t2", "t1", "t0"]
-    assert await names("type=disk") == ["t0", "t2"]
-    assert await names("managed_by=redis") == ["t1"]
-    first = await plane.get("/api/v1/tiers?limit=2")
-    assert (len(first["items"]), first["total"]) == (2, 3)
-    assert await names(f"limit=2&cursor={first['next_cursor']}") == ["t2"]
-
-
 async def test_a_refusal_is_shown_by_node_with_the_name_of_the_tier(plane: Plane, node: FakeNode) -> None:
     assert (await plane.http.put("/api/v1/tiers/a?wait=30s", json=DISK)).is_success
     node.faults = [Fault("tiers[1].parameters.directories", "bad_field", "cannot create /mnt/nvme0: denied")]

@@ -56,7 +56,7 @@ def services(database: Database) -> tuple[Quotas, Pins]:
         progress,
         fleet,
         PrefixService(NodeRequests(fleet, 1.0)),
-        Tokenizers(database, changes, EncodeService()),
+        Tokenizers(database, changes, progress, fleet, EncodeService()),
         PinQuota(),
     )
 

@@ -1774,23 +1774,23 @@ export interface components {
          *     }
          */
         CeilingPatch: {
-            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
+            /** @description Bytes, or text such as `4GiB`; without one, the value may not be raised, unless `no_bound` names the field. */
             max_floor_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
+            /** @description Bytes, or text such as `4GiB`; without one, the value may not be raised, unless `no_bound` names the field. */
             max_limit_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
+            /** @description Bytes, or text such as `4GiB`; without one, the value may not be raised, unless `no_bound` names the field. */
             max_pin_budget_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
+            /** @description Bytes, or text such as `4GiB`; without one, the value may not be raised, unless `no_bound` names the field. */
             max_store_rate_bytes?: number | string | null;
-            /** @description Longest time to live of a pin in seconds; null for no limit. */
+            /** @description Longest time to live of a pin in seconds, by default without a limit. */
             max_ttl_s?: number | null;
-            /** @description 0.01 to 1,000; null: it may not be raised, unless `no_bound` names it. */
+            /** @description 0.01 to 1,000; without one, the value may not be raised, unless `no_bound` names the field. */
             max_weight?: number | null;
             /** @description Fields without any bound; `max_ttl_s` is always one of them if it is null. */
             no_bound?: ("max_limit_bytes" | "max_floor_bytes" | "max_weight" | "max_pin_budget_bytes" | "max_store_rate_bytes" | "max_ttl_s")[] | null;
             /** @description Free-form note; at most 1,024 characters. */
             note?: string | null;
-            /** @description Strengths that pins may have; null for `soft` and `guaranteed`. */
+            /** @description Strengths that pins may have, by default `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
         };
         /**
@@ -1808,17 +1808,17 @@ export interface components {
          *     }
          */
         CeilingPut: {
-            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
+            /** @description Bytes, or text such as `4GiB`; without one, the value may not be raised, unless `no_bound` names the field. */
             max_floor_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
+            /** @description Bytes, or text such as `4GiB`; without one, the value may not be raised, unless `no_bound` names the field. */
             max_limit_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
+            /** @description Bytes, or text such as `4GiB`; without one, the value may not be raised, unless `no_bound` names the field. */
             max_pin_budget_bytes?: number | string | null;
-            /** @description Bytes, or text such as `4GiB`; null: it may not be raised, unless `no_bound` names it. */
+            /** @description Bytes, or text such as `4GiB`; without one, the value may not be raised, unless `no_bound` names the field. */
             max_store_rate_bytes?: number | string | null;
-            /** @description Longest time to live of a pin in seconds; null for no limit. */
+            /** @description Longest time to live of a pin in seconds, by default without a limit. */
             max_ttl_s?: number | null;
-            /** @description 0.01 to 1,000; null: it may not be raised, unless `no_bound` names it. */
+            /** @description 0.01 to 1,000; without one, the value may not be raised, unless `no_bound` names the field. */
             max_weight?: number | null;
             /** @description Fields without any bound; `max_ttl_s` is always one of them if it is null. */
             no_bound?: ("max_limit_bytes" | "max_floor_bytes" | "max_weight" | "max_pin_budget_bytes" | "max_store_rate_bytes" | "max_ttl_s")[];
@@ -1827,7 +1827,7 @@ export interface components {
              * @default
              */
             note: string;
-            /** @description Strengths that pins may have; null for `soft` and `guaranteed`. */
+            /** @description Strengths that pins may have, by default `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
         };
         /** ChangeAnswer */
@@ -6094,6 +6094,8 @@ export interface operations {
     listCeilings: {
         parameters: {
             query?: {
+                /** @description Field to sort by; prefix it with `-` for descending order. */
+                sort?: "" | "tenant" | "-tenant";
                 /** @description Maximum number of items. */
                 limit?: number;
                 /** @description `next_cursor` of the previous page; empty for the first page. */
@@ -6318,6 +6320,7 @@ export interface operations {
             403: components["responses"]["403-forbidden-foreign-origin"];
             404: components["responses"]["404-not-found"];
             406: components["responses"]["406-not-acceptable"];
+            409: components["responses"]["409-conflict"];
             412: components["responses"]["412-precondition-failed"];
             413: components["responses"]["413-too-large"];
             415: components["responses"]["415-unsupported-media-type"];
@@ -7221,6 +7224,8 @@ export interface operations {
             query?: {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
@@ -7561,6 +7566,8 @@ export interface operations {
             query?: {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
@@ -7660,6 +7667,8 @@ export interface operations {
             query?: {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
             };
             header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
@@ -7911,6 +7920,8 @@ export interface operations {
             query?: {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
@@ -8010,6 +8021,8 @@ export interface operations {
             query?: {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
             };
             header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
@@ -8803,6 +8816,8 @@ export interface operations {
             query?: {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
@@ -8905,6 +8920,8 @@ export interface operations {
             query?: {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
             };
             header: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */

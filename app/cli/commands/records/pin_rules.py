@@ -95,13 +95,13 @@ def saved(pin: Mapping[str, Any], _changed: dict[str, Any], kept: str) -> Iterat
     on_gpus = ", also on GPUs" if pin.get("tier") == "gpu" else ""
     yield (
         f"{pin['name']}: {chunks} of {pin['model']} for {pin['tenant']}, {pin['strength']}{on_gpus},"
-        f" ends {show.ends(pin['expires_at'])}{refreshed}, {show.applied(dict(pin))}{kept}"
+        f" ends {show.ends(pin['expires_at'])}{refreshed}, {show.applied(pin)}{kept}"
     )
     yield pin["summary"]
     if note := _note(pin):
         yield f"note: {note}"
     is_reported = any(condition["reason"] == "HoldsNothing" for condition in pin["status"]["conditions"])
-    if pin.get("tier") == "gpu" and not is_reported and (reason := show.ineffective(dict(pin))):
+    if pin.get("tier") == "gpu" and not is_reported and (reason := show.ineffective(pin)):
         yield reason
 
 
@@ -135,7 +135,7 @@ def state(pin: Mapping[str, Any]) -> str:
         return f"{count:,} only in tiers: {reason.get(pin['not_loaded'], 'loading')}"
     if tiers := pin.get("unlisted_tiers"):
         return f"unknown until {' and '.join(tiers)} {'is' if len(tiers) == 1 else 'are'} listed"
-    applied = show.applied(dict(pin))
+    applied = show.applied(pin)
     return "degraded: beyond the pin budget" if applied == "applied" and pin.get("degraded") else applied
 
 

@@ -64,7 +64,7 @@ def saved(tier: Mapping[str, Any], _changed: dict[str, Any], _kept: str) -> Iter
     """Yield what a tier is, and what is wrong with it."""
     yield (
         f"{tier['name']}: {tier['type']}, budget {show.size(tier['budget_bytes'])}, spill {tier['spill']}, "
-        f"order {tier['order']}; {show.applied(dict(tier))}"
+        f"order {tier['order']}; {show.applied(tier)}"
     )
     yield from _remarks(tier)
     yield from _not_served(tier)

@@ -210,7 +210,7 @@ def faults(nodes: Iterable[dict[str, Any]]) -> None:
             say(f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']} ({ago(fault['at'])})")
 
 
-def applied(record: dict[str, Any]) -> str:
+def applied(record: Mapping[str, Any]) -> str:
     """Return `applied`, or `waiting` with the states of the nodes that have not applied the record."""
     if record["status"]["applied"]:
         return "applied"
@@ -232,7 +232,7 @@ def selects_no_node(record: Mapping[str, Any]) -> str:
     return message
 
 
-def ineffective(record: dict[str, Any]) -> str:
+def ineffective(record: Mapping[str, Any]) -> str:
     """Return why an applied record is not effective; empty if it is."""
     conditions = {each["type"]: each for each in record["status"]["conditions"]}
     effective = conditions.get("Effective")

@@ -56,7 +56,7 @@ class RecordNoun(Resource):
     """`set` gives omitted options their defaults."""
     changes: Callable[[type[msgspec.Struct], Fields], Fields] = given_fields
     """Returns the fields that the options of a `set` give, given the body and the options. Raises UsageError."""
-    merged: Callable[[Fields, Record | None, Fields], tuple[Fields | None, Fields]] = lambda changed, current, _: (
+    merged: Callable[[Fields, Record | None, Fields], tuple[Record | None, Fields]] = lambda changed, current, _: (
         current or {},
         changed,
     )

@@ -1,0 +1,142 @@
+"""What holds for records of every type: dry runs, preconditions, patches, lists, the audit log and deletion."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from app.http.examples import EXAMPLES
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+
+TYPES = [
+    ("quotas/acme", "QuotaPut", "quota"),
+    ("pins/p", "PinPut", "pin"),
+    ("policies/night", "PolicyPut", "policy"),
+    ("tiers/nvme", "TierPut", "tier"),
+    ("ceilings/acme", "CeilingPut", "ceiling"),
+    ("rates/llama", "RatePut", "rate"),
+    ("tokenizers/words", "TokenizerPut", "tokenizer"),
+]
+NOTED = {"note": "another"}
+of_every_type = pytest.mark.parametrize(("path", "example", "noun"), TYPES, ids=[noun for *_, noun in TYPES])
+
+
+async def sent(plane: Plane, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+    """Send a request as it is, without the precondition that the client of tests adds."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await plane.http.request(method, f"/api/v1/{path}", json=body, headers=named, auth=lambda request: request)
+
+
+@of_every_type
+async def test_a_record_is_tried_made_changed_and_deleted(plane: Plane, path: str, example: str, noun: str) -> None:
+    body, name = EXAMPLES[example], path.partition("/")[2]
+    kind = path.partition("/")[0]
+    tried = await sent(plane, "PUT", f"{path}?dry_run=true", body)
+    assert tried.status_code == 201, tried.text
+    assert (await sent(plane, "GET", path)).status_code == 404
+    for method in ("PATCH", "DELETE"):
+        assert (await sent(plane, method, path, NOTED if method == "PATCH" else None)).status_code == 404
+    for state in ("*", '"1"'):
+        assert (await sent(plane, "PUT", path, body, if_match=state)).status_code == 412, "there is no such state"
+
+    made = await sent(plane, "PUT", path, body, if_none_match="*")
+    assert made.status_code == 201, made.text
+    record, etag = made.json(), made.headers["etag"]
+    shown = {field for field in body if field in record} - {"expires_at"}
+    assert {field: record[field] for field in shown} == {field: tried.json()[field] for field in shown}
+    assert record["etag"] == etag == (await sent(plane, "GET", path)).headers["etag"]
+    assert [item["etag"] for item in (await plane.get(f"/api/v1/{kind}?limit=1"))["items"]] == [etag]
+    assert (await sent(plane, "PUT", path, body, if_none_match="*")).status_code == 412
+    for method, sent_body in (("PUT", body), ("PATCH", NOTED), ("DELETE", None)):
+        missing = await sent(plane, method, path, sent_body)
+        assert (missing.status_code, missing.json()["type"]) == (428, "urn:larder:problem:precondition-required")
+        assert etag in missing.json()["detail"]
+        for wrong in ('"999"', f"W/{etag}"):
+            stale = await sent(plane, method, path, sent_body, if_match=wrong)
+            assert (stale.status_code, stale.json()["type"]) == (412, "urn:larder:problem:precondition-failed")
+    if "ttl_s" not in body:  # which moves the end
+        assert (await sent(plane, "PUT", path, body, if_match=etag)).json()["etag"] == etag, "it is the same"
+
+    current = (await sent(plane, "GET", path)).headers["etag"]
+    noted = await sent(plane, "PATCH", f"{path}?dry_run=true", NOTED, if_match=current)
+    assert (noted.status_code, noted.json()["note"]) == (200, "another"), noted.text
+    assert (await sent(plane, "GET", path)).headers["etag"] == current
+    changed = await sent(plane, "PATCH", path, NOTED, if_match=f'"1000", {current}')
+    assert (changed.status_code, changed.json()["note"]) == (200, "another")
+    assert (await sent(plane, "PATCH", f"{path}?dry_run=true", NOTED, if_match=current)).status_code == 412
+    assert (await sent(plane, "PATCH", path, {"note": None}, if_match="*")).json()["note"] == ""
+    for value in (1, None):
+        unknown = await sent(plane, "PATCH", path, {"colour": value}, if_match="*")
+        assert (unknown.status_code, unknown.json()["errors"][0]["path"]) == (422, "colour")
+    assert (await sent(plane, "PATCH", path, [], if_match="*")).status_code == 422
+    wrong_note = await sent(plane, "PATCH", path, {"note": "a\x00"}, if_match="*")
+    assert (wrong_note.status_code, wrong_note.json()["errors"][0]["path"]) == (422, "note")
+
+    assert (await sent(plane, "DELETE", path, if_match=etag)).status_code == 412
+    assert (await sent(plane, "DELETE", path, if_match="*")).is_success
+    assert (await sent(plane, "GET", path)).status_code == 404
+    entries = (await plane.get(f"/api/v1/audit?kind={noun}"))["items"]
+    assert [(entry["action"], entry["name"]) for entry in entries] == [
+        (action, name) for action in ("delete", "update", "update", "create")
+    ]
+    assert entries[2]["after"]["note"] == "another"
+    assert len(await plane.stored_events(f"name={noun}.changed", 2)) == 2
+
+
+@of_every_type
+async def test_an_unusable_name_is_refused(shared_plane: Plane, path: str, example: str, noun: str) -> None:
+    kind, field = path.partition("/")[0], "tenant" if path.endswith("acme") else "name"
+    unusable = "a%0Ab" if field == "tenant" else "a b"
+    for method in ("GET", "PUT", "PATCH", "DELETE"):
+        body = {"PUT": EXAMPLES[example], "PATCH": NOTED}.get(method)
+        refused = await sent(shared_plane, method, f"{kind}/{unusable}", body)
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, field), refused.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "example", "field", "values", "more"),
+    [
+        ("quotas", "QuotaPut", "mode", ("enforce", "observe"), {}),
+        ("pins", "PinPut", "tier", ("host", "gpu"), {}),
+        ("pins", "PinPut", "strength", ("guaranteed", "soft"), {}),
+        ("policies", "PolicyPut", "algorithm", ("arc", "lru"), {}),
+        ("tiers", "TierPut", "type", ("disk", "redis"), {"redis": {"parameters": {"servers": ["cache:6379"]}}}),
+        ("rates", "RatePut", "model", ("a", "b"), {}),
+        ("quotas", "QuotaPut", "managed_by", ("team", "other"), {}),
+    ],
+)
+async def test_a_list_is_filtered_sorted_and_paged(
+    plane: Plane, kind: str, example: str, field: str, values: tuple[str, str], more: dict[str, Any]
+) -> None:
+    given = values if kind == "rates" else (values[0], values[1], values[0])  # a model has one rate
+    for number, value in enumerate(given):
+        body = {**EXAMPLES[example], field: value, **more.get(value, {})}
+        assert (await sent(plane, "PUT", f"{kind}/r{number}", body)).is_success
+    key = "tenant" if kind == "quotas" else "name"
+
+    async def names(query: str) -> list[str]:
+        return [item[key] for item in (await plane.get(f"/api/v1/{kind}?{query}"))["items"]]
+
+    every = [f"r{number}" for number in range(len(given))]
+    assert await names(f"{field}={values[1]}") == ["r1"]
+    assert await names(f"sort=-{key}") == every[::-1]
+    first = await plane.get(f"/api/v1/{kind}?limit=1&{field}={values[0]}")
+    assert (len(first["items"]), first["total"]) == (1, len(given) - 1)
+    assert await names(f"limit=2&cursor={(await plane.get(f'/api/v1/{kind}?limit=1'))['next_cursor']}") == every[1:3]
+
+
+async def test_a_pin_is_tried_with_the_message_of_its_field(plane: Plane) -> None:
+    pin = (await sent(plane, "PUT", "pins/p", {**EXAMPLES["PinPut"], "ttl_s": 60})).json()
+    tried = await sent(plane, "PATCH", "pins/p?dry_run=true", {"strength": "soft", "ttl_s": 6000}, if_match=pin["etag"])
+    assert tried.json()["strength"] == "soft"
+    assert tried.json()["expires_at"] > pin["expires_at"] + 5000
+    refused = await sent(plane, "PATCH", "pins/p?dry_run=true", {"strength": "permanent"}, if_match=pin["etag"])
+    assert [error["path"] for error in refused.json()["errors"]] == ["strength"]
+
+
+async def test_a_patched_tokenizer_keeps_its_file(plane: Plane) -> None:
+    made = (await sent(plane, "PUT", "tokenizers/words", EXAMPLES["TokenizerPut"])).json()
+    noted = (await sent(plane, "PATCH", "tokenizers/words", {"note": "n"}, if_match=made["etag"])).json()
+    assert (noted["digest"], noted["model"], noted["note"]) == (made["digest"], made["model"], "n")
