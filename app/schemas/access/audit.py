@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from app.schemas.base.listing import Page
+
 
 class AuditEntry(msgspec.Struct, frozen=True):
     id: int
@@ -38,11 +40,8 @@ class AuditEntry(msgspec.Struct, frozen=True):
     """SHA-256 over the entry and the hash of the one before it."""
 
 
-class AuditList(msgspec.Struct, frozen=True):
+class AuditList(Page, frozen=True):
     items: list[AuditEntry]
-    total: int
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""
 
 
 class AuditVerified(msgspec.Struct, frozen=True):

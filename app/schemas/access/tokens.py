@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.fields import Moment, NewTenantName, RecordName, Rule, TtlS, at_most_one, bounds, given, implies
+from app.schemas.base.listing import Page
 
 RoleName = Literal["alerts", "viewer", "operator", "admin"]
 
@@ -81,11 +82,8 @@ class TokenMade(TokenAnswer, frozen=True):
     token: str
 
 
-class TokenList(msgspec.Struct, frozen=True):
+class TokenList(Page, frozen=True):
     items: list[TokenAnswer]
-    total: int
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""
 
 
 class Whoami(msgspec.Struct, frozen=True):

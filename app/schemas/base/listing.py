@@ -2,6 +2,17 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of every list besides its `items`."""
+
+    total: int
+    """Items on all pages."""
+    next_cursor: str
+    """`cursor` of the next page; empty on the last."""
+
 
 @dataclass(frozen=True)
 class PageRequest:

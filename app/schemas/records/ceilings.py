@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.fields import Size, TtlS, Weight
+from app.schemas.base.listing import Page
 from app.schemas.base.records import Note
 from dataplane.protocol.control.records import Strength
 
@@ -57,8 +58,5 @@ class CeilingAnswer(msgspec.Struct, frozen=True):
     updated_at: float
 
 
-class CeilingList(msgspec.Struct, frozen=True):
+class CeilingList(Page, frozen=True):
     items: list[CeilingAnswer]
-    total: int
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""

@@ -19,6 +19,7 @@ from app.schemas.base.fields import (
     given,
     implies,
 )
+from app.schemas.base.listing import Page
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from app.schemas.records.tokenizers import TokenizerUsed
@@ -235,9 +236,5 @@ class PinKeys(msgspec.Struct, frozen=True):
     """Keys of the pin's chunks, 64 hex digits each. A put with these keys creates the same pin."""
 
 
-class PinList(msgspec.Struct, frozen=True):
+class PinList(Page, frozen=True):
     items: list[PinAnswer]
-    total: int
-    """Items on all pages."""
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.fields import bounds
+from app.schemas.base.listing import Page
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from dataplane.protocol.control.records import Algorithm, PolicySpec
@@ -104,11 +105,7 @@ class PolicyAnswer(PolicyRecord, frozen=True):
     status: RecordStatus
 
 
-class PolicyList(msgspec.Struct, frozen=True):
+class PolicyList(Page, frozen=True):
     items: list[PolicyAnswer]
-    total: int
-    """Items on all pages."""
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""
     in_force: dict[str, PolicyStats]
     """Policy in force, by node; without lost nodes. Not empty even if there is no record."""

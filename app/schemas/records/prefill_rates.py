@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.fields import LOWER_SPACE, ModelName, bounds, text
+from app.schemas.base.listing import Page
 from app.schemas.base.records import Note
 
 MAX_TOKENS_PER_S = 1_000_000_000
@@ -53,9 +54,5 @@ class RateAnswer(msgspec.Struct, frozen=True):
     updated_at: float
 
 
-class RateList(msgspec.Struct, frozen=True):
+class RateList(Page, frozen=True):
     items: list[RateAnswer]
-    total: int
-    """Items on all pages."""
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""

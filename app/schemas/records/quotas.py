@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.fields import Size, SizeText, TierName, Weight, bounds
+from app.schemas.base.listing import Page
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from dataplane.base.units import MAX_SIZE_BYTES
@@ -134,9 +135,5 @@ class QuotaAnswer(QuotaRecord, frozen=True):
     status: RecordStatus
 
 
-class QuotaList(msgspec.Struct, frozen=True):
+class QuotaList(Page, frozen=True):
     items: list[QuotaAnswer]
-    total: int
-    """Items on all pages."""
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.fields import Size
+from app.schemas.base.listing import Page
 from app.schemas.base.records import Note
 from dataplane.protocol.control.records import TierQuota
 
@@ -50,12 +51,8 @@ class TenantAnswer(msgspec.Struct, frozen=True):
     note: str
 
 
-class TenantList(msgspec.Struct, frozen=True):
+class TenantList(Page, frozen=True):
     items: list[TenantAnswer]
-    total: int
-    """Items on all pages."""
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""
 
 
 class AdoptPost(msgspec.Struct, forbid_unknown_fields=True):

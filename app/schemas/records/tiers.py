@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.fields import SizeText, bounds
+from app.schemas.base.listing import Page
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from dataplane.protocol.stats.tiers import TierStats
@@ -168,12 +169,8 @@ class SettingsTier(msgspec.Struct, frozen=True):
     """What the tier is, holds and does, by node; without lost nodes."""
 
 
-class TierList(msgspec.Struct, frozen=True):
+class TierList(Page, frozen=True):
     items: list[TierAnswer]
-    total: int
-    """Items on all pages."""
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""
     from_settings: list[SettingsTier]
     """Tiers of the settings of nodes, on every page; `type` filters them, and `managed_by` excludes them."""
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.fields import VARIABLE, ModelName, text
+from app.schemas.base.listing import Page
 from app.schemas.base.records import Note
 
 
@@ -69,12 +70,8 @@ class TokenizerAnswer(msgspec.Struct, frozen=True):
     updated_at: float
 
 
-class TokenizerList(msgspec.Struct, frozen=True):
+class TokenizerList(Page, frozen=True):
     items: list[TokenizerAnswer]
-    total: int
-    """Items on all pages."""
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""
 
 
 class TokenizerUsed(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.fields import bounds, text
+from app.schemas.base.listing import Page
 from app.schemas.views.changes import ChangeAnswer
 
 AlertState = Literal["firing", "resolved", "expired"]
@@ -122,12 +123,8 @@ class AlertAnswer(msgspec.Struct, frozen=True):
     within `alert_changes_s` seconds before the start."""
 
 
-class AlertList(msgspec.Struct, frozen=True):
+class AlertList(Page, frozen=True):
     items: list[AlertAnswer]
-    total: int
-    """Items on all pages."""
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from app.schemas.base.listing import Page
+
 
 class EventAnswer(msgspec.Struct, frozen=True):
     """An event as it was published."""
@@ -34,12 +36,8 @@ class EventsNotKept(msgspec.Struct, frozen=True):
     """Events that nodes sent but that did not arrive."""
 
 
-class EventList(msgspec.Struct, frozen=True):
+class EventList(Page, frozen=True):
     items: list[EventAnswer]
-    total: int
-    """Items on all pages."""
-    next_cursor: str
-    """`cursor` of the next page; empty on the last."""
     not_kept: EventsNotKept
 
 

@@ -31,7 +31,7 @@ class Audit:
         """Return a page of entries, newest first. Raises Invalid."""
         async with self._database.read() as session:
             page = await audit.page(session, page_request, filters)
-        return AuditList([_shown(row)[0] for row in page.rows], page.total, page.next_cursor)
+        return AuditList([_shown(row)[0] for row in page.rows], total=page.total, next_cursor=page.next_cursor)
 
     async def export(self) -> AsyncIterator[bytes]:
         """Yield all current entries as JSON lines, oldest first. A slow reader holds no database connection; an

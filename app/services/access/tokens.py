@@ -71,7 +71,7 @@ class Tokens:
         """Return a page of tokens. Raises Invalid."""
         async with self._database.read() as session:
             page = await tokens.page(session, page_request)
-        return TokenList([_answer(row) for row in page.rows], page.total, page.next_cursor)
+        return TokenList([_answer(row) for row in page.rows], total=page.total, next_cursor=page.next_cursor)
 
     async def get(self, key: str) -> TokenAnswer:
         """Return a token by id or by name. Raises NotFound."""

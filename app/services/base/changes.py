@@ -35,7 +35,6 @@ from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, SnapshotType
 MAX_EVENTS = 200
 """Largest number of events per change; more would displace all other events from the backlogs of subscribers."""
 Action = Literal["create", "update", "delete"]
-NOUNS: dict[SnapshotType, str] = {"quotas": "quota", "pins": "pin", "policies": "policy", "tiers": "tier"}
 
 
 class ChangeEvents:
@@ -85,13 +84,14 @@ class Change:
         self,
         kind: SnapshotType,
         action: Action,
+        noun: str,
         name: str,
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
         event: PlaneEvent,
     ) -> None:
         """Record the change of a record of a type that nodes receive."""
-        row = entry(self.by, self.now, action, NOUNS[kind], name, before, after)
+        row = entry(self.by, self.now, action, noun, name, before, after)
         row.type, row.generation = kind, self.generations[kind]
         self.entries.append(row)
         self.events.add_record(event, kind, self.generations[kind], action)

@@ -7,9 +7,6 @@ from typing import Any, TypeVar
 
 from app.errors import FieldError, Invalid
 from app.schemas.records.pins import PinPut
-from app.schemas.records.policies import PolicyPut
-from app.schemas.records.quotas import QuotaPut
-from app.schemas.records.tiers import TierPut
 from app.services.base import checks
 from app.services.base.expiry import moment
 from app.services.records import pin_intent, policy_intent, quota_intent, tier_intent
@@ -42,10 +39,6 @@ class CheckedRecord:
     """Whether the end of the pin has passed."""
 
 
-def _quota(name: str, intent: QuotaPut, _now: float, _encode: Encode) -> CheckedRecord:
-    return CheckedRecord(quota_intent.resolve(name, intent))
-
-
 def _named(name: str, resolve: Callable[[], T]) -> T:
     """Return the result of `resolve`; faults of the name are reported together with those of the other fields."""
     faults: list[FieldError] = []
@@ -60,14 +53,6 @@ def _named(name: str, resolve: Callable[[], T]) -> T:
     if faults:
         raise Invalid.about(faults)
     return found
-
-
-def _policy(name: str, intent: PolicyPut, _now: float, _encode: Encode) -> CheckedRecord:
-    return CheckedRecord(_named(name, lambda: policy_intent.resolve(name, intent)))
-
-
-def _tier(name: str, intent: TierPut, _now: float, _encode: Encode) -> CheckedRecord:
-    return CheckedRecord(_named(name, lambda: tier_intent.resolve(name, intent)))
 
 
 def _moment(value: float | str | None) -> float | None:
@@ -92,6 +77,11 @@ def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> CheckedRecord
 
 KINDS: dict[SnapshotType, PushedType[Any]] = {kind.name: kind for kind in (QUOTAS, PINS, POLICIES, TIERS)}
 """Types in the order of their sections in a document."""
-RESOLVE: dict[SnapshotType, Resolve] = {"quotas": _quota, "pins": _pin, "policies": _policy, "tiers": _tier}
+RESOLVE: dict[SnapshotType, Resolve] = {
+    "quotas": lambda name, intent, *_: CheckedRecord(quota_intent.resolve(name, intent)),
+    "pins": _pin,
+    "policies": lambda name, intent, *_: CheckedRecord(_named(name, lambda: policy_intent.resolve(name, intent))),
+    "tiers": lambda name, intent, *_: CheckedRecord(_named(name, lambda: tier_intent.resolve(name, intent))),
+}
 KEPT_FIELDS = {"pins": ("origin",)}
 """Columns of a pin that stay unchanged while its keys do; changes of them are not shown."""

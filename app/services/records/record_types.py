@@ -177,7 +177,7 @@ class PushedType(RecordType[R]):
 
     def note(self, change: Change, action: Action, key: str, before: Values | None, after: Values | None) -> None:
         values = {**(after or before or {}), "generation": change.generations[self.name]}
-        change.made(self.name, action, self.shown(key), before, after, self._event(action, key, values))
+        change.made(self.name, action, self.noun, self.shown(key), before, after, self._event(action, key, values))
 
 
 def defaults(*structs: type[msgspec.Struct]) -> Values:

@@ -64,7 +64,7 @@ class Tenants:
         def make_page() -> TenantList:
             found = [answer for answer in known if managed in (None, answer.managed)]
             page = page_of(found, lambda answer: answer.tenant, _BY_NAME, page_request)
-            return TenantList(list(page.rows), page.total, page.next_cursor)
+            return TenantList(list(page.rows), total=page.total, next_cursor=page.next_cursor)
 
         return await asyncio.to_thread(make_page)
 

@@ -150,7 +150,7 @@ class Alerts:
             page = await alerts.page(session, ordered, filters, tenants)
         preceding = await self._changes.preceding(map(_subject, page.rows), by)
         items = [_answer(row, preceding[_subject(row)]) for row in page.rows]
-        return AlertList(items, page.total, page.next_cursor)
+        return AlertList(items, total=page.total, next_cursor=page.next_cursor)
 
     async def run(self) -> None:
         while True:

@@ -110,7 +110,7 @@ class Events:
         not_kept = EventsNotKept(
             time.time() - self._retention_s, sorted(NOT_STORED), self.dropped.total(), self._lost()
         )
-        return EventList(items, page.total, page.next_cursor, not_kept)
+        return EventList(items, not_kept, total=page.total, next_cursor=page.next_cursor)
 
 
 def _row(event: LarderEvent) -> EventRow:
