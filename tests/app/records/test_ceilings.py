@@ -117,10 +117,6 @@ async def test_fields_that_a_ceiling_leaves_out_may_be_lowered_and_not_raised(gu
 
 async def test_no_bound_at_all_must_be_explicit_and_is_shown(guarded: Plane) -> None:
     token = await with_operator(guarded)
-    both = await guarded.http.put(C, json={"max_weight": 2, "no_bound": ["max_weight"]})
-    assert (both.status_code, both.json()["errors"][0]["path"]) == (422, "no_bound")
-    wrong = await guarded.http.put(C, json={"no_bound": ["strengths"]})
-    assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "no_bound[0]")
     made_one = (await guarded.http.put(C, json={"no_bound": ["max_weight", "max_limit_bytes"]})).json()
     assert made_one["no_bound"] == ["max_limit_bytes", "max_weight", "max_ttl_s"]
     assert (await put(guarded, token, Q, limit_bytes=5, weight=1000)).status_code == 201
@@ -211,15 +207,3 @@ async def test_a_stream_of_a_limited_caller_has_its_tenants_alone(guarded: Plane
             while '"tenants_total":1' not in seen or '"quota.created"' not in seen:
                 seen += await anext(lines)
     assert "acme" not in seen
-
-
-async def test_an_invalid_ceiling_is_refused_by_field(guarded: Plane) -> None:
-    await guarded.http.put(C, json=CEILING)
-    patched = await guarded.http.patch(C, json={"max_weight": None, "strengths": []}, headers=ANY)
-    assert (patched.json()["max_weight"], patched.json()["strengths"]) == (None, [])
-    for body, path in (
-        ({"max_limit_bytes": -1}, "max_limit_bytes"), ({"max_weight": 0}, "max_weight"),
-        ({"max_ttl_s": 0}, "max_ttl_s"), ({"strengths": ["hard"]}, "strengths[0]"), ({"colour": 1}, "colour"),
-    ):  # fmt: skip
-        wrong = await guarded.http.put(C, json=body)
-        assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, path), wrong.text

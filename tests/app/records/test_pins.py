@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from app.push.node_journal import NodeJournal
 from dataplane.protocol.stats.pins import PinStats
 from tests.app.fake_node import FakeNode
-from tests.app.plane import PIN, Plane
+from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
 
@@ -23,22 +22,6 @@ async def test_strength_and_refresh_reach_the_node(plane: Plane, node: FakeNode)
     await plane.put_pin("p", "30s", strength="permanent")
     (pin,) = node.pins
     assert (pin.strength, pin.refresh_s, pin.expires_at) == ("permanent", None, None)
-
-
-async def test_an_invalid_end_is_refused_by_field(plane: Plane) -> None:
-    cases: list[tuple[dict[str, Any], list[str]]] = [
-        ({"refresh_on_hit": True}, ["refresh_on_hit"]),
-        ({"refresh_on_hit": True, "expires_at": time.time() + 60}, ["refresh_on_hit"]),
-        ({"strength": "permanent", "ttl_s": 60}, ["strength"]),
-        ({"strength": "permanent", "expires_at": time.time() + 60}, ["strength"]),
-        ({"strength": "permanent", "refresh_on_hit": True}, ["refresh_on_hit", "strength"]),
-        ({"refresh_on_hit": "yes", "ttl_s": 5}, ["refresh_on_hit"]),
-        ({"model": None}, ["model"]),
-    ]
-    for fields, paths in cases:
-        response = await plane.http.put("/api/v1/pins/p", json={**PIN, **fields})
-        assert response.status_code == 422, fields
-        assert [error["path"] for error in response.json()["errors"]] == paths
 
 
 async def test_a_pin_that_hits_refresh_ends_by_the_last_report_of_a_node(plane: Plane, node: FakeNode) -> None:

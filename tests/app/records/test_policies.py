@@ -34,28 +34,6 @@ async def test_a_policy_reaches_the_node_and_a_deleted_one_leaves_the_defaults(p
     ]
 
 
-async def test_an_invalid_policy_is_refused_by_field(plane: Plane) -> None:
-    bad: list[tuple[dict[str, Any], str]] = [
-        ({"algorithm": "belady"}, "algorithm"),
-        ({"admission": "yes"}, "admission"),
-        ({"admission_idle_s": 0.5}, "admission_idle_s"),
-        ({"admission_idle_s": 86_401}, "admission_idle_s"),
-        ({"high_watermark": 0.4, "low_watermark": 0.4}, "high_watermark"),
-        ({"high_watermark": 1.01}, "high_watermark"),
-        ({"high_watermark": 0.9, "low_watermark": 0.95}, "low_watermark"),
-        ({"high_watermark": 0.9}, "low_watermark"),
-        ({"low_watermark": 0.1}, "low_watermark"),
-        ({"note": "x" * 1025}, "note"),
-        ({"watermark": 1}, "watermark"),
-        ({}, "algorithm"),
-        ({"note": "scans"}, "algorithm"),
-    ]
-    for fields, field in bad:
-        response = await plane.http.put(P, json=fields)
-        assert response.status_code == 422, fields
-        assert field in [error["path"] for error in response.json()["errors"]], fields
-
-
 async def test_an_empty_put_keeps_the_record(plane: Plane) -> None:
     await plane.http.put(P, json=WHOLE)
     assert (await plane.http.put(P, json={})).status_code == 422
@@ -65,18 +43,6 @@ async def test_an_empty_put_keeps_the_record(plane: Plane) -> None:
 
 
 async def test_every_policy_but_the_default_shows_its_nodes(plane: Plane, node: FakeNode) -> None:
-    cases: list[tuple[str, dict[str, Any], str]] = [
-        ("night", {"algorithm": "lru"}, "selector"),
-        ("night", {"algorithm": "lru", "selector": {}}, "selector"),
-        ("night", {"algorithm": "lru", "selector": {"-zone": "a"}}, "selector"),
-        ("night", {"algorithm": "lru", "selector": {"zone": "a"}, "priority": -1}, "priority"),
-        ("night", {"algorithm": "lru", "selector": {"zone": "a"}, "priority": 1001}, "priority"),
-        ("default", {"algorithm": "lru", "selector": {"zone": "a"}}, "selector"),
-        ("default", {"algorithm": "lru", "priority": 1}, "priority"),
-    ]
-    for name, fields, field in cases:
-        response = await plane.http.put(f"/api/v1/policies/{name}", json=fields)
-        assert (response.status_code, [e["path"] for e in response.json()["errors"]]) == (422, [field]), fields
     made = await plane.http.put(
         "/api/v1/policies/night", json={"algorithm": "arc", "selector": {"zone": "a"}, "priority": 7}
     )

@@ -25,12 +25,6 @@ async def put(plane: Plane, tenant: str = "acme", **body: Any) -> Any:
     return response.json()
 
 
-async def refused(plane: Plane, body: Any, status: int = 422) -> list[str]:
-    response = await plane.http.put(Q, json=body)
-    assert response.status_code == status, response.text
-    return [error["path"] for error in response.json()["errors"]]
-
-
 async def test_a_whole_share_reaches_the_node_and_comes_back(plane: Plane, node: FakeNode) -> None:
     answer = await put(plane, **WHOLE)
     assert node.quotas == [QuotaSpec("acme", 512 << 20, 64 << 20, 2.5, 32 << 20, 1_000_000, "reject", "observe")]
@@ -47,24 +41,6 @@ async def test_fields_that_a_put_leaves_out_have_their_defaults(plane: Plane, no
     await put(plane, **WHOLE)
     await put(plane, floor_bytes=5)
     assert node.quotas == [QuotaSpec("acme", floor_bytes=5)]
-
-
-async def test_a_share_with_invalid_fields_is_refused_by_name(plane: Plane) -> None:
-    assert await refused(plane, {"limit_bytes": 10, "floor_bytes": 11}) == ["floor_bytes"]
-    assert await refused(plane, {"floor_bytes": 10, "pin_budget_bytes": 11}) == ["pin_budget_bytes"]
-    assert await refused(plane, {"limit_bytes": 10, "pin_budget_bytes": 11}) == ["pin_budget_bytes"]
-    for weight in (0, -1, 0.009, 1000.5, 1e300):
-        assert await refused(plane, {"weight": weight}) == ["weight"]
-    assert await refused(plane, {"store_rate_bytes": 0}) == ["store_rate_bytes"]
-    assert await refused(plane, {"floor_bytes": None}) == ["floor_bytes"]
-    assert await refused(plane, {"floor_bytes": "much"}) == ["floor_bytes"]
-    assert await refused(plane, {"weight": "1"}) == ["weight"]
-    assert await refused(plane, {"on_exceed": "evict_others"}) == ["on_exceed"]
-    assert await refused(plane, {"mode": "dry"}) == ["mode"]
-    assert await refused(plane, {"note": "no share at all"}) == ["limit_bytes"]
-    both = await refused(plane, {"limit_bytes": 5, "floor_bytes": 6, "weight": 0})
-    assert both == ["floor_bytes", "weight"]
-    assert (await plane.get("/api/v1/quotas"))["total"] == 0
 
 
 async def test_floors_beyond_the_smallest_node_are_refused_with_sum_and_capacity(plane: Plane) -> None:
