@@ -593,6 +593,18 @@ def test_a_finding_leads_to_its_page(open_state: OpenState):
     expect(page.get_by_role("main")).to_be_focused()
 
 
+def test_each_page_that_the_navigation_marks_shows_the_reason(open_state: OpenState):
+    page = open_state("over-limit", at="blocks").page
+    marked = page.get_by_role("navigation", name="Pages").get_by_role("link").filter(has_text="needs attention")
+    expect(marked).to_have_text([re.compile("^Tenants"), re.compile("^Pins")])
+    for link, reason in zip(marked.all(), ("Tenant chat is over its limit", "Pin eval-harness is degraded"), strict=True):
+        link.click()
+        says(panel(page, "Needs attention"), reason)
+    page.get_by_role("link", name="Nodes", exact=True).click()
+    expect(panel(page, "Nodes")).to_be_visible()
+    expect(panel(page, "Needs attention")).to_have_count(0)
+
+
 def test_traffic_is_hidden_until_it_is_wanted_and_events_can_be_paused_and_found(open_state: OpenState):
     one = open_state("busy", at="events")
     page, events = one.page, panel(one.page, "Events")

@@ -24,12 +24,33 @@ export function placeOf({ subject: { kind, name, node } }: Finding): { page: Pag
   return { page: PAGES[kind], name: one[kind] ?? '' };
 }
 
-/** How long it lasts, why, and the change before it. */
+/** Findings that need attention: no notes, also not of what ended, unless it needs attention even then. */
+export function urgent(findings: readonly Finding[]): Finding[] {
+  return findings.filter(({ severity }) => severity !== 'info');
+}
+
+/** The worst level of the findings of each page. */
+export function levels(findings: readonly Finding[]): Partial<Record<PageName, Level>> {
+  const worst: Partial<Record<PageName, Level>> = {};
+  for (const finding of findings) {
+    const { page } = placeOf(finding);
+    if (worst[page] !== 'bad') worst[page] = levelOf(finding);
+  }
+  return worst;
+}
+
+/** When it is or was so, why, and the change before it. */
 export function detailOf(finding: Finding, now: number): string {
-  const { since, ended_at, detail, likely_change: change } = finding;
-  const when = ended_at !== null ? `Until ${ago(now - ended_at)}` : since !== null && since <= now ? `For ${duration(now - since)}` : '';
+  const { detail, likely_change: change } = finding;
+  const when = whenOf(finding, now);
   const why = [when, detail].filter(Boolean).join(': ');
   return [why && `${why[0]?.toUpperCase()}${why.slice(1)}.`, change && before(change, now)].filter(Boolean).join(' ');
+}
+
+function whenOf({ since, ended_at }: Finding, now: number): string {
+  if (ended_at === null) return since !== null && since <= now ? `for ${duration(now - since)}` : '';
+  const end = ago(now - ended_at);
+  return since === null || since >= ended_at ? end : `from ${ago(now - since)} to ${end}`;
 }
 
 function before(change: Change, now: number): string {
@@ -49,9 +70,9 @@ export function listed(findings: readonly Finding[]): { finding: Finding; more: 
   });
 }
 
-/** Findings about a node itself and its tiers, that last. */
+/** Findings about a node itself and its tiers, that last or need attention. */
 export function of(findings: readonly Finding[], node: string): Finding[] {
-  return findings.filter(({ subject, ended_at }) => subject.node === node && !subject.tenant && ended_at === null);
+  return findings.filter(({ subject, severity, ended_at }) => subject.node === node && !subject.tenant && (ended_at === null || severity !== 'info'));
 }
 
 /** The time at which a finding began, for a tooltip. */

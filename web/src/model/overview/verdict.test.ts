@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import type { AlertList, Change, Finding, Overview } from '../../api/types';
 import { state } from '../../fixtures/states';
-import { detailOf, listed, placeOf } from './findings';
+import { detailOf, levels, listed, of, placeOf, urgent } from './findings';
 import { judge } from './verdict';
 
 const { overview: busy } = state('busy');
@@ -39,10 +39,21 @@ it('a finding leads to the page of its subject', () => {
   expect(placeOf(tier)).toEqual({ page: 'nodes', name: 'gpu-a2' });
 });
 
-it('a finding shows how long it lasts, why, and the change before it', () => {
+it('what needs attention marks its page at the worst level', () => {
+  const ended = { ...cold, ended_at: cold.since };
+  const note = { ...empty, severity: 'info' as const };
+  expect(urgent([note, ended])).toEqual([ended]);
+  expect(levels([ended, empty])).toEqual({ nodes: 'warn', pins: 'warn' });
+  expect(levels([ended, { ...cold, severity: 'critical' }, ended])).toEqual({ nodes: 'bad' });
+  expect(of([ended, { ...ended, severity: 'info' }], 'gpu-a1')).toEqual([ended]);
+});
+
+it('a finding shows when it is or was so, why, and the change before it', () => {
   const now = cold.since! + 60;
   expect(detailOf({ ...cold, detail: 'it is so' }, now)).toBe('For 1 min: it is so.');
-  expect(detailOf({ ...cold, detail: 'it is so', ended_at: now - 30 }, now)).toBe('Until 30 s ago: it is so.');
+  expect(detailOf({ ...cold, detail: 'it is so', ended_at: now - 30 }, now)).toBe('From 1 min ago to 30 s ago: it is so.');
+  expect(detailOf({ ...cold, detail: 'it was so', ended_at: cold.since }, now)).toBe('1 min ago: it was so.');
+  expect(detailOf({ ...cold, detail: '', since: null, ended_at: now - 30 }, now)).toBe('30 s ago.');
   expect(detailOf({ ...cold, detail: '', since: null }, now)).toBe('');
   const change = { summary: 'quota acme: limit_bytes 8 GiB → 1 GiB', actor: 'alice', at: now - 90 } as Change;
   expect(detailOf({ ...cold, detail: 'x', since: null, likely_change: change }, now)).toBe(
