@@ -86,10 +86,10 @@ gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))  ## on a machine w
 		$(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/engines/vllm/test_device_copies.py -W default -o timeout=600 -o faulthandler_timeout=1800 $(ARGS)
 	$(GPU_PYTHON) -m benchmarks gpu
 
-peers: $(INSTALLED)  ## build LMCache, vLLM and Mooncake on CPU, for the tests marked peer (4 GB in ~/.cache/larder/peers)
+peers: $(INSTALLED)  ## build LMCache, vLLM and Mooncake on CPU, for the tests marked peer (5 GB in ~/.cache/larder/peers)
 	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment $(ARGS)
 
-engines: $(INSTALLED)  ## build vLLM and SGLang on CPU for the tests marked engine and for the example (4 GB, beside the peers)
+engines: $(INSTALLED)  ## build vLLM and SGLang on CPU for the tests marked engine and for the example (5 GB, beside the peers)
 	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment lmcache vllm vllm-larder sglang \
 		$(patsubst %,vllm-%,0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.33.0)
 

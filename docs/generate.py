@@ -15,7 +15,7 @@ sys.path.insert(0, str(FOLDER.parent))
 from app.http.problems import KINDS, TYPE_PREFIX  # noqa: E402
 from dataplane.protocol.codes import Code, ReserveOutcome  # noqa: E402
 from dataplane.protocol.states import TRANSITIONS, BlockStep, State  # noqa: E402
-from docs import (  # noqa: E402  # noqa: E402
+from docs import (  # noqa: E402
     alert_rules,
     connector_tables,
     listener_tables,

@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
     node: str
     """Empty for a caller that may not see it."""
     tenant: str
-    """As shown."""
+    """Tenant, as shown."""
     since: float
     """Unix seconds."""
     blocks: dict[str, int]

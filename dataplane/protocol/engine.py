@@ -271,7 +271,7 @@ class SegmentsMapped(msgspec.Struct, tag="mapped", array_like=True):
     id: int
     grants: list[SegmentGrant]
     retired: list[int] = []
-    """As in `Reserved`."""
+    """Segments that are retired, as in `Reserved`."""
 
 
 class Serving(msgspec.Struct, tag="serving", array_like=True):

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import environment
-from benchmarks.peers.environment import LMCACHE_TESTS, RELEASES
+from benchmarks.peers.environment import LMCACHE_RELEASES, LMCACHE_TESTS
 from benchmarks.peers.servers import Server
 from tests.peers.conftest import BUILT
 from tests.peers.scripting import ran
 
 TESTS = 9
-INTERPRETERS = {"0.5.6": "lmcache", "0.5.7rc2": RELEASES["0.5.7rc2"].name}
+INTERPRETERS = {"0.5.6": "lmcache", "0.5.7rc2": LMCACHE_RELEASES["0.5.7rc2"].name}
 
 
 @pytest.mark.full

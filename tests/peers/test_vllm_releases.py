@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.peers.environment import RELEASES
+from benchmarks.peers.environment import LMCACHE_RELEASES
 from benchmarks.peers.servers import Server
 from benchmarks.peers.vllm_model import FULL_CHUNKS, write_model
 from dataplane.gateways.lmcache.wire.operations import (
@@ -39,7 +39,7 @@ RETIRED = {"query_prefetch_lookup_hits"}
 
 def _python(release: str) -> Path:
     """The interpreter with vLLM and this release of LMCache; the test is skipped if it is not built."""
-    name = "vllm" if release == FINAL else RELEASES[release].name
+    name = "vllm" if release == FINAL else LMCACHE_RELEASES[release].name
     python = BUILT[name]
     if python is None:
         pytest.skip(f"{name} is not built: run `make peers`")
@@ -73,7 +73,7 @@ def test_the_numbers_are_those_of_the_release_and_it_decodes_every_failure_answe
     assert found["undecodable"] == {}
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", LMCACHE_RELEASES)
 def test_the_same_release_and_the_final_one_load_blocks_of_another(larder: Server, model: Path, release: str):
     first = _generated(release, larder, model)
     assert first["cached"] == 0
@@ -83,7 +83,7 @@ def test_the_same_release_and_the_final_one_load_blocks_of_another(larder: Serve
 
 
 def test_other_releases_load_blocks_of_the_final_one(larder: Server, model: Path):
-    built = [release for release, peer in RELEASES.items() if BUILT[peer.name] and release not in UNSHARED]
+    built = [release for release, peer in LMCACHE_RELEASES.items() if BUILT[peer.name] and release not in UNSHARED]
     if not built:
         pytest.skip("no other release of LMCache is built: run `make peers`")
     first = _generated(FINAL, larder, model)

@@ -56,7 +56,8 @@ IN_WORDS: Mapping[str, str] = {
     labels.VALUE: f"a value of {labels.PART_IN_WORDS}",
     SIZE: "bytes, or a size such as 4GiB",
 }
-"""What the patterns of fields of records match. The description has it as `x-expected`, which forms show."""
+"""The texts that match a pattern of records' fields, in words, by pattern. The description has them as `x-expected`,
+which forms show."""
 EXPECTED_NAME = f"expected {IN_WORDS[NAME]}"
 
 Rule = dict[str, Any]

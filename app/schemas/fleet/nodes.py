@@ -258,7 +258,7 @@ class TracedRequest(msgspec.Struct, frozen=True):
     hash_ids: list[int]
     """Blocks of the prompt, in order. Equal numbers mean equal content and equal prefix."""
     tenant: str
-    """As shown; empty without one."""
+    """Tenant, as shown; empty without one."""
     model: str
     block_bytes: int
     """Size of a block."""

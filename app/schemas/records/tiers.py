@@ -149,7 +149,7 @@ class TierAnswer(TierRecord, frozen=True):
     """Bytes of blocks that wait to be copied to the tier, or are being copied. A node that ends with its memory loses
     them, unless another tier holds them."""
     stats: dict[str, TierStats]
-    """What the tier holds and does, by node; without lost nodes, and nodes where it is not open."""
+    """Contents and work of the tier, by node; without lost nodes, and nodes where it is not open."""
     faults: dict[str, list[TierRefusal]]
     """Faults of the nodes that refuse the current tiers, by node."""
     status: RecordStatus
@@ -164,9 +164,9 @@ class SettingsTier(msgspec.Struct, frozen=True):
     stored_bytes: int
     logical_bytes: int
     unspilled_bytes: int
-    """As for a record."""
+    """Bytes that are not spilled yet, as for a record."""
     stats: dict[str, TierStats]
-    """What the tier is, holds and does, by node; without lost nodes."""
+    """Properties, contents and work of the tier, by node; without lost nodes."""
 
 
 class TierList(Page, frozen=True):
@@ -187,4 +187,4 @@ class TierDeletion(msgspec.Struct, frozen=True):
     nodes: list[str]
     """Sorted names of the nodes that reported the tier."""
     message: str
-    """What happens to the blocks, as a sentence."""
+    """The fate of the blocks, as a sentence."""

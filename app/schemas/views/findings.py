@@ -110,7 +110,7 @@ FINDING_TYPES: dict[str, FindingType] = {
 
 
 class FindingSubject(msgspec.Struct, frozen=True):
-    """What a finding is about."""
+    """The subject of a finding."""
 
     kind: SubjectKind
     name: str = ""
@@ -129,7 +129,7 @@ class Finding(msgspec.Struct, frozen=True):
     severity: Severity
     subject: FindingSubject
     what: str
-    """What is wrong, without a full stop: `Node a is lost`."""
+    """The fault as a sentence without a full stop: `Node a is lost`."""
     detail: str
     """Figures and reasons; empty if there are none."""
     since: float | None
@@ -139,7 +139,7 @@ class Finding(msgspec.Struct, frozen=True):
     likely_change: ChangeAnswer | None
     """The change before it that most likely caused it; null if none did, or none is known."""
     to_do: str
-    """What to do, or to expect."""
+    """Advice: the next step, or a reason to wait."""
     runbook: str
     """Path of the section of the runbook; empty if there is none."""
     count: int = 1

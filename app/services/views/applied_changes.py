@@ -44,7 +44,7 @@ _TENANT_NAMED = ("quota", "ceiling")
 
 
 class Subject(NamedTuple):
-    """What an alert is about."""
+    """The subject of an alert."""
 
     starts_at: float
     tenant: str

@@ -1,4 +1,4 @@
-"""What is wrong, as one pure function of the fleet's state: `findings`.
+"""Diagnoses the fleet: one pure function of its state, `findings`, says what is wrong.
 
 Each rule reads the state and yields findings of some types of `app/schemas/views/findings.py`, which has the
 thresholds. A rule that knows when something began also names the change before it that most likely caused it:
@@ -79,7 +79,7 @@ _ORDER = {code: number for number, code in enumerate(FINDING_TYPES)}
 
 @dataclass(frozen=True)
 class FleetState:
-    """What is known of the fleet, as far as the caller may see it."""
+    """The state of the fleet, as far as the caller may see it."""
 
     overview: Overview
     """Its own findings are not read."""
@@ -361,7 +361,7 @@ def _condition(state: FleetState, node: NodeAnswer, condition: NodeCondition) ->
 
 
 def _reported(state: FleetState, node: NodeAnswer) -> Iterator[Finding]:
-    """Yield what the statistics of a node say."""
+    """Yield the findings that follow from the statistics of a node."""
     stats, subject, start = node.stats, _of_node(node), node.stats.start if node.stats else None
     assert stats is not None
     assert start is not None
@@ -832,14 +832,19 @@ def _many_changes(state: FleetState) -> Iterator[Finding]:
 
 def _alerts(state: FleetState) -> Iterator[Finding]:
     for alert in state.alerts:
-        kind, name = ("tenant", alert.tenant) if alert.tenant else ("node", alert.node)
-        subject = FindingSubject(kind, name, alert.node, alert.tenant) if name else _FLEET  # type: ignore[arg-type]
+        subject = _of_alert(alert)
         change = next(iter(alert.preceding_changes), None)
         severity: Severity = "info" if alert.severity.lower() in ("info", "none", "low") else "warning"
         what = f"Alert {alert.alertname} fires"
         yield _finding(
             "alert_firing", subject, what, alert.summary, since=alert.starts_at, severity=severity, change=change
         )
+
+
+def _of_alert(alert: AlertAnswer) -> FindingSubject:
+    if alert.tenant:
+        return FindingSubject("tenant", alert.tenant, alert.node, alert.tenant)
+    return FindingSubject("node", alert.node, alert.node) if alert.node else _FLEET
 
 
 _RULES: tuple[Callable[[FleetState], Iterator[Finding]], ...] = (

@@ -73,7 +73,7 @@ class _Grid(NamedTuple):
 
 
 class _Subject(NamedTuple):
-    """What a series of the answer is about."""
+    """The subject of a series of the answer."""
 
     node: str | None
     tenant: str | None

@@ -43,7 +43,7 @@ class TenantShare(NamedTuple):
     on_exceed: str
     mode: str
     tiers: dict[str, Any]
-    """As in `QuotaRow`."""
+    """Bounds by tier, as in `QuotaRow`."""
     note: str
 
 

@@ -52,7 +52,7 @@ class Save:
     """For each KV-cache group, the engine's blocks of all chunks; 0 for a block that the engine has freed. Empty if the
     chunks are cached and only `pin_s` is to be applied to them."""
     ttl_s: float = 0.0
-    """As in `RequestOptions`."""
+    """Hint of the request, as in `RequestOptions`."""
     pin_s: float = 0.0
     traceparent: str = ""
 

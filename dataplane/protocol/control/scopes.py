@@ -60,7 +60,7 @@ class CountBlocks(msgspec.Struct, tag_field="op", tag="count", forbid_unknown_fi
     scope: Scope
     """Must have no field set if `kind` is `clear`, and only then."""
     permanent: bool = False
-    """As in `Clear`."""
+    """Whether tiers forget the blocks too, as in `Clear`."""
 
 
 class Swept(msgspec.Struct, tag_field="op", tag="swept"):

@@ -115,12 +115,18 @@ IN_USE = put("totals.evicted_blocks", 5_000)
 RATIOS = [(T - 25, 0.9), (T - 15, 0.8), (T - 5, 0.85), (T + 15, 0.2), (T + 25, None), (T + 35, 0.3), (T + 45, 0.25)]
 CHANGES = [change(at=T + n, audit_id=n) for n in range(10, 0, -1)]
 FULL_PINS = pool(capacity_bytes=1000, pinned_bytes=96, pin_budget_bytes=100)
-JOINING = lambda raw: [node.update(state="joining") for node in raw["nodes"]]  # noqa: E731
 NOT_READY = put("ready", False)
+
+
+def joining(raw: Any) -> None:
+    """Let all nodes join."""
+    for node in raw["nodes"]:
+        node.update(state="joining")
+
 
 CASES: dict[str, tuple[FleetState, FleetState]] = {
     "no_node": (FleetState(overview(put("nodes", []))), FleetState(overview())),
-    "no_node_connected": (FleetState(overview(NOT_READY, JOINING)), FleetState(overview(NOT_READY))),
+    "no_node_connected": (FleetState(overview(NOT_READY, joining)), FleetState(overview(NOT_READY))),
     "node_lost": (
         FleetState(overview(put(f"{NODE}.state", "lost"))),
         FleetState(overview(put(f"{NODE}.state", "behind"))),

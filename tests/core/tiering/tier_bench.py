@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -79,6 +80,18 @@ class Spaces:
         self.spaces[identity], self.models[identity] = space, space.model
 
 
+class RecordingCatalog(Catalog):
+    """A catalog that records which blocks tiers evict."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.evicted: list[BlockName] = []
+
+    def evict(self, tier: TierState, entry: TierEntry) -> None:
+        self.evicted.append(entry.stored.name)
+        super().evict(tier, entry)
+
+
 @dataclass
 class TierBench:
     """A node with tiers whose stores are dictionaries."""
@@ -86,6 +99,8 @@ class TierBench:
     bench: Bench
     engine: BenchEngine
     tiering: Tiering
+    evicted: list[BlockName]
+    """Blocks that tiers evicted."""
     stores: dict[int, dict[BlockName, StoredBlock]] = field(default_factory=dict)
     spills: list[TierJob] = field(default_factory=list)
     """Copies from memory that have begun, of one block each."""
@@ -368,7 +383,7 @@ def with_tiers(
     directory = TierDirectory.make(memoryview(bytearray(directory_bytes(buckets))), buckets)
     states = [TierState(number, spec, stored_size) for number, spec in enumerate(tiers)]
     node = bench.node
-    catalog = Catalog(
+    catalog = RecordingCatalog(
         node.pool, directory, known or Spaces(), lambda tombstone: None, lambda call: call(), lambda: None, writer
     )
     tiering = Tiering(catalog, node.storing, node.room, mover, node.emit)
@@ -376,7 +391,7 @@ def with_tiers(
         tiering.add_tier(state)
     node.use_tiers(tiering)
     engine = bench.attach(*(spaces or (make.space(block_bytes=PAGE),)))
-    run = TierBench(bench, engine, tiering, {state.number: {} for state in states})
+    run = TierBench(bench, engine, tiering, catalog.evicted, {state.number: {} for state in states})
     bench.checks.append(run.tier_faults)
     return run
 
