@@ -597,7 +597,8 @@ def test_each_page_that_the_navigation_marks_shows_the_reason(open_state: OpenSt
     page = open_state("over-limit", at="blocks").page
     marked = page.get_by_role("navigation", name="Pages").get_by_role("link").filter(has_text="needs attention")
     expect(marked).to_have_text([re.compile("^Tenants"), re.compile("^Pins")])
-    for link, reason in zip(marked.all(), ("Tenant chat is over its limit", "Pin eval-harness is degraded"), strict=True):
+    reasons = ("Tenant chat is over its limit", "Pin eval-harness is degraded")
+    for link, reason in zip(marked.all(), reasons, strict=True):
         link.click()
         says(panel(page, "Needs attention"), reason)
     page.get_by_role("link", name="Nodes", exact=True).click()
