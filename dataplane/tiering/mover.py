@@ -45,7 +45,7 @@ READING = "its contents are being read"
 
 GIVE_UP_S = CALL_S + HANG_S
 """Seconds after which a call between tiers is not waited for any more. It takes its tier out of service, so there is at
-most about one such call, with its buffer, for each tier."""
+most about one such call, with its buffer, for each tier that it copies to."""
 
 
 class TimedLoads(NamedTuple):
@@ -87,8 +87,8 @@ class Mover:
         self._leaving: list[TierRun] = []
         self._wake, self._spans = wake, wake.spans
         self._calls: dict[TierJob, LoadCall] = {}
-        self._give_up_at = inf
-        """When the call between tiers is not waited for any more (seconds of `time.monotonic`)."""
+        self._give_up_at: dict[TierState, float] = {}
+        """When the call between tiers that ends in a tier is not waited for any more (seconds of `time.monotonic`)."""
         wake.listen(self._work)
         loop.every(STEP_S, self.step)
 
@@ -113,6 +113,7 @@ class Mover:
 
         def closed() -> None:
             self._leaving.remove(run)
+            self._give_up_at.pop(run.state, None)
             done()
 
         run.worker.retire(closed)
@@ -120,9 +121,9 @@ class Mover:
     def step(self) -> None:
         """Do the periodic work: probe tiers, detect tiers that hang, and update the directory."""
         now = self._clock()
-        crossing = self._table.crossing
-        if crossing is not None and time.monotonic() >= self._give_up_at:
-            self._outcomes.hung(crossing)
+        for target, job in list(self._table.crossing.items()):
+            if time.monotonic() >= self._give_up_at[target]:
+                self._outcomes.hung(job)
         for run in self.runs:
             if run.breaker.serves and (hangs := _hangs(run)):
                 self._failed(run, hangs, whole=True)
@@ -173,7 +174,7 @@ class Mover:
                 self._delete(run)
                 while run.copying < MAX_COPIES and (job := self._tiering.copies.next_from_memory(run.state, now)):
                     self._store(run, job, [self._view(block) for block in job.blocks], run.codec)
-        if job := self._tiering.copies.next_from_tier(now):
+        while job := self._tiering.copies.next_from_tier(now):
             self._load(job, _buffers(job), inf)
         while job := self._tiering.loads.next(now):
             until = time.monotonic() + max(0.0, job.deadline - now)
@@ -192,7 +193,7 @@ class Mover:
         codec = None
         if job.target is not None:
             codec = self._run_of(job.target).codec  # the room was reserved for this one
-            self._give_up_at = time.monotonic() + GIVE_UP_S
+            self._give_up_at[job.target] = time.monotonic() + GIVE_UP_S
         future = run.worker.submit(
             "load", partial(_load, job, loads, deadline), partial(self._loaded, run, job, into, codec, span)
         )
@@ -218,8 +219,8 @@ class Mover:
         self._outcomes.loaded(job, results, self._clock())
         self._spans.end(span, sum(each.outcome is not Outcome.OK for each in results))
         self._judge(run, result, [] if hung or failed else [each.outcome for each in results])
-        if job.state is JobState.LOADING:
-            self._give_up_at = time.monotonic() + GIVE_UP_S
+        if job.state is JobState.LOADING and job.target is not None:
+            self._give_up_at[job.target] = time.monotonic() + GIVE_UP_S
             self._store(self._run_of(job.target), job, [buffers[block] for block in job.blocks], codec)
 
     def _cancel_unwanted(self, now: float) -> None:

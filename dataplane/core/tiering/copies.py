@@ -1,7 +1,8 @@
 """Plans copies to tiers: makes jobs of blocks that sources want to be copied.
 
-From memory, several jobs for each tier are under way at a time. From tiers, there is one job at a time, and it begins
-only while no engine waits for a load, unless it is urgent. A request whose target takes no blocks now delays no other.
+From memory, several jobs for each tier are under way at a time. From tiers, there is one for each target at a time, and
+it begins only while no engine waits for a load, unless it is urgent. A request whose target takes no blocks now delays
+no other.
 """
 
 from __future__ import annotations
@@ -43,15 +44,21 @@ class Copies:
     # ---- from memory
 
     def propose(self, tier: TierState, reason: JobReason, blocks: Iterable[Block]) -> None:
-        """Let blocks wait for a tier that neither holds them nor has them wait already: for SPILL or for PIN."""
+        """Let blocks wait for a tier that neither holds them nor has them wait already: for SPILL or for PIN. A block
+        that was stored again takes the place of its older one."""
         request = self._request(tier, reason)
-        waiting = [self._request(tier, each).waiting for each in (JobReason.SPILL, JobReason.PIN)]
+        requests = [self._request(tier, each) for each in (JobReason.SPILL, JobReason.PIN)]
         for block in blocks:
             space = self._catalog.identity(block.space)
             if space is None:
                 continue
             name = BlockName(space, block.key)
-            if any(name in names for names in waiting) or tier.entry_of(name) is not None:
+            waits = [each for each in requests if name in each.waiting]
+            for each in waits:
+                older = each.waiting[name]
+                if older is not None and not self._pool.readable(*older):
+                    each.wait(name, block)
+            if waits or tier.entry_of(name) is not None:
                 continue
             if not tier.serves:
                 tier.refuse("away", name)
@@ -158,17 +165,20 @@ class Copies:
 
     def next_from_tier(self, now: float) -> TierJob | None:
         """Return the next job that copies blocks from one tier to another, or encodes those of one again. There is none
-        while such a job is under way. While engines wait for loads, only urgent ones begin."""
+        for a target to which such a job is under way. While engines wait for loads, only urgent ones begin."""
         table = self._table
-        if table.crossing is not None:
-            return None
         idle = table.loads.has_only(self._client)
-        for request in [each for each in table.copies if each.source is not None and (idle or each.reason in URGENT)]:
+        for request in list(table.copies):
+            if request.source is None or request.target in table.crossing:
+                continue
+            if not idle and request.reason not in URGENT:
+                continue
             blocks = self._from_tier(request, now, BATCH_BYTES if idle else URGENT_BYTES)
             table.turn_ended(request)
             if blocks:
-                table.crossing = TierJob(request.reason, request.source, request.target, blocks, request.began)
-                return table.crossing
+                job = TierJob(request.reason, request.source, request.target, blocks, request.began)
+                table.crossing[request.target] = job
+                return job
         return None
 
     def _from_tier(self, request: CopyRequest, now: float, most_bytes: int) -> list[JobBlock]:

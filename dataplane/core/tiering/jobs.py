@@ -165,7 +165,9 @@ class CopyRequest:
     """Blocks whose outcome the source has not taken, if it takes outcomes."""
 
     def wait(self, name: BlockName, block: Block | None = None) -> None:
-        """Let a block wait at the end."""
+        """Let a block wait: at the end, or in the place of an older one of its name."""
+        older = self.waiting.get(name)
+        self.waiting_bytes -= 0 if older is None else older[0].nbytes
         self.waiting[name] = None if block is None else (block, block.control)
         self.waiting_bytes += 0 if block is None else block.nbytes
 
@@ -185,8 +187,9 @@ class JobTable:
         self.loads = LoadQueue()
         self.loading: dict[tuple[int, bytes], TierJob] = {}
         """Jobs that load blocks into memory, by space and key."""
-        self.crossing: TierJob | None = None
-        """The job that loads from one tier and stores in one. There is one at a time, because it needs a buffer."""
+        self.crossing: dict[TierState, TierJob] = {}
+        """Jobs that load from one tier and store in one, by the tier that they store in. There is one for each at a
+        time: each needs a buffer, and a tier that hangs must not delay copies to others."""
         self.unwanted: list[TierJob] = []
         """Loads that no request needs any more. The mover cancels those that have not begun."""
 

@@ -72,7 +72,7 @@ class Outcomes:
         assert target is not None
         loading = job.state is JobState.LOADING
         job.to(JobState.HUNG)
-        self._table.crossing = None
+        del self._table.crossing[target]
         for block in job.blocks:
             target.note(HUNG, block.name)
             if loading:
@@ -86,8 +86,8 @@ class Outcomes:
 
     def _end(self, job: TierJob) -> None:
         job.to(JobState.ENDED)
-        if self._table.crossing is job:
-            self._table.crossing = None
+        if job.target is not None and self._table.crossing.get(job.target) is job:
+            del self._table.crossing[job.target]
         self._catalog.wake()
 
     def _release(self, tier: TierState, block: JobBlock) -> bool:

@@ -83,7 +83,7 @@ class TierMovesMachine(RuleBasedStateMachine):
             if each.number not in run.deleting and (names := tiering.catalog.take_deletions(each)):
                 run.deleting[each.number] = names
                 self.calls.append(self.deletion(each, names))
-        if (crossing := tiering.copies.next_from_tier(run.now)) is not None:
+        while (crossing := tiering.copies.next_from_tier(run.now)) is not None:
             run.copies.append(crossing)
             self.calls.append(self.transfer(crossing))
         run.begin_loads()
@@ -306,7 +306,7 @@ class TierMovesMachine(RuleBasedStateMachine):
                 break
         assert all(state.ended_at is not None for state in self.states)
         self.nothing_is_counted_wrong()
-        assert (self.tiering.table.copies, self.tiering.table.crossing) == ({}, None)
+        assert (self.tiering.table.copies, self.tiering.table.crossing) == ({}, {})
         assert not any(each.watched or each.arriving or each.hung or each.spilling_bytes for each in self.tiering.tiers)
         for state in self.states:
             assert min(state.moved_blocks, state.released_blocks, *state.refused.values(), 0) == 0

@@ -50,6 +50,21 @@ def test_a_block_is_leased_while_it_is_copied_and_no_longer() -> None:
     assert run.engine.store(make.keys(1, "second"), PAGE).written == 1
 
 
+def test_a_block_that_is_stored_again_while_its_older_one_waits_is_copied() -> None:
+    run = tier_bench(8, tier(max_bytes_in_flight=2 * PAGE))
+    chain = make.keys(2)
+    run.engine.store(chain, PAGE)
+    run.begin()
+    assert len(run.spills) == 1, "the other block waits"
+    table = run.bench.node.pool.table
+    waiting = [block for block in table.blocks.values() if block.key == chain[1]]
+    assert run.bench.node.room.evict(waiting, "room", run.now)
+    run.engine.store(chain, PAGE)
+    assert run.tiering.table.waiting(run.tiering.tiers[0]) == (1, PAGE)
+    run.settle()
+    assert len(run.stores[0]) == 2
+
+
 def test_a_tier_that_hangs_keeps_no_more_than_its_bytes_in_flight() -> None:
     run = tier_bench(1024, tier(max_bytes_in_flight=1 << 20))
     run.engine.store(make.keys(512, "first"), PAGE)
