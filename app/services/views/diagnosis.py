@@ -13,10 +13,11 @@ A record that was deleted since explains nothing that lasts.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -95,6 +96,13 @@ class FleetState:
     """Alerts that fire."""
     hit_ratio: Sequence[tuple[float, float | None]] = field(default=())
     """Time and hit ratio of the RATIO_STEP_S before it."""
+    further_pins: Sequence[PinAnswer] = ()
+    """Pins with a problem that the overview does not list."""
+
+    @property
+    def pins(self) -> Iterator[PinAnswer]:
+        yield from self.overview.pins
+        yield from self.further_pins
 
     @cached_property
     def nodes_by_name(self) -> dict[str, NodeAnswer]:
@@ -141,9 +149,11 @@ def findings(state: FleetState) -> list[Finding]:
     return sorted((finding for rule in _RULES for finding in rule(state)), key=_order)
 
 
-def bounded(found: Sequence[Finding]) -> list[Finding]:
-    """Return the first findings of each type, and in place of the others how many there are."""
+def bounded(found: Sequence[Finding], more_of: Mapping[str, int] = MappingProxyType({})) -> list[Finding]:
+    """Return the first findings of each type, and in place of the others how many there are. `more_of`: how many others
+    of a type there are besides those that are found."""
     counts = Counter(finding.code for finding in found)
+    counts.update(more_of)
     shown: Counter[str] = Counter()
     kept = []
     for finding in found:
@@ -405,9 +415,9 @@ def _reported(state: FleetState, node: NodeAnswer) -> Iterator[Finding]:
         detail = f"{used / capacity:.0%} full of tenants with blocks; further tenants are refused when it is full"
         yield _finding("id_journal_fills", subject, f"The id journal of node {node.name} is nearly full", detail)
     pool = stats.pool
-    is_degraded = any(pin.degraded and not pin.expired for pin in state.overview.pins)  # then that is the finding
+    is_degraded = any(pin.degraded and not pin.expired for pin in state.pins)  # then that is the finding
     if not is_degraded and pool.pin_budget_bytes and pool.pinned_bytes > FULL_SHARE * pool.pin_budget_bytes:
-        largest = sorted(state.overview.pins, key=lambda pin: -pin.bytes)[:3]
+        largest = sorted(state.pins, key=lambda pin: -pin.bytes)[:3]
         holders = ", ".join(f"{pin.name} of {pin.tenant} ({format_size(pin.bytes)})" for pin in largest)
         detail = f"{format_size(pool.pinned_bytes)} of {format_size(pool.pin_budget_bytes)}"
         detail += f"; the largest: {holders}" if holders else ""
@@ -693,7 +703,7 @@ def _unread(overview: Overview, tenant: TenantAnswer, subject: FindingSubject) -
 
 def _pins(state: FleetState) -> Iterator[Finding]:
     explained = {node.name for node in state.overview.nodes if node.state not in ("in_sync", "lost")}
-    for pin in state.overview.pins:
+    for pin in state.pins:
         subject = FindingSubject("pin", pin.name, tenant=pin.tenant)
         if pin.holds_nothing:
             blocks = (

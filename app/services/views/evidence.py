@@ -19,6 +19,7 @@ from app.services.base.principals import PLANE, Principal
 from app.services.views import applied_changes
 from app.services.views.applied_changes import AppliedChanges
 from app.services.views.diagnosis import REFUSAL_EVENTS, STATE_EVENTS, FleetState, bounded, findings, visible
+from app.services.views.pin_problems import FurtherPins
 from app.store.base.database import Database
 from app.store.views import events
 from app.store.views.events import EventRow
@@ -73,7 +74,7 @@ class EvidenceReader:
         changes = await self._changes.between(since, time.time(), MAX_CHANGES, PLANE)
         return Evidence(since, [_event(row) for row in sorted(rows, key=lambda row: -row.id)], changes[::-1])
 
-    def state(self, overview: Overview, evidence: Evidence, by: Principal) -> FleetState:
+    def state(self, overview: Overview, evidence: Evidence, further: FurtherPins, by: Principal) -> FleetState:
         """Return what `findings` looks at. Callers that are limited to tenants see no node's name in it."""
         lost = {node.name for node in overview.nodes if node.state == "lost"}
         refusals = self._refusal_runs.lasting(lambda node, tenant: by.sees_shown(tenant) and node not in lost)
@@ -87,16 +88,19 @@ class EvidenceReader:
             changes=applied_changes.visible(evidence.changes, by),
             refusals=refusals,
             since=evidence.since,
+            further_pins=further.pins,
         )
 
-    async def of_overview(self, overview: Overview, evidence: Evidence, by: Principal) -> list[Finding]:
+    async def of_overview(
+        self, overview: Overview, evidence: Evidence, further: FurtherPins, by: Principal
+    ) -> list[Finding]:
         """Return the findings that an overview shows: those that last, or ended a short time ago."""
         oldest = overview.at - ENDED_SHOWN_S
-        found = await asyncio.to_thread(findings, self.state(overview, evidence, by))
+        found = await asyncio.to_thread(findings, self.state(overview, evidence, further, by))
         recent = [each for each in found if each.ended_at is None or each.ended_at >= oldest]
         # A tenant that evicts its own blocks at its limit works as its quota says: only who asks about it is told.
         quiet = (each for each in recent if (each.code, each.severity) != ("tenant_at_limit", "info"))
-        return bounded(visible(quiet, by))
+        return bounded(visible(quiet, by), further.more)
 
 
 def _event(row: EventRow) -> LarderEvent:

@@ -17,7 +17,9 @@ from app.services.views.alerts import Alerts
 from app.services.views.diagnosis import RATIO_STEP_S, bounded, concerning, findings, likely_cause, visible
 from app.services.views.evidence import EvidenceReader
 from app.services.views.overview import OverviewService
+from app.services.views.pin_problems import FurtherPins, PinProblems
 from app.services.views.series import SeriesQuery, SeriesService
+from dataplane.protocol.salts import DEFAULT_TENANT
 
 MAX_ALERTS = 200
 RATIO_RANGE_S = 3600
@@ -33,20 +35,23 @@ class Findings:
         tenants: Tenants,
         alerts: Alerts,
         series: SeriesService,
+        pin_problems: PinProblems,
     ) -> None:
         self._evidence = evidence
         self._overview = overview
         self._tenants = tenants
         self._alerts = alerts
         self._series = series
+        self._pin_problems = pin_problems
 
     async def page(self, tenant: str | None, node: str | None, since: float, by: Principal) -> FindingList:
         """Return the findings about a tenant (as shown), a node or the fleet (None: about any), with what ended after
-        `since` in Unix seconds; of pins, those that the overview lists. Raises Invalid, StoreUnavailable."""
+        `since` in Unix seconds. Raises Invalid, StoreUnavailable."""
         overview = await self._overview.now(by)
         if tenant is not None:
             overview = await self._with_tenant(overview, tenant, by)
-        state = self._evidence.state(overview, await self._evidence.after(since), by)
+        further = await self._further_pins(overview, tenant, node, by)
+        state = self._evidence.state(overview, await self._evidence.after(since), further, by)
         firing = await self._alerts.page(PageRequest(MAX_ALERTS), AlertFilters("firing"), by)
         ratio: Sequence[tuple[float, float | None]] = ()
         if any(change.kind == "policy" for change in state.changes):
@@ -56,8 +61,19 @@ class Findings:
             ratio = list(zip(answer.at, answer.series[0].values, strict=True))
         state = replace(state, alerts=firing.items, hit_ratio=ratio)
         found = visible(await asyncio.to_thread(findings, state), by)
-        found = bounded(concerning(found, tenant, node))
+        found = bounded(concerning(found, tenant, node), further.more)
         return FindingList(found, len(found), likely_cause(found))
+
+    async def _further_pins(
+        self, overview: Overview, tenant: str | None, node: str | None, by: Principal
+    ) -> FurtherPins:
+        """Return the pins of the tenant with a problem that the overview does not list. Raises StoreUnavailable."""
+        if node is not None:
+            return FurtherPins()  # no finding about a pin is about a node
+        if tenant is None:
+            return await self._pin_problems.beyond(overview, by.salts)
+        salt = "" if tenant == DEFAULT_TENANT else tenant
+        return await self._pin_problems.beyond(overview, [salt] if by.sees(salt) else [])
 
     async def _with_tenant(self, overview: Overview, tenant: str, by: Principal) -> Overview:
         """Return the overview with a tenant of which it lists only the larger ones, if the tenant is known and the

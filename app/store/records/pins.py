@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
@@ -66,6 +67,35 @@ async def counts(session: AsyncSession, salts: Collection[str] | None = None) ->
     if salts is not None:
         query = query.where(PinRow.tenant.in_(salts))
     return {row[0]: row[1] for row in await session.execute(query)}
+
+
+async def names_of(session: AsyncSession, salts: Collection[str]) -> set[str]:
+    """Return the names of the pins of these tenants (salts)."""
+    return set(await session.scalars(sa.select(PinRow.name).where(PinRow.tenant.in_(salts))))
+
+
+async def named(session: AsyncSession, names: Collection[str]) -> Sequence[PinRow]:
+    """Return those of the pins that exist, in the order of their names."""
+    return (await session.scalars(sa.select(PinRow).where(PinRow.name.in_(names)).order_by(PinRow.name))).all()
+
+
+_SELECTOR = sa.cast(PinRow.selector, sa.Text)
+"""The selector as it is stored, which both databases can compare."""
+
+
+async def selectors(session: AsyncSession) -> dict[str | None, dict[str, str] | None]:
+    """Return the selectors of pins that differ, by their stored text. None selects every node."""
+    texts: Sequence[str | None] = (await session.scalars(sa.select(_SELECTOR).distinct())).all()
+    return {text: None if text is None else msgspec.json.decode(text, type=dict[str, str]) for text in texts}
+
+
+async def names_with(session: AsyncSession, stored: Collection[str | None], now: float) -> set[str]:
+    """Return the names of pins that have one of these selectors, as stored, and have not ended by `now` (Unix
+    seconds)."""
+    texts = [text for text in stored if text is not None]
+    chosen = sa.or_(_SELECTOR.in_(texts), PinRow.selector.is_(None) if None in stored else sa.false())
+    lasting = sa.or_(PinRow.expires_at.is_(None), PinRow.expires_at > now)
+    return set(await session.scalars(sa.select(PinRow.name).where(chosen, lasting)))
 
 
 async def refreshing(session: AsyncSession) -> Sequence[PinRow]:

@@ -1,6 +1,7 @@
 """`GET /api/v1/findings`, and the findings of the overview."""
 
 import time
+from collections import Counter
 
 import pytest
 
@@ -9,6 +10,7 @@ from app.services.views import evidence, overview
 from app.services.views.evidence import LOOK_BACK_S, STATES_BEFORE_S, EvidenceReader
 from app.store.views import events
 from app.store.views.events import EventRow
+from dataplane.protocol.stats.pins import PinStats
 from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import create_token, send
 from tests.app.fake_node import FakeNode
@@ -57,6 +59,33 @@ async def test_a_tenant_beyond_the_largest_is_found_when_it_is_named(
         assert [(item["code"], item["subject"]["name"]) for item in answer["items"]] == [("tenant_over_limit", name)]
     token = await create_token(guarded, "reader", tenants=["acme"])
     assert (await send(guarded, token, "GET", f"{F}?tenant=rival")).json()["items"] == []
+
+
+async def test_all_pins_with_a_problem_are_found_and_the_rest_is_counted(
+    guarded: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "MAX_ROWS", 1)
+    names = [f"p{number:02}" for number in range(30)]
+    pin = {"model": "m", "tenant": "acme", "keys": ["ab" * 32]}
+    pins = {**dict.fromkeys(names, pin), "q": {**pin, "tenant": "rival", "selector": {"zone": "none"}}}
+    applied = await guarded.http.post(
+        "/api/v1/apply", json={"document": {"apiVersion": "larder/v1", "pins": pins}, "managed_by": "git"}
+    )
+    assert applied.status_code == 200, applied.text
+    await guarded.until_state("in_sync")
+    reported = [PinStats(name, 1, 0, 0, 0) for name in names[:-1]]
+    await guarded.report(node, pins=[*reported, PinStats(names[-1], 1, 1, 1, 0, degraded=1)])
+    token = await create_token(guarded, "reader", tenants=["acme"])
+    for path, name in ((F, "items"), (f"{F}?tenant=acme", "items"), ("/api/v1/overview", "findings")):
+        for answer in (await guarded.get(path), (await send(guarded, token, "GET", path)).json()):
+            counts: Counter[str] = Counter()
+            for item in answer[name]:
+                counts[item["code"]] += item["count"]
+            assert (counts["pin_holds_nothing"], counts["pin_degraded"]) == (29, 1), path
+    found = (await guarded.get(F))["items"]
+    assert [each["subject"]["name"] for each in found if each["code"] == "pin_not_applied"] == ["q"]
+    of_node = (await guarded.get(f"{F}?node=node-a"))["items"]
+    assert "pin" not in {each["subject"]["kind"] for each in of_node}
 
 
 async def test_a_lost_node_is_found(plane: Plane, node: FakeNode) -> None:
