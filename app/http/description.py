@@ -23,7 +23,7 @@ from app.http.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
 from app.http.routes.access.session import CSRF_HEADER
 from app.http.routes.views.snapshot import INDEX_HEADER
 from app.schemas.base.fields import IN_WORDS, whole
-from app.schemas.documents.apply import DOCUMENT, SECTIONS
+from app.schemas.documents.apply import DOCUMENT, SECTIONS, ExportAnswer
 
 Json = dict[str, Any]
 API = "/api/"
@@ -152,6 +152,8 @@ def document(app: Litestar) -> Json:
     handlers = _handlers(app)
     made["paths"] = paths = _with_suffixes(made["paths"], handlers)
     schemas.update(_bodies(handlers.values()))
+    # Litestar leaves out the reference of an inner type.
+    schemas[ExportAnswer.__name__]["properties"]["document"] = {"$ref": "#/components/schemas/Document"}
     for path, item in paths.items():
         for method, operation in item.items():
             handler = handlers[operation["operationId"]]

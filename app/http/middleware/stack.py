@@ -156,6 +156,8 @@ class MiddlewareStack:
         with structlog.contextvars.bound_contextvars(request_id=request_id), ExitStack() as ending:
             try:
                 self._check(scope, headers)
+                if len(headers) < len(scope["headers"]):
+                    scope["headers"] = [(name, text.encode("latin-1")) for name, text in headers.items()]
                 known = await self._identify(method, attempt, headers, scope)
                 serve_as(known, attempt, ending)
                 await self._app(scope, receive, answer)
@@ -301,7 +303,8 @@ def _known(error: BaseException | None) -> LarderError | None:
 
 
 def _headers(sent: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """Return the headers by lower-case name. Repeated headers are joined, so that two tokens are not a valid token."""
+    """Return the headers by lower-case name. Lines of the same name are joined (RFC 9110 §5.3): together they are a
+    list of ETags, and no valid token or content type."""
     headers: dict[bytes, str] = {}
     for name, value in sent:
         key, text = name.lower(), value.decode("latin-1")

@@ -143,7 +143,7 @@ class ApplyAnswer(msgspec.Struct, frozen=True):
 class ExportAnswer(msgspec.Struct, frozen=True):
     """Records as a document that `apply` accepts."""
 
-    document: dict[str, Any]
+    document: Document
     ended: int
     """Number of expired pins, which the document omits."""
     generations: dict[TypeName, int]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
@@ -40,6 +41,7 @@ from app.store.records.policies import PolicyRow
 from app.store.records.quotas import QuotaRow
 from app.store.records.tiers import TierRow
 from tests.app.plane import Plane, serving, settings_in
+from tests.app.published import description
 from tests.app.tokenizer_files import words
 from tests.app.up import Up, until
 from tests.sizes import size
@@ -181,6 +183,11 @@ async def test_a_pin_of_text_is_made_of_its_tokens_and_exported_with_its_keys(pl
     assert (pin["origin"]["source"], pin["key_count"]) == ("text", 2)
     exported = (await plane.get("/api/v1/export"))["document"]
     assert len(exported["pins"][0]["keys"]) == 2
+    api = description()
+    schema = api["components"]["schemas"]["ExportAnswer"]["properties"]["document"]
+    fits = jsonschema_rs.validator_for({**schema, "components": api["components"]})
+    fits.validate(exported)
+    assert not fits.is_valid({**exported, "pins": [{"colour": "red"}]})
     again = (await plane.http.post("/api/v1/apply", json={"document": exported})).json()
     assert again["unchanged"] == 1
     assert (await plane.get("/api/v1/pins/p"))["origin"] == pin["origin"]

@@ -17,6 +17,28 @@ async def send(plane: Plane, method: str, body: Any = None, **headers: str) -> h
     return await plane.http.request(method, Q, json=body, headers=named, auth=lambda request: request)
 
 
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ([("If-Match", '"999"'), ("If-Match", "ETAG")], 200),
+        ([("If-Match", '"999"'), ("If-Match", '"998"')], 412),
+        ([("If-Match", "*"), ("If-Match", "*")], 400),
+        ([("If-Match", "ETAG"), ("If-None-Match", "*"), ("If-None-Match", '"9"')], 400),
+        ([("If-Match", "*"), ("Content-Type", "text/plain"), ("Content-Type", "application/json")], 415),
+        ([("If-Match", "*"), ("Authorization", "Bearer a"), ("Authorization", "Bearer b")], 401),
+    ],
+)
+async def test_lines_of_a_header_are_one_list(plane: Plane, lines: list[tuple[str, str]], status: int) -> None:
+    etag = (await send(plane, "PUT", {"limit_bytes": 5})).headers["etag"]
+    named = [(name, value.replace("ETAG", etag)) for name, value in lines]
+    if "Content-Type" not in dict(lines):
+        named.append(("Content-Type", "application/json"))
+    answer = await plane.http.request(
+        "PUT", Q, content=b'{"limit_bytes": 6}', headers=named, auth=lambda request: request
+    )
+    assert answer.status_code == status, answer.text
+
+
 @pytest.mark.parametrize("value", ["7", "'7'", '"7', "", '"a" "b"', ",".join(['"1"'] * 40)])
 async def test_an_invalid_etag_is_refused(shared_plane: Plane, value: str) -> None:
     answer = await send(shared_plane, "PUT", {"limit_bytes": 5}, if_match=value)

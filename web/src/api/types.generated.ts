@@ -2134,9 +2134,7 @@ export interface components {
         } & unknown;
         /** ExportAnswer */
         ExportAnswer: {
-            document: {
-                [key: string]: unknown;
-            };
+            document: components["schemas"]["Document"];
             ended: number;
             generations: {
                 [key: string]: number;
