@@ -84,10 +84,13 @@ def _processes() -> list[str]:
 
 
 def _files() -> list[str]:
-    left: list[Path] = [each for each in SHARED_MEMORY.iterdir() if f"larder-{run_id()}" in each.name]
-    left += run_folder().iterdir()
-    for each in left:
-        if each.parent == SHARED_MEMORY:
-            each.unlink(missing_ok=True)
-    shutil.rmtree(run_folder(), ignore_errors=True)
-    return sorted(str(each) for each in left)
+    folder = run_folder()
+    named = [path for path in SHARED_MEMORY.iterdir() if f"larder-{run_id()}" in path.name and path != folder]
+    left = [*named, *folder.iterdir()]
+    for path in named:
+        if path.is_dir():  # of a run inside this one
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    return sorted(map(str, left))

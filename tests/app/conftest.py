@@ -28,19 +28,19 @@ database_module.LOCK_TIMEOUT_MS = 60_000
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_database_url(request: pytest.FixtureRequest, socket_dir: Path) -> str:
     """An empty database of either kind."""
     if request.param == "postgres":
         return request.getfixturevalue("postgres_url")
-    return f"sqlite+aiosqlite:///{tmp_path / 'larder.db'}"
+    return f"sqlite+aiosqlite:///{socket_dir / 'larder.db'}"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest, socket_dir: Path) -> str:
     """A migrated database of either kind, without records."""
     if request.param == "postgres":
         return request.getfixturevalue("migrated_postgres_url")
-    url = f"sqlite+aiosqlite:///{tmp_path / 'larder.db'}"
+    url = f"sqlite+aiosqlite:///{socket_dir / 'larder.db'}"
     migrated_file(url)
     return url
 
