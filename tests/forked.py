@@ -28,7 +28,7 @@ PRELOADED = {
     "app": "app.asgi app.cli.support.api.client app.cli.support.printing.show app.cli.commands.machine.up uvloop"
     " app.push.joining tests.app.prepared",
     "dataplane": "argparse dataplane.compose dataplane.observe.log dataplane.holding.connection dataplane.client"
-    " tests.dataplane.factories",
+    " tests.dataplane.factories obstore.store dataplane.tiers.s3.messages",
     "dataplane.replay": "dataplane.replay.command dataplane.compose",
     "moto.server": "argparse moto.moto_server.threaded_moto_server moto.moto_server.werkzeug_app moto.s3.urls",
     "tests.gpu.paged_engine": "tests.gpu.machines dataplane.client.gpu",

@@ -27,6 +27,7 @@ from dataplane.base import allowed_secrets
 from dataplane.client import Space, attach
 from dataplane.ping import ping
 from dataplane.protocol.keys import chain
+from tests import forked
 from tests.dataplane.plane import wait_for
 from tests.deploy.tools import ROOT, answer, node_in_sync, running
 from tests.e2e import larder as one_machine
@@ -272,14 +273,8 @@ def test_the_settings_of_the_containers_are_settings_that_larder_knows(
     assert join_addresses(settings.app) == ("tcp://larder.inference.svc:8471",)
     assert "larder.inference.svc" in settings.app.allowed_hosts.split(",")
     serving = environment_of(found["DaemonSet/larder-dataplane"])
-    printed = subprocess.run(
-        [sys.executable, "-m", "dataplane", "--print-config", "--join-token-file", token],
-        env={**os.environ, **serving, "LARDER_STATE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    environ = {**os.environ, **serving, "LARDER_STATE_DIR": str(tmp_path)}
+    printed = forked.run("dataplane", "--print-config", "--join-token-file", str(token), env=environ)
     assert printed.returncode == 0, printed.stderr
     config = json.loads(printed.stdout)
     assert config["pool_bytes"] == 8 << 30

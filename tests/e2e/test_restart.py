@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -241,7 +240,6 @@ def test_a_restart_with_invalid_settings_is_refused_before_anything_stops(larder
 def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarted) -> None:
     """The data plane starts first when memory is kept."""
     blocks = keys("kept", 3)
-    command = [sys.executable, "-m", "app", "up"]
     with larder.engine() as client:
         assert store(client, blocks) == 3
         larder.stop()
@@ -251,13 +249,15 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
         ):
             larder.config.write_text(written)
             with (larder.folder / "failed").open("w+") as output:  # the keeper of the memory would keep a pipe open
-                failed = subprocess.run(command, env=larder.environ, stderr=output, timeout=90, check=False)
+                with Forked("app", "up", env=larder.environ, stderr=output) as failed:
+                    code = failed.wait(90)
                 output.seek(0)
                 text = output.read()
-            assert (failed.returncode, expected in text) == (1, True), text
+            assert (code, expected in text) == (1, True), text
             assert not locked(larder.folder / "dataplane.lock")
         larder.config.write_text("")
-        stopped = subprocess.Popen(command, env=larder.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        nowhere = subprocess.DEVNULL
+        stopped = Forked("app", "up", env=larder.environ, stdout=nowhere, stderr=nowhere)
         until(lambda: locked(larder.folder / "dataplane.lock"), "the data plane starts")
         stopped.send_signal(signal.SIGHUP)  # must not end it without the data plane
         stopped.terminate()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, engine_process, line, wait_for
+from tests.forked import Forked
 from tests.hostile.content import chain, connect, fill, read, store
 from tests.hostile.misfits import ROLES
 from tests.hostile.soak import NOT_HERE
@@ -30,8 +31,8 @@ TURNS = 150
 
 @contextmanager
 def misfit(plane: Plane, role: str, seed: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.hostile.misfits", role, plane.socket, str(seed)], stdout=subprocess.PIPE
+    process = Forked(
+        "tests.hostile.misfits", role, plane.socket, str(seed), env=dict(os.environ), stdout=subprocess.PIPE
     )
     try:
         assert line(process) == "ready", role

@@ -271,7 +271,8 @@ class TestPeersThatDisconnect:
             assert heard.count(b"\xa2OK") == 5000
 
     def test_half_an_answer_is_nothing_to_continue_with(self, gateway: Gateway) -> None:
-        gateway.server.connections._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)  # its connections inherit it
+        listener = gateway.server.connections._listener
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)  # its connections inherit it
         with self.connect(gateway, receives_bytes=1 << 12) as peer:  # few answers fit
             peer.setblocking(False)
             data = memoryview(message([b"\x01", b"\x18"]) * 100_000)

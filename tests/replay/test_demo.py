@@ -24,7 +24,7 @@ from dataplane.base import allowed_secrets
 from dataplane.replay.sessions import SYSTEM_PROMPT_BLOCKS
 from tests.dataplane.plane import wait_for
 from tests.environ import clean_environ
-from tests.forked import run
+from tests.forked import Forked, run
 from tests.free_port import free_port
 
 SMALL = clean_environ(LARDER_HTTP_PORT="0", LARDER_POOL_BYTES="64MiB", LARDER_LMCACHE_PORT="0")
@@ -48,8 +48,7 @@ def _wait_for_ends(pidfds: Iterable[int]) -> None:
 )
 def test_a_demonstration_sets_quotas_and_a_pin_and_leaves_nothing_behind(socket_dir, number, twice):
     environ = {**SMALL, "TMPDIR": str(socket_dir)}
-    command = [sys.executable, "-m", "app.demo", "--rate", "60"]
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as demo:
+    with Forked("app.demo", "--rate", "60", env=environ, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         lines = iter(demo.stdout)
         url = next(line.split()[1] for line in lines if line.startswith("dashboard: "))

@@ -4,10 +4,9 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from subprocess import PIPE, CompletedProcess
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from dataplane.replay.control import ControlLink
 from dataplane.replay.plane import Plane, own, running
 from dataplane.replay.worker import space_of
 from tests.dataplane.plane import WAIT_S
-from tests.forked import run
+from tests.forked import Forked, run
 from tests.replay.reference import ExactLru
 from tests.replay.traces import make_trace, write_trace
 
@@ -39,11 +38,11 @@ def trace_path(trace, tmp_path_factory) -> Path:
     return write_trace(tmp_path_factory.mktemp("trace") / "trace.jsonl", trace)
 
 
-def _replay(*arguments: object) -> subprocess.CompletedProcess[str]:
+def _replay(*arguments: object) -> CompletedProcess[str]:
     return run("dataplane.replay", *map(str, arguments), env=dict(os.environ), timeout=120)
 
 
-def _result(done: subprocess.CompletedProcess[str], code: int = 0) -> dict[str, Any]:
+def _result(done: CompletedProcess[str], code: int = 0) -> dict[str, Any]:
     assert done.returncode == code, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert result.keys() >= NAMES
@@ -178,8 +177,8 @@ def test_a_control_socket_of_another_data_plane_is_not_used(plane: Plane, socket
 def test_a_replay_with_a_killed_engine_reports_it_and_stops_everything(trace, tmp_path, socket_dir):
     path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
     environ = {**os.environ, "TMPDIR": str(socket_dir)}
-    command = [sys.executable, "-m", "dataplane.replay", str(path), "--speed", "1", "--engines", "2", "--json"]
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    options = ["--speed", "1", "--engines", "2", "--json"]
+    with Forked("dataplane.replay", str(path), *options, env=environ, stdout=PIPE, stderr=PIPE) as process:
         plane, *engines = _pids_with_engines(socket_dir, engines=2)
         os.kill(engines[0], signal.SIGKILL)
         printed, complaint = process.communicate(timeout=60)
@@ -193,8 +192,7 @@ def test_a_replay_with_a_killed_engine_reports_it_and_stops_everything(trace, tm
 def test_a_data_plane_of_its_own_ends_with_a_killed_replay(trace, tmp_path, socket_dir):
     path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
     environ = {**os.environ, "TMPDIR": str(socket_dir)}
-    command = [sys.executable, "-m", "dataplane.replay", str(path), "--speed", "1"]
-    with subprocess.Popen(command, env=environ) as process:
+    with Forked("dataplane.replay", str(path), "--speed", "1", env=environ) as process:
         left = [os.pidfd_open(pid) for pid in _pids_with_engines(socket_dir, engines=1)]
         process.kill()
     for pidfd in left:
@@ -206,8 +204,8 @@ def test_a_data_plane_of_its_own_ends_with_a_killed_replay(trace, tmp_path, sock
 def test_an_interrupted_replay_leaves_no_process_behind(trace, tmp_path, socket_dir, signal_number):
     path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
     environ = {**os.environ, "TMPDIR": str(socket_dir)}
-    command = [sys.executable, "-m", "dataplane.replay", str(path), "--speed", "1", "--engines", "2", "--json"]
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, start_new_session=True) as process:
+    options = ["--speed", "1", "--engines", "2", "--json"]
+    with Forked("dataplane.replay", str(path), *options, env=environ, stdout=PIPE) as process:
         children = _pids_with_engines(socket_dir, engines=2)
         os.kill(process.pid, signal_number)
         assert process.wait(60) == 128 + signal_number

@@ -1,15 +1,16 @@
 """A process that is killed while it writes loses no block that was acknowledged, and leaves no wrong byte."""
 
+import os
 import random
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers.disk.disk_tier import DiskTier
+from tests.forked import Forked
 from tests.tiers.blocks import block, load, name, soon
 from tests.tiers.disk_backend import DiskBackend, state
 from tests.tiers.disk_writer import BUDGET_BYTES, backend
@@ -53,9 +54,11 @@ def test_a_kill_loses_no_acknowledged_block(tmp_path: Path, seed: int) -> None:
 def _killed(killed: DiskBackend, first: int, lines: int, acknowledged: dict[int, Version]) -> dict[int, Version]:
     """Run a writer until it has written so many lines and is killed. Update what it acknowledged, and return what it
     was doing."""
-    command = [sys.executable, "-m", "tests.tiers.disk_writer", str(first), *map(str, killed.directories)]
     begun: dict[int, Version] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    folders = map(str, killed.directories)
+    with Forked(
+        "tests.tiers.disk_writer", str(first), *folders, env=dict(os.environ), stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             for count, line in enumerate(process.stdout, 1):

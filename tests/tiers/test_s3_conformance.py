@@ -19,6 +19,8 @@ from tests.tiers.blocks import CLUSTER, assert_holds, block, soon, store
 from tests.tiers.conformance import Backend, TierConformance
 from tests.tiers.s3_server import BUCKET, S3Server, s3_server
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 MIB = 1 << 20
 _prefixes = itertools.count()
 

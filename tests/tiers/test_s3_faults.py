@@ -28,6 +28,8 @@ from tests.tiers.s3_server import BUCKET, S3Server, s3_server
 from tests.tiers.shared_faults import MIB, SHORT_S, SharedTierFaults, failure_of
 from tests.tiers.tcp_proxy import scripted_server, tcp_proxy
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 SECRET = "wJalrXUtnFEMI/K7MDENG"
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 

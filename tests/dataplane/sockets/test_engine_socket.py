@@ -7,8 +7,6 @@ import math
 import os
 import resource
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -19,6 +17,7 @@ from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, ReserveOutcome
 from dataplane.protocol.spaces import Space
+from tests import forked
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, wait_for
 
@@ -440,9 +439,7 @@ def test_a_data_plane_out_of_descriptors_continues_when_there_are_some_again(mak
 
 
 def test_a_second_data_plane_on_the_same_folder_fails_and_leaves_the_first_alone(plane: Plane) -> None:
-    second = subprocess.run(
-        [sys.executable, "-m", "dataplane"], env=plane.environ, capture_output=True, text=True, check=False
-    )
+    second = forked.run("dataplane", env=plane.environ)
     assert second.returncode == 1
     assert "another data plane uses" in second.stderr
     assert "Traceback" not in second.stderr

@@ -7,7 +7,6 @@ import os
 import socket
 import stat
 import subprocess
-import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,6 +22,7 @@ from dataplane.protocol.codec import encode
 from dataplane.protocol.control.messages import VERSION
 from dataplane.protocol.control.nodes import Hello, Welcome
 from dataplane.protocol.join import Joined, with_host
+from tests import forked
 from tests.dataplane import factories as make
 from tests.dataplane.management_plane import ManagementPlane
 from tests.dataplane.plane import WAIT_S, Plane, wait_for
@@ -314,22 +314,13 @@ def test_sockets_in_the_file_system_stay_plain(make_plane: Callable[..., Plane],
 
 def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    return subprocess.run(
-        [sys.executable, "-m", "dataplane", *arguments],
-        env={
-            **clean,
-            "LARDER_STATE_DIR": str(folder),
-            "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
-            "LARDER_POOL_BYTES": "4MiB",
-            "LARDER_LMCACHE_PORT": "0",
-        }
-        | environ,
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    settings = {
+        "LARDER_STATE_DIR": str(folder),
+        "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
+        "LARDER_POOL_BYTES": "4MiB",
+        "LARDER_LMCACHE_PORT": "0",
+    }
+    return forked.run("dataplane", *arguments, env={**clean, **settings, **environ})
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:

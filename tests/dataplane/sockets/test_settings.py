@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dataplane.base.settings import SettingsError, default_pool_bytes, to_environ
 from dataplane.settings import DataPlaneSettings, load
+from tests import forked
 
 
 def read(environ: dict[str, str] | None = None, config: Path | None = None) -> DataPlaneSettings:
@@ -215,15 +215,7 @@ def test_settings_survive_the_way_through_a_childs_environment() -> None:
 
 def dataplane(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    return subprocess.run(
-        [sys.executable, "-m", "dataplane", *arguments],
-        env={**clean, **environ},
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return forked.run("dataplane", *arguments, env={**clean, **environ})
 
 
 def test_print_config_shows_everything_in_force(tmp_path: Path) -> None:

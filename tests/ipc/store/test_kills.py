@@ -4,12 +4,12 @@ all memory comes back."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.ipc.store.cuts import OPERATIONS
 from tests.ipc.store.hammer import ROLES
 from tests.sizes import size
@@ -18,13 +18,8 @@ KILLS = size(full=200, usual=12)
 
 
 def run(module: str, *arguments: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.ipc.store.{module}", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280 if module == "cuts" else 1700,
-    )
+    timeout = 280 if module == "cuts" else 1700
+    done = forked.run(f"tests.ipc.store.{module}", *arguments, env=dict(os.environ), timeout=timeout)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
