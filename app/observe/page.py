@@ -88,7 +88,9 @@ def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricDecla
 def metrics_of(struct: type[msgspec.Struct], labels: tuple[str, ...]) -> dict[str, MetricDeclaration]:
     """Return the metrics of the figures of a struct, by field."""
     return {
-        field: MetricDeclaration(figure.metric, figure.kind, figure.meaning, labels)
+        field: MetricDeclaration(
+            figure.metric, figure.kind, figure.meaning, (*labels, figure.label) if figure.label else labels
+        )
         for field, figure in figures(struct)
     }
 

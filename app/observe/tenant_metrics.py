@@ -6,20 +6,27 @@ from app.observe import node_activity_metrics
 from app.observe.bounded import OTHER, BoundedTenants
 from app.observe.node_activity_metrics import TenantCounter
 from app.observe.page import C, G, MetricsPage, metrics_of
+from dataplane.protocol.misses import MISS_REASONS
 from dataplane.protocol.stats.tenants import TenantStats
 
-TENANTS = metrics_of(TenantStats, ("node", "tenant"))
+_TENANT = ("node", "tenant")
+TENANTS = metrics_of(TenantStats, _TENANT)
+MISSED_TOKENS = TENANTS["missed_tokens"]
 
 
 def counters(tenant: TenantStats) -> dict[TenantCounter, int]:
     """Return the counters of a tenant, by declaration and additional labels."""
     counts: dict[TenantCounter, int] = dict(zip(_COUNTERS, _counted(tenant), strict=True))
     node_activity_metrics.count(tenant, counts)
+    for reason, tokens in tenant.missed_tokens.items():
+        key = (MISSED_TOKENS, reason if reason in MISS_REASONS else OTHER)
+        counts[key] = counts.get(key, 0) + tokens
     return counts
 
 
-_COUNTERS = tuple((declared,) for declared in TENANTS.values() if declared.kind == C)
-_counted = attrgetter(*(name for name, declared in TENANTS.items() if declared.kind == C))
+_PLAIN = {name: declared for name, declared in TENANTS.items() if declared.kind == C and declared.labels == _TENANT}
+_COUNTERS = tuple((declared,) for declared in _PLAIN.values())
+_counted = attrgetter(*_PLAIN)
 
 
 def add(page: MetricsPage, node: str, tenants: BoundedTenants[TenantCounter]) -> None:

@@ -22,6 +22,7 @@ from dataplane.protocol.control.messages import VERSION, ControlRefused, Control
 from dataplane.protocol.control.moves import CancelMove, Move, ReadMove
 from dataplane.protocol.control.nodes import DescribeNode, Description, Drain, Expel, Hello, Resize, Welcome
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixKeys, Trace
+from dataplane.protocol.control.requests import FindRequests
 from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Demote, Invalidate
 from dataplane.protocol.control.snapshots import MAX_SNAPSHOT_BYTES, Ack, Bodies, Fault, Nack, NeedBodies, Snapshot
 from dataplane.protocol.control.verification import DigestEngine, Verification, Verify
@@ -52,6 +53,7 @@ Question = (
     | Move
     | ReadMove
     | CancelMove
+    | FindRequests
 )
 Fetch = Callable[[list[str]], Awaitable[dict[str, bytes]]]
 

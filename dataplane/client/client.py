@@ -115,9 +115,9 @@ class Client:
             if counted:
                 attachment.note_lookup(_fingerprint(tenant), len(words), hits)
             missing = hits < len(words)
-            coming, estimate_s, unknown = self._tiers.look(words, ready) if missing else (0, 0.0, 0)
+            coming, estimate_s, unknown, sources = self._tiers.look(words, ready) if missing else (0, 0.0, 0, b"")
             attachment.count(LOOKUP, started)
-        return TierHits(hits, coming, estimate_s, unknown, writing)
+        return TierHits(hits, coming, estimate_s, unknown, writing, sources)
 
     def count_lookup(self, requested: int, hits: int, *, tenant: str = "") -> None:
         """Count a look-up of `requested` blocks in the tenant's hit ratio, which was made with `counted` False because
@@ -126,6 +126,30 @@ class Client:
             attachment = self._attached()
             if attachment is not None:
                 attachment.note_lookup(_fingerprint(tenant), requested, hits)
+
+    def report_request(
+        self, make: Callable[[int], wire.ReportRequest], answered: Callable[[wire.RequestReported], None]
+    ) -> bool:
+        """Report what a request got, without waiting. `make` returns the report with the number that it is given.
+        `answered` is called when a later call, such as `receive`, reads the answer; never if the connection is lost
+        before, or if the data plane refuses the report.
+
+        Returns False if the report could not be sent: there is no data plane, it keeps no records of requests, or an
+        answer is outstanding.
+        """
+
+        def take(answer: wire.EngineReply, fds: list[int]) -> None:
+            checks.answers(wire.RequestReported)(answer)
+            if isinstance(answer, wire.RequestReported):
+                answered(answer)
+
+        with self._link.lock:
+            return self._attached() is not None and self._link.terms.requests and bool(self._link.post(make, take))
+
+    def receive(self) -> None:
+        """Take the answers that have arrived, without waiting."""
+        with self._link.lock:
+            self._link.receive()
 
     def prefetch(self, keys: Keys, *, wait_s: float = 5.0) -> bool:
         """Ask for the blocks of a chain that tiers hold and memory does not, in every space of this client, and return

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from dataplane.client import checks
 from dataplane.client.link import EngineLink
 from dataplane.client.memory import SharedMapping
@@ -35,6 +37,8 @@ class TierHits(NamedTuple):
     writing: int = 0
     """Blocks behind `ready` that engines are writing now, or that follow such a block. They are in memory when their
     engines commit them, and missing if an engine ends before that."""
+    sources: bytes = b""
+    """Where each of the `coming` blocks is, as a position in `dataplane.protocol.misses.SOURCES`."""
 
 
 class ClientTiers:
@@ -49,13 +53,13 @@ class ClientTiers:
         self._request = 0
         """Number of the request for the directory; 0 if it was not sent."""
 
-    def look(self, words: U64, ready: Sequence[int]) -> tuple[int, float, int]:
+    def look(self, words: U64, ready: Sequence[int]) -> tuple[int, float, int, bytes]:
         """Return how many blocks behind the shortest of `ready`, which has the leading blocks in memory of each space,
-        tiers hold in every space; the seconds that loading them takes; and how many behind these shared tiers may
-        hold."""
+        tiers hold in every space; the seconds that loading them takes; how many behind these shared tiers may hold; and
+        where those that tiers hold are, the farthest place of all spaces."""
         directory = self._current()
         if directory is None or not directory.serving():
-            return 0, 0.0, 0
+            return 0, 0.0, 0, b""
         end, first = len(words), min(ready)
         possible = len(words) if directory.shared() else 0
         found = []
@@ -71,7 +75,13 @@ class ClientTiers:
             if end > at
         ]
         unknown = max(0, min(possible, len(words)) - max(end, first))
-        return max(0, end - first), sum(seconds) if end > first else 0.0, unknown
+        if end <= first:
+            return 0, 0.0, unknown, b""
+        sources = np.zeros(end - first, np.uint8)
+        for at, part in found:
+            behind = sources[at - first :]
+            np.maximum(behind, directory.sources(part.tiers[: len(behind)]), out=behind)
+        return end - first, sum(seconds), unknown, sources.tobytes()
 
     def prefetch(self, words: U64, spaces: Sequence[int], wait_s: float) -> bool:
         """Ask for blocks, or with `wait_s` 0 cancel that, without waiting for an answer. Return whether all requests

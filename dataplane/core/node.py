@@ -21,6 +21,7 @@ from dataplane.core.engines.engines import Engine, live_names
 from dataplane.core.engines.expulsions import Expulsions
 from dataplane.core.engines.lifecycle import Engines
 from dataplane.core.engines.prefixes import PrefixSketches
+from dataplane.core.engines.requests import RequestRecords
 from dataplane.core.engines.storing import GrantResult, StoreService
 from dataplane.core.engines.uses import AccessReports
 from dataplane.core.eviction.reclaimer import Reclaimer
@@ -38,7 +39,16 @@ from dataplane.core.tiering.tiering import Tiering
 from dataplane.policies.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES
-from dataplane.protocol.engine import Abort, Attach, Commit, LeaseRequest, Report, Reserve
+from dataplane.protocol.engine import (
+    Abort,
+    Attach,
+    Commit,
+    LeaseRequest,
+    Report,
+    ReportRequest,
+    RequestReported,
+    Reserve,
+)
 from dataplane.protocol.event import name_of
 from dataplane.protocol.events import AdmissionChanged, Event, IdJournalNearlyFilled, PinDegraded, SweepEnded
 from dataplane.protocol.layout import IndexMemory
@@ -116,6 +126,7 @@ class Node:
         self.operator = OperatorActions(self.pool, self.engines)
         self.gpu_copies = GpuCopyTable(self.pool, self.engines, self.emit)
         self.expulsions = Expulsions(self.pool, self.engines, self.emit)
+        self.requests = RequestRecords(self.pool)
         self.prefixes = PrefixSketches()
         self.accesses = AccessTrace(now, options.trace_blocks)
         self.uses = AccessReports(self.pool, self.engines, self.prefixes, self.accesses)
@@ -235,6 +246,12 @@ class Node:
         """Verify blocks that an engine reports as corrupt; return the number of corrupt blocks dropped."""
         self.pool.usage.pass_to(now)
         return self.integrity.report(client, self.engines[client].spaces, message, now)
+
+    def report_request(self, client: int, message: ReportRequest, now: float) -> RequestReported:
+        """Keep the record of an engine's request and return why its first missing tokens were missing. Raise
+        ProtocolError."""
+        self.pool.usage.pass_to(now)
+        return self.requests.report(self.connected(client), message, now)
 
     def segments_for(self, client: int, segments: list[int]) -> list[tuple[int, int, bool]]:
         """Return (segment, bytes, writable) for the wanted segments that an engine may map; skip the others."""

@@ -49,6 +49,10 @@ class Spaces:
         number = self._numbers.get(identity)
         return None if number is None else self.by_number[number]
 
+    def number_of(self, identity: str) -> int | None:
+        """Return the number of the space with this identity (32 hex digits); None if no engine has attached it."""
+        return self._numbers.get(identity)
+
     def known(self, space: Space) -> int | None:
         """Return the space's number, or None when it has none."""
         return self._numbers.get(space.identity())

@@ -171,6 +171,30 @@ class Prefetch(msgspec.Struct, tag="prefetch", array_like=True, forbid_unknown_f
     this engine for the same keys."""
 
 
+class ReportRequest(msgspec.Struct, tag="report_request", array_like=True, forbid_unknown_fields=True):
+    """Report what a request of the engine got from the cache. Sent only to a data plane whose `Attached.requests` is
+    set; answered with `RequestReported`. A later report of the same request replaces an earlier one."""
+
+    id: int
+    request: str
+    """The engine's id of the request."""
+    tenant: str
+    prompt_tokens: int
+    engine_tokens: int
+    """Tokens that the engine's own prefix cache had."""
+    loaded_tokens: dict[str, int]
+    """Tokens that are loaded, by where they were: keys of `dataplane.protocol.misses.SOURCES`."""
+    missed_tokens: int
+    """Tokens that are computed although a cache could have had them."""
+    reason: str = ""
+    """Why the first of these is missing, a key of `ENGINE_REASONS`; empty if the data plane is to find it."""
+    key: bytes = b""
+    """Key of the first missing block, 32 bytes; empty if `reason` is given or nothing is missing."""
+    bare_key: bytes = b""
+    """Key that this block would have without the request's adapter; empty if it has none, or it is not the first block
+    of the chain."""
+
+
 TraceableRequest = Reserve | HintedReserve | Commit | Abort | LeaseRequest | Report | Map | Prefetch
 """Requests that `Traced` may carry."""
 
@@ -186,7 +210,7 @@ class Traced(msgspec.Struct, tag="traced", array_like=True, forbid_unknown_field
     request: TraceableRequest
 
 
-EngineRequest = Attach | Detach | Ping | MapGpuCopies | MapTiers | Traced | TraceableRequest
+EngineRequest = Attach | Detach | Ping | MapGpuCopies | MapTiers | ReportRequest | Traced | TraceableRequest
 
 # ---- data plane to engine
 
@@ -214,6 +238,8 @@ class Attached(msgspec.Struct, tag="attached", array_like=True):
     """Longest duration of hints: it accepts `HintedReserve`, and shortens longer ones. 0: it does not accept them."""
     tiers: bool = False
     """The node has tiers behind memory: it accepts `MapTiers` and `Prefetch`."""
+    requests: bool = False
+    """The node keeps records of requests: it accepts `ReportRequest`."""
 
 
 class SegmentGrant(msgspec.Struct, array_like=True, frozen=True):
@@ -315,6 +341,18 @@ class Prefetching(msgspec.Struct, tag="prefetching", array_like=True):
     id: int
 
 
+class RequestReported(msgspec.Struct, tag="request_reported", array_like=True):
+    """The record of the request is kept."""
+
+    id: int
+    reason: str
+    """Why the first missing tokens are missing, a key of `MISS_REASONS`; empty if nothing is missing."""
+    cause: str = ""
+    """More about the reason: why the block was evicted, the code of the refusal, or the fields that differ."""
+    at: float = 0.0
+    """Unix seconds of the removal or refusal; 0 for other reasons."""
+
+
 class Refused(msgspec.Struct, tag="refused", array_like=True):
     """The whole request was refused; no part of it was done."""
 
@@ -338,4 +376,5 @@ EngineReply = (
     | GpuCopiesMapped
     | TiersMapped
     | Prefetching
+    | RequestReported
 )

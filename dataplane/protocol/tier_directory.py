@@ -11,8 +11,8 @@ of another key, and an entry may be gone by the time of the load: in both cases 
 A block for which both buckets are full is not listed, which is a miss, too; the header counts these blocks.
 
 The header has one row for each tier: bytes that wait to be loaded, bytes per second that it loads, microseconds that
-its loads take at least, and whether it is in service. `estimate_s` computes from it how long a load would take. One
-word has the masks of the tiers that are in service, and of those among them that are shared with other nodes.
+its loads take at least, whether it is in service, and where it is. `estimate_s` computes from it how long a load would
+take. One word has the masks of the tiers that are in service, and of those among them that are shared with other nodes.
 
 A shared tier may hold blocks that the table does not list, because other nodes wrote them; the data plane asks it when
 an engine asks for the block. Behind the header are words for blocks that were just found to be missing in all shared
@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.protocol.layout import U64, LayoutError
+from dataplane.protocol.misses import SOURCES
 
 MAX_TIERS = 8
 HEADER_WORDS = 512
@@ -37,7 +38,8 @@ H_MAGIC, H_BUCKETS, H_ENTRIES, H_UNLISTED, H_SERVING = 0, 1, 2, 3, 4
 MISSING_WORDS = 1 << 14
 """Number of blocks that are remembered as missing in shared tiers: about so many, as places collide."""
 H_TIERS, TIER_WORDS = 8, 8
-T_WAITING_BYTES, T_BYTES_PER_S, T_LATENCY_US, T_SERVES = 0, 1, 2, 3
+T_WAITING_BYTES, T_BYTES_PER_S, T_LATENCY_US, T_SERVES, T_SOURCE = 0, 1, 2, 3, 4
+_REMOTE = SOURCES.index("remote")
 CLEARED_BUCKETS = 1 << 15
 """Buckets of one part of `clear_part`: 2 MiB."""
 _MASK = np.uint64(0xFF)
@@ -161,6 +163,16 @@ class TierDirectory:
             longest = max(longest, latency_us / 1e6 + (waiting + nbytes) / per_s)
         return longest
 
+    def sources(self, tiers: U8) -> U8:
+        """Return where the blocks with these masks of tiers are loaded from, each from the first tier that holds it, as
+        positions in `SOURCES`. A tier of which that is not known counts as remote."""
+        by_mask = np.full(256, _REMOTE, np.uint8)
+        for tier, row in enumerate(self._tier_rows().tolist()):
+            if 0 < row[T_SOURCE] < len(SOURCES):
+                by_mask[1 << tier] = row[T_SOURCE]
+        found: U8 = by_mask[tiers & (~tiers + np.uint8(1))]
+        return found
+
     def _tier_rows(self) -> U64:
         return self.header[H_TIERS : H_TIERS + MAX_TIERS * TIER_WORDS].reshape(MAX_TIERS, TIER_WORDS)
 
@@ -240,15 +252,23 @@ class TierDirectory:
             self._missing[at] = 0
 
     def publish(
-        self, tier: int, *, waiting_bytes: int, bytes_per_s: int, latency_us: int, serves: bool, shared: bool = False
+        self,
+        tier: int,
+        *,
+        waiting_bytes: int,
+        bytes_per_s: int,
+        latency_us: int,
+        serves: bool,
+        shared: bool = False,
+        source: str = "remote",
     ) -> None:
-        """Publish the state of a tier, for `estimate_s`."""
+        """Publish the state of a tier, for `estimate_s`, and where it is, one of `SOURCES`."""
         bits = (serves << tier) | ((serves and shared) << tier + 8)
         others = int(self.header[H_SERVING]) & ~(0x101 << tier)
         self.header[H_SERVING] = np.uint64(others | bits)
         row = self._tier_rows()[tier]
         row[T_WAITING_BYTES], row[T_BYTES_PER_S] = waiting_bytes, bytes_per_s
-        row[T_LATENCY_US], row[T_SERVES] = latency_us, serves
+        row[T_LATENCY_US], row[T_SERVES], row[T_SOURCE] = latency_us, serves, SOURCES.index(source)
 
     def _slots(self, first: U64, second: U64) -> npt.NDArray[np.intp]:
         """Return the places of the eight entries of two buckets each."""

@@ -39,6 +39,7 @@ from dataplane.protocol.control.nodes import (
     Welcome,
 )
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixesListed, PrefixKeys, Trace, TracePart
+from dataplane.protocol.control.requests import FindRequests, RequestsFound
 from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Counted, Demote, Invalidate, Swept
 from dataplane.protocol.control.snapshots import (
     MAX_SNAPSHOT_BYTES,
@@ -66,7 +67,16 @@ BODIES_TIMEOUT_S = 30.0
 _decoder = decoder(ControlRequest)
 Act = Invalidate | Drain | Demote | Clear | ClearGateway | Verify | Move | CancelMove | Resize
 Question = (
-    CountBlocks | LookupChain | ListBlocks | Verification | ReadMove | ListPrefixes | PrefixKeys | Trace | ReadUsage
+    CountBlocks
+    | LookupChain
+    | ListBlocks
+    | Verification
+    | ReadMove
+    | ListPrefixes
+    | PrefixKeys
+    | Trace
+    | ReadUsage
+    | FindRequests
 )
 log = structlog.stdlib.get_logger()
 
@@ -247,6 +257,8 @@ class ControlServer:
             return PrefixesListed(message.nonce, [hot_prefix(node.pool, node.prefixes, message.label, now)])
         if isinstance(message, Trace):
             return TracePart(message.nonce, *node.trace(message.since, message.after))
+        if isinstance(message, FindRequests):
+            return RequestsFound(message.nonce, node.requests.find(message.request))
         return UsageRead(message.nonce, now, *node.read_usage(message.noted, message.after, now))
 
     def _resized(self, message: Resize) -> ControlReply:

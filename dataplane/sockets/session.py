@@ -140,6 +140,8 @@ class Session:
             self._map_tiers(request)
         elif isinstance(request, wire.Prefetch):
             self._prefetch(request, now)
+        elif isinstance(request, wire.ReportRequest):
+            self.send(self._node.report_request(self.client, request, now))
         else:
             self._traced(request)
 
@@ -216,6 +218,7 @@ class Session:
                 traces=tracing.on(),
                 hint_max_s=options.hint_max_s,
                 tiers=True,
+                requests=True,
             ),
             [] if engine.resumed else [self._memory.index_file.read_only_fd, area.fd],
         )

@@ -158,6 +158,7 @@ class Mover:
             latency_us=0,
             serves=run.serves,
             shared=run.state.shared,
+            source="disk" if run.state.spec.type == "disk" else "remote",
         )
 
     def _work(self) -> None:

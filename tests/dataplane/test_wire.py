@@ -40,6 +40,7 @@ from dataplane.protocol.control.records import (
     encode_quotas,
     encode_tiers,
 )
+from dataplane.protocol.control.requests import FindRequests, RequestRecord, RequestsFound
 from dataplane.protocol.control.scopes import (
     Clear,
     ClearGateway,
@@ -98,6 +99,9 @@ BLOCK = CachedBlock(
     offset=8192,
 )
 TIERS_USED = {"disk": usage.TierUsageCounters(5, 256, 4096)}
+RECORD = RequestRecord(
+    "cmpl-1", "team-a", "vllm 1", "llama", 1.5, 1030, 16, {"disk": 512}, 472, "evicted", "room", 1.25
+)
 USED = usage.UsageCounters(
     1, "a", "llama", "f" * 32, 5, 512, 256, 2, 8192, 1, 4096, {"pool_full": 3}, 16384, TIERS_USED
 )
@@ -198,13 +202,27 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             engine.MapGpuCopies(14, "7717ca5e-0000-4000-8000-000000000000", [3], [2], True),
             engine.MapTiers(16),
             engine.Prefetch(17, 3, KEY, 5.0),
+            engine.ReportRequest(18, "cmpl-1", "team-a", 1030, 16, {"disk": 512}, 472, "", KEY, KEY),
             engine.Traced(15, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", engine.Abort(15, 7)),
         ],
     ),
     "engine answers": (
         engine.EngineReply,
         [
-            engine.Attached(1, 2, "node-1", 2**63 + 5, [3], True, 30.0, 2**63 + 7, True, hint_max_s=3600.0, tiers=True),
+            engine.Attached(
+                1,
+                2,
+                "node-1",
+                2**63 + 5,
+                [3],
+                True,
+                30.0,
+                2**63 + 7,
+                True,
+                hint_max_s=3600.0,
+                tiers=True,
+                requests=True,
+            ),
             engine.Reserved(2, 4, b"\x00", b"\x01\x00\x00\x00", bytes(8), [engine.SegmentGrant(1, 4096, True)]),
             engine.BlocksCommitted(3, 1),
             engine.Aborted(4),
@@ -217,6 +235,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             engine.GpuCopiesMapped(14, [engine.ExtentGrant(3, bytes(64), 512, 1 << 25)]),
             engine.TiersMapped(16, 8192),
             engine.Prefetching(17),
+            engine.RequestReported(18, "evicted", "room", 1.5),
         ],
     ),
     "control requests": (
@@ -246,6 +265,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             Resize("n", 4096),
             Drain("n", True),
             Expel("n", 7, True, False, True),
+            FindRequests("n", "cmpl-1"),
         ],
     ),
     "control answers": (
@@ -271,6 +291,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             Resized("n", 4096),
             NodeDrained("n", True),
             Expelled("n", 4711, [7, 8], 3, True, False, 4096, [4711]),
+            RequestsFound("n", [RECORD]),
             ControlRefused("malformed", "expected", "field", "n"),
         ],
     ),

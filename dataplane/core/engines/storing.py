@@ -89,7 +89,7 @@ class StoreService:
             assert refusal is not None
             granted.outcomes[at] = refusal
         if refusal is not None and not from_tier:
-            self._refuse(engine, tenant, message, refusal, len(missing) - len(writing), now)
+            self._refuse(engine, tenant, message, refusal, missing[len(writing) :], now)
         if writing:
             self._open_reservation(engine, message, granted, tenant, found, writing, chain, hint, now)
             engine.reservations[granted.reservation].from_tier = from_tier
@@ -310,7 +310,12 @@ class StoreService:
             pool.charge(tenant, blocks)
         return writing
 
-    def _refuse(self, engine: Engine, tenant: Tenant, message: Reserve, code: Code, blocks: int, now: float) -> None:
+    def _refuse(
+        self, engine: Engine, tenant: Tenant, message: Reserve, code: Code, positions: Sequence[int], now: float
+    ) -> None:
+        blocks = len(positions)
+        refused_keys = (message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)] for at in positions)
+        self._pool.removals.note_keys(refused_keys, message.space, code.name.lower(), now)
         tenant.refuse(code, blocks)
         self._pool.usage.refused(tenant, message.space, code.name.lower(), blocks)
         self._pool.totals.refused_blocks += blocks

@@ -182,6 +182,7 @@ class Reclaimer:
         for block in going:
             if slot_request is None or not slot_request.take(block.slot):
                 self._slabs.give(block.slot)
+        self._pool.removals.note(going, reason, now)
         if self._pool.changes is not None:
             self._pool.changes.changed(going)
         if self._pool.tiers is not None:

@@ -22,6 +22,7 @@ from dataplane.core.pool.changes import BlockChanges
 from dataplane.core.pool.hints import Hint, HintTable
 from dataplane.core.pool.order import EvictionOrder
 from dataplane.core.pool.pins import Pin, PinBundle, PinTable
+from dataplane.core.pool.removals import MEMORY_CAUSES, Removals
 from dataplane.core.pool.sweeps import Sweeps
 from dataplane.core.spaces import Spaces
 from dataplane.core.tenants.eviction_queues import MakePolicy, Rank
@@ -39,7 +40,6 @@ from dataplane.protocol.stats.pool import Evictions, PoolStats, SpaceStats, Tota
 _READABLE = (int(State.READY), int(State.EVICTING))
 _RESERVED = int(State.RESERVED)
 MAX_SPACES_SHOWN = 1000
-EVICTION_REASONS = ("room", "limit", "index", "watermark", "invalidated", "corrupt", "hint", "moved")
 USED_AT, TIMESTAMP = attrgetter("used_at"), attrgetter("timestamp")
 MAX_REAPED = 4096
 """Maximum number of dead blocks whose leases one call of `reap` checks."""
@@ -56,6 +56,9 @@ class TierListener(Protocol):
 
     def removed(self, blocks: Sequence[Block], now: float) -> None:
         """Blocks were evicted."""
+
+    def is_served(self, key: bytes, space: int) -> bool | None:
+        """Return whether a tier in service holds a block; None if no tier is known to hold it."""
 
     def share_out(self) -> None:
         """Quotas of tenants changed."""
@@ -95,11 +98,13 @@ class Pool:
         self.dead: dict[Block, str] = {}
         """Blocks that are out of the index and wait for the end of a lease, oldest first, and why: `invalidated`,
         `corrupt` or `hint`."""
+        self.removals = Removals()
+        """What became of blocks that are gone."""
         self.sweeps = Sweeps(
             table.memory, table.recovery_table, table.blocks, self._invalidate, self._demote, self.dead
         )
         self.totals = Totals()
-        self.evicted = {reason: Evictions() for reason in EVICTION_REASONS}
+        self.evicted = {reason: Evictions() for reason in MEMORY_CAUSES}
         self.evicted_idle, self.reuse_gaps = AgeHistogram(), AgeHistogram()
         self.lifetimes = AgeHistogram(per_second=1e9)
         self.emit = emit
@@ -310,6 +315,7 @@ class Pool:
             self.hints.forget(block)
             self.order.move(block, None, 0.0)
             self.dead[block] = reason
+        self.removals.note(gone, reason, self.usage.now)
         if self.changes is not None:
             self.changes.changed(gone)
         return len(gone)

@@ -166,6 +166,7 @@ class TenantTable:
         if (
             all(getattr(tenant, name) == getattr(before, name) for name in _COUNTERS)
             and (tenant.evicted or {}) == before.evicted
+            and (tenant.missed_tokens or {}) == before.missed_tokens
         ):
             return
         now, others = tenant.stats(), self._others
@@ -209,4 +210,4 @@ _COUNTERS = (
     "hit_tokens",
     "hit_bytes",
 )
-_COUNTERS_BY_NAME = ("refused", "evicted", "tier_hit_tokens", "tier_hit_bytes")
+_COUNTERS_BY_NAME = ("refused", "evicted", "missed_tokens", "tier_hit_tokens", "tier_hit_bytes")

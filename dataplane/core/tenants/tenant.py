@@ -166,6 +166,8 @@ class Tenant:
     tier_hit_tokens: dict[str, int] | None = None
     """Part of `hit_tokens` that tiers served, by name."""
     tier_hit_bytes: dict[str, int] | None = None
+    missed_tokens: dict[str, int] | None = None
+    """Tokens that its requests missed, by reason."""
     reported: TenantStats | None = None
     """Last statistics that were included in full, either as the tenant's own or in the sum of the other tenants."""
     usage: dict[int, UsageAccount] = field(default_factory=dict)
@@ -223,6 +225,12 @@ class Tenant:
         for counts, count in ((self.tier_hit_tokens, tokens), (self.tier_hit_bytes, nbytes)):
             counts[name] = wrapped(counts.get(name, 0) + count)
 
+    def miss(self, reason: str, tokens: int) -> None:
+        """Count tokens that a request missed."""
+        if self.missed_tokens is None:
+            self.missed_tokens = {}
+        self.missed_tokens[reason] = wrapped(self.missed_tokens.get(reason, 0) + tokens)
+
     def evict(self, reason: str, blocks: int) -> None:
         """Count evicted blocks."""
         if self.evicted is None:
@@ -249,6 +257,7 @@ class Tenant:
             would_refuse_blocks=self.would_refuse_blocks,
             refused=dict(self.refused) if self.refused else {},
             evicted=dict(self.evicted) if self.evicted else {},
+            missed_tokens=dict(self.missed_tokens) if self.missed_tokens else {},
             hit_tokens=self.hit_tokens,
             hit_bytes=self.hit_bytes,
             tier_hit_tokens=dict(self.tier_hit_tokens) if self.tier_hit_tokens else {},

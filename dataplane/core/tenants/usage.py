@@ -71,6 +71,11 @@ class UsageTable:
         if now_us > self._now_us:
             self._now_us = now_us
 
+    @property
+    def now(self) -> float:
+        """Return the time of the step in progress, in Unix seconds."""
+        return self._now_us / 1_000_000
+
     # ---- recording
 
     def charge(self, tenant: Tenant, space: int, nbytes: int) -> None:

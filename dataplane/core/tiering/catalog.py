@@ -16,6 +16,7 @@ import msgspec
 
 from dataplane.core.packed_keys import check_keys
 from dataplane.core.pool.pool import Pool
+from dataplane.core.pool.removals import INVALIDATED, TIER
 from dataplane.core.tiering.contents import LISTED_AT, pin_budgets, shares_in
 from dataplane.core.tiering.entries import TierEntry
 from dataplane.core.tiering.existence import BlockListings, Existence
@@ -290,6 +291,12 @@ class Catalog:
         found = self.existence.found(name)
         return None if found is None else Source(found.tier, found.stored.length, found.stored.tenant)
 
+    def is_served(self, name: BlockName) -> bool | None:
+        """Return whether a tier in service holds a block that may be loaded; None if no tier is known to hold it."""
+        if self.source(name) is not None:
+            return True
+        return False if any(tier.entry_of(name) is not None for tier in self.tiers) else None
+
     def stored(self, name: BlockName) -> StoredBlock | None:
         """Return a block as any tier holds it; None if none does."""
         found = self.existence.found(name)
@@ -349,8 +356,16 @@ class Catalog:
         tier.contents.evicted_blocks += 1
         tier.contents.evicted_bytes += entry.charge
         tier.evictions.append(entry.stored.name)
+        self._note_removals((entry.stored.name,), TIER)
         self._forget(tier, (entry.stored.name,))
         tier.deletions.add([entry.stored.name])
+
+    def _note_removals(self, names: Iterable[BlockName], cause: str) -> None:
+        """Remember that a tier lost blocks, those of spaces that engines of this node use."""
+        for name in names:
+            space = self.pool.spaces.number_of(name.space.hex())
+            if space is not None:
+                self.pool.removals.note_keys((name.key,), space, cause, self.pool.usage.now)
 
     def release(self, tier: TierState, entry: TierEntry) -> None:
         """Remove a block that a tier must delete because another tier holds it."""
@@ -453,6 +468,7 @@ class Catalog:
         for tier in self.tiers:
             names = [entry.stored.name for entry in tier.invalidations.step()] if tier.invalidations else []
             self._forget(tier, names)
+            self._note_removals(names, INVALIDATED)
             tier.deletions.add(names)
         return any(tier.invalidations for tier in self.tiers)
 

@@ -82,6 +82,11 @@ class Tiering:
         if self._pool.arrivals:
             self._pool.arrivals.removed(blocks)
 
+    def is_served(self, key: bytes, space: int) -> bool | None:
+        """Return whether a tier in service holds a block; None if no tier is known to hold it."""
+        identity = self.catalog.identity(space)
+        return None if identity is None else self.catalog.is_served(BlockName(identity, key))
+
     def share_out(self) -> None:
         """Apply the quotas of tenants to all tiers."""
         self.catalog.share_out()

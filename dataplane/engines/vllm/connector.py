@@ -64,7 +64,7 @@ class LarderWorkerMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
 class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Loads prefixes from Larder into vLLM's KV cache, and stores computed prefixes in Larder."""
 
-    _cache_hit_source = releases.HOST
+    _cache_hit_source = releases.HIT_SOURCES.get("host")
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -140,6 +140,16 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         except Exception:  # noqa: BLE001  as in `guarded`
             self.errors.note("update_state_after_alloc")
             self._scheduler.give_up(request, numbers, num_external_tokens)
+
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
+        """Return where the tokens were that a request loads, by vLLM's name of the place. Releases before 0.32 do not
+        ask."""
+        found: dict[str, int] = {}
+        if self._scheduler is not None:
+            found = self._scheduler.sources(request.request_id)
+        if sum(found.values()) != num_external_tokens:
+            return super().get_external_cache_hit_sources(request, num_external_tokens)  # type: ignore[no-any-return]
+        return {releases.HIT_SOURCES[source]: tokens for source, tokens in found.items()}
 
     def _evict(self, blocks: set[int]) -> None:
         """Remove blocks from vLLM's own prefix cache."""

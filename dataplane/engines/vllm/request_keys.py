@@ -41,6 +41,7 @@ class RequestKeys:
         self.adapter = adapter
         self.keys: list[bytes] = []
         self._chunk_tokens = chunk_tokens
+        self._namespace = namespace
         parts = [each for each in (adapter, namespace) if each]
         try:
             self._last = root_key(
@@ -48,6 +49,14 @@ class RequestKeys:
             )
         except ProtocolError as error:
             raise Unkeyed("salt", error.message) from None
+
+    def without_adapter(self, request: Any) -> bytes:
+        """Return the key that the first chunk of the request would have without its adapter."""
+        step = self._chunk_tokens
+        return next_key(
+            root_key(self.tenant, self._namespace), token_bytes(request.all_token_ids[:step]),
+            extras_of(request, 0, step),
+        )  # fmt: skip
 
     def extend(self, request: Any, tokens: int) -> list[bytes]:
         """Return the keys of the whole chunks of the first `tokens` tokens, and all further keys computed before."""

@@ -24,8 +24,9 @@ from dataplane.engines.vllm.hints import RequestOptions, read_options
 from dataplane.engines.vllm.messages import GroupLayout, Load, Save, StepPlan, StepReport
 from dataplane.engines.vllm.rates import BreakEven, Way
 from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed, media_digest
+from dataplane.engines.vllm.request_reports import RequestOutcome, RequestReports, by_source
 from dataplane.engines.vllm.settings import ConnectorSettings
-from dataplane.engines.vllm.tier_waits import TierWaits
+from dataplane.engines.vllm.tier_waits import LookupResult, TierWaits
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 
 FAILED_S = 5.0
@@ -80,6 +81,10 @@ class _LookUp:
     """Number of leading tokens in these chunks that the request can use."""
     loadable: int
     """Number of these tokens that the engine's own cache lacks."""
+    offered: int
+    """Number of these tokens that the engine was told to load."""
+    reason: str
+    """Why the next chunk is not in memory, of `ENGINE_REASONS`; empty if the engine does not know."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +105,10 @@ class _Tracked:
     answered: bool = False
     """Whether a look-up had a result other than to wait. After that, the request never waits."""
     lookup: _LookUp | None = None
+    sources: dict[int, str] = field(default_factory=dict)
+    """Where chunks were that tiers held at the first look-up, by position."""
+    outcome: RequestOutcome | None = None
+    """What the request got; None until vLLM has scheduled it."""
     counted: bool = False
     """Whether the request is in the counts of look-ups and hits."""
     local_tokens: int = 0
@@ -183,6 +192,7 @@ class SchedulerSide:
         self._resets = 0
         self._break_even = BreakEven(settings.min_load_tokens)
         self._tier_waits = TierWaits(settings.tier_timeout_s, self._break_even, clock, self._count)
+        self._reports = RequestReports()
         self._steps: deque[_Step] = deque(maxlen=MAX_STEPS)
         """Steps under way: an engine may plan a step before the previous one ends."""
         self._step_number = 0
@@ -268,24 +278,38 @@ class SchedulerSide:
 
         # A request that waits is looked up again in each step, without a span.
         traceparent = "" if tracked.looked_up else tracked.traceparent
+        usable = self._without_failed(keys)
         with continued(self._client, traceparent, "vllm.lookup") as span:
-            hits = self._tier_waits.look_up(
+            found = self._tier_waits.look_up(
                 self._client,
                 request.request_id,
-                self._without_failed(keys),
+                usable,
                 loadable,
                 tenant=tracked.keys.tenant,
                 # vLLM ignores the answer for a request that skips reading, even if the answer is to wait.
                 may_wait=not tracked.answered and not getattr(request, "skip_reading_prefix_cache", False),
             )
-            span.set({"larder.chunks": len(keys), "larder.hits": hits or 0, "larder.waits": hits is None})
+            span.set(
+                {"larder.chunks": len(keys), "larder.hits": found.hits if found else 0, "larder.waits": found is None}
+            )
         tracked.looked_up = True
-        found = None
-        if hits is not None:
-            found = self._answer(tracked, hits, loadable(hits))
-            tracked.lookup = _LookUp(len(keys), hits, min(hits * self._settings.chunk_tokens, most), loadable(hits))
+        offered = None
+        if found is not None:
+            hits = found.hits
+            offered = self._answer(tracked, hits, loadable(hits))
+            tracked.lookup = _LookUp(
+                len(keys), hits, min(hits * self._settings.chunk_tokens, most), loadable(hits), offered,
+                self._reason(found, usable, keys),
+            )  # fmt: skip
+            tracked.sources.update(found.sources)
         self._count("lookup_seconds", time.perf_counter() - started)
-        return found
+        return offered
+
+    def _reason(self, found: LookupResult, usable: Sequence[bytes], keys: Sequence[bytes]) -> str:
+        """Return why the first missing chunk is not in memory, as far as the engine knows."""
+        if self._client is None or not self._client.connected:
+            return "data_plane_away"
+        return "load_failed" if found.hits == len(usable) < len(keys) else found.reason
 
     def _may_wait(self, tracked: _Tracked, most_s: float) -> bool:
         """Return whether a request may wait for something that takes up to `most_s` seconds."""
@@ -304,6 +328,11 @@ class SchedulerSide:
         way = self._break_even.way(found, self._clock(), requests=1 + others, step_s=left_s)
         tracked.in_step, tracked.alone = way is Way.IN_STEP, not others
         return 0 if way is Way.COMPUTE else found
+
+    def sources(self, request: str) -> dict[str, int]:
+        """Return where the tokens were that a request was scheduled to load: keys of `misses.SOURCES`."""
+        tracked = self._tracked.get(request)
+        return {} if tracked is None or tracked.outcome is None else tracked.outcome.loaded_tokens
 
     def loads_in_step(self, request: str) -> bool:
         """Return whether the tokens of the last look-up of a request are to be loaded inside the step."""
@@ -336,6 +365,48 @@ class SchedulerSide:
         end = tracked.local_tokens + loaded
         hits = found.hits if end >= found.hit_end else end // self._settings.chunk_tokens
         self._client.count_lookup(found.chunks, hits, tenant=tracked.keys.tenant)
+
+    def _note_outcome(self, tracked: _Tracked, loaded: int) -> None:
+        """Note what a request gets that vLLM schedules for the first time, with the tokens that are loaded, and report
+        it. Look-ups do no work for that."""
+        request, step, lookup = tracked.request, self._settings.chunk_tokens, tracked.lookup
+        start, end, tokens = tracked.local_tokens, tracked.local_tokens + loaded, request.num_tokens
+        usable = min((tokens - 1) // self._block_tokens * self._block_tokens, tokens // step * step)
+        # What was offered and is not loaded, another connector loads.
+        had = end if lookup is None else max(end, start + lookup.offered)
+        missed, reason, key, bare_key = max(0, usable - had), "", b"", b""
+        if tokens < step:
+            missed, reason = max(0, tokens - end), "too_short"
+        elif not missed:
+            pass
+        elif not tracked.keyed:
+            reason = "unkeyed"
+        elif not tracked.loads or self._refused or getattr(request, "skip_reading_prefix_cache", False):
+            reason = "not_used"
+        elif self._client is None:
+            reason = "data_plane_away"
+        elif lookup is None or tracked.keys is None:
+            reason = "not_used"
+        elif lookup.loadable > lookup.offered:
+            reason = "recompute_faster"
+        elif lookup.reason:
+            reason = lookup.reason
+        else:
+            key = tracked.keys.keys[lookup.hits]
+            bare_key = b"" if lookup.hits or not tracked.keys.adapter else tracked.keys.without_adapter(request)
+        tracked.outcome = outcome = RequestOutcome(
+            request=request.request_id,
+            tenant=request.cache_salt or "",
+            prompt_tokens=tokens,
+            engine_tokens=start,
+            loaded_tokens=by_source(tracked.sources, start, end, step),
+            missed_tokens=missed,
+            reason=reason,
+        )
+        if self._client is not None:
+            with continued(self._client, tracked.traceparent, "vllm.scheduled") as span:
+                span.set({**outcome.span_attributes(), "gen_ai.usage.cache_read.input_tokens": end})
+        self._reports.report(self._client, outcome, key, bare_key)
 
     def _chunks(self, tokens: int) -> int:
         """Return the number of chunks that contain the first `tokens` tokens."""
@@ -414,6 +485,8 @@ class SchedulerSide:
     def allocated(self, request: Any, blocks: Sequence[Sequence[int]], tokens: int) -> None:
         """Plan the load of `tokens` tokens, which may be 0, into the blocks of a request that vLLM schedules."""
         tracked = self._track(request)
+        if tracked.outcome is None:
+            self._note_outcome(tracked, tokens)
         self._count_lookup(tracked, tokens)
         tracked.allocations += 1
         if not tokens:
@@ -598,7 +671,12 @@ class SchedulerSide:
             self._count("failed_loads", 1)
         tracked.loads = False
         tracked.saved_chunks = 0
-        tracked.loading_tokens = min(tracked.loading_tokens, loaded)
+        lost = tracked.loading_tokens - min(tracked.loading_tokens, loaded)
+        tracked.loading_tokens -= lost
+        if lost and tracked.outcome is not None:
+            begun, chunk = tracked.local_tokens, self._settings.chunk_tokens
+            sources = by_source(tracked.sources, begun, begun + tracked.loading_tokens, chunk)
+            self._reports.load_failed(self._client, tracked.outcome, sources, lost)
         step = self._settings.chunk_tokens
         first = 0 if late else (tracked.local_tokens % step + loaded) // step
         for key in tracked.loading[first:]:
@@ -625,7 +703,9 @@ class SchedulerSide:
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
             return False, None
-        fields = {"larder": {"loaded_tokens": tracked.loaded_tokens}} if tracked.loaded_tokens else None
+        fields = None
+        if tracked.outcome is not None:
+            fields = self._reports.fields(self._client, tracked.outcome, tracked.loaded_tokens)
         # vLLM keeps the blocks for a load that is under way. If saves kept them too, vLLM would free them twice.
         if tracked.saves_open <= 0 or request.request_id in self._receiving:
             return False, fields

@@ -10,19 +10,33 @@ vLLM asks again in each of its steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dataplane.client.client import Client
 from dataplane.client.tiers import TierHits
 from dataplane.engines.vllm.rates import BreakEven
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
+from dataplane.protocol.misses import SOURCES
 
 LOOK_AGAIN_S = 0.005
 """Shortest time between two look-ups of a request that waits. An idle vLLM asks about every millisecond."""
 
 Tokens = Callable[[int], int]
 """Number of tokens that a request could load if this number of its leading chunks were in memory."""
+
+
+class LookupResult(NamedTuple):
+    """The result of a look-up that need not be repeated."""
+
+    hits: int
+    """Leading chunks that are in memory."""
+    sources: Mapping[int, str]
+    """Those of them that tiers held when the request was first looked up, by position, with the place of their tier:
+    one of `SOURCES`. The others were in memory."""
+    reason: str = ""
+    """Why the request did not wait for the next chunk, of `ENGINE_REASONS`; empty if no tier was known to hold it."""
 
 
 @dataclass(slots=True)
@@ -42,6 +56,12 @@ class TierWait:
     sent: bool = False
     asking: bool = False
     """Whether shared tiers have not said yet what they hold."""
+    sources: dict[int, str] = field(default_factory=dict)
+    """As in `LookupResult`, of all chunks that tiers were seen to hold."""
+
+    def see(self, found: TierHits) -> None:
+        """Note which chunks tiers hold."""
+        self.sources.update((found.ready + at, SOURCES[source]) for at, source in enumerate(found.sources))
 
 
 class TierWaits:
@@ -67,28 +87,33 @@ class TierWaits:
 
     def look_up(
         self, client: Client, name: str, keys: Sequence[bytes], tokens: Tokens, *, tenant: str, may_wait: bool
-    ) -> int | None:
+    ) -> LookupResult | None:
         """Return how many leading chunks of a request are in memory; None if the request should wait for more."""
         if not may_wait or not self._timeout_s:
-            return client.lookup(keys, tenant=tenant, counted=False)
+            return LookupResult(client.lookup(keys, tenant=tenant, counted=False), {})
         found = client.lookup_tiers(keys, tenant=tenant, counted=False)
         now = self._clock()
         wait = self._waits.get(name)
+        if wait is not None:
+            wait.see(found)
         if wait is None:
             wait = self._begin(keys, found, tokens, now)
             if wait is None:
-                return found.ready
+                late = found.estimate_s > self._timeout_s
+                more = tokens(found.ready + found.coming) > tokens(found.ready)
+                return LookupResult(found.ready, {}, ("tier_late" if late else "recompute_faster") if more else "")
             self._waits[name] = wait
             self._count("tier_waits", 1)
+            wait.see(found)
         elif wait.asking:
             known = now >= wait.deadline or not found.unknown
             if known and not self._go_on(wait, found, tokens, now):
-                return self._end(name, found.ready, tokens, now)
+                return self._end(name, found, tokens, now)
         elif tokens(found.ready) >= tokens(wait.target):
-            return self._end(name, found.ready, tokens, now)
+            return self._end(name, found, tokens, now)
         elif not (found.coming or found.writing) or now >= wait.deadline:
             self._count("tier_waits_given_up", 1)
-            return self._end(name, found.ready, tokens, now)
+            return self._end(name, found, tokens, now)
         if wait.keys and not wait.sent:  # the link may have had no room, so this is tried until the deadline
             wait.sent = client.prefetch(wait.keys, wait_s=self._timeout_s)
         wait.look_at = min(now + LOOK_AGAIN_S, wait.deadline)
@@ -123,11 +148,14 @@ class TierWaits:
             self._count("tier_waits_given_up", 1)
         return False
 
-    def _end(self, name: str, ready: int, tokens: Tokens, now: float) -> int:
+    def _end(self, name: str, found: TierHits, tokens: Tokens, now: float) -> LookupResult:
         wait = self._waits.pop(name)
-        self._count("tier_tokens", max(0, tokens(ready) - tokens(wait.ready)))
+        self._count("tier_tokens", max(0, tokens(found.ready) - tokens(wait.ready)))
         self._count("tier_wait_seconds", now - wait.began)
-        return ready
+        reason = ""
+        if tokens(found.ready + found.coming) > tokens(found.ready):
+            reason = "tier_late" if now >= wait.deadline else "recompute_faster"
+        return LookupResult(found.ready, wait.sources, reason)
 
     def forget(self, client: Client | None, name: str) -> None:
         """Forget a request, and cancel the loads that it waits for and that have not begun."""

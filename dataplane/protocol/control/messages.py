@@ -17,6 +17,7 @@ from dataplane.protocol.control.nodes import (
     Welcome,
 )
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixesListed, PrefixKeys, Trace, TracePart
+from dataplane.protocol.control.requests import FindRequests, RequestsFound
 from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Counted, Demote, Invalidate, Swept
 from dataplane.protocol.control.snapshots import Ack, Bodies, Nack, NeedBodies, Snapshot
 from dataplane.protocol.control.verification import DigestEngine, EngineDigests, Verification, Verified, Verify
@@ -48,6 +49,7 @@ ControlRequest = (
     | Trace
     | Resize
     | ReadUsage
+    | FindRequests
 )
 
 
@@ -79,5 +81,6 @@ ControlReply = (
     | NodeDrained
     | Expelled
     | UsageRead
+    | RequestsFound
     | ControlRefused
 )

@@ -16,11 +16,14 @@ class Figure:
     """Name of the metric, for counters without `_total`; with a base unit at the end."""
     meaning: str
     """Help text of the metric."""
+    label: str = ""
+    """For a field that is a dict: the metric's label for its keys."""
 
 
-def counter(metric: str, meaning: str) -> Figure:
-    """Declare the figure of a field: `Annotated[int, counter("larder_hits", "Hits.")]`."""
-    return Figure("counter", metric, meaning)
+def counter(metric: str, meaning: str, label: str = "") -> Figure:
+    """Declare the figure of a field: `Annotated[int, counter("larder_hits", "Hits.")]`, or, with a `label` for its
+    keys, of a field that is a dict."""
+    return Figure("counter", metric, meaning, label)
 
 
 def gauge(metric: str, meaning: str) -> Figure:

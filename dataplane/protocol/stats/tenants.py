@@ -59,6 +59,16 @@ class TenantStats(msgspec.Struct, omit_defaults=True):
     """Tokens of the chains that engines acquired, counted once per request: in spaces of rank, stage and group 0."""
     hit_bytes: int = 0
     """Bytes of the chains that engines acquired, in all spaces."""
+    missed_tokens: Annotated[
+        dict[str, int],
+        counter(
+            "larder_tenant_missed_tokens",
+            "Tokens of the tenant's requests to vLLM that were computed although a cache could have had them, by why "
+            "the first of each request was missing.",
+            "reason",
+        ),
+    ] = {}
+    """Tokens that a cache could have had, by why the first missing one of their request was missing."""
     tier_hit_tokens: dict[str, int] = {}
     """Part of `hit_tokens` that tiers served, by name: blocks at their first use after a load. Memory served the rest.
     """

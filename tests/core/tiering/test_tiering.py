@@ -338,3 +338,24 @@ def test_accounts_are_consistent_after_any_steps(seed: int) -> None:
     assert run.faults() == []
     reserved = [b for b in run.bench.node.pool.table.blocks.values() if b.state is State.RESERVED]
     assert reserved == []
+
+
+def test_a_block_that_a_tier_lost_is_missing_for_the_reason_of_the_tier() -> None:
+    run = tier_bench(8, tier(budget_blocks=8))
+    gone, kept = make.keys(8, "gone"), make.keys(8, "kept")
+    run.store(gone)
+    run.store(kept)
+    space = run.engine.spaces[0]
+    removals, tiering = run.bench.node.pool.removals, run.tiering
+    assert {(found.reason, found.cause) for each in gone if (found := removals.of(each, space))} == {("evicted", "tier")}
+    assert [tiering.is_served(each, space) for each in (gone[0], kept[0])] == [None, True]
+    tiering.tiers[0].serves = False
+    assert tiering.is_served(kept[0], space) is False, "the tier is away"
+    tiering.tiers[0].serves = True
+    run.engine.store(make.keys(8, "other"), PAGE)  # not copied to the tier yet
+    run.bench.node.operator.invalidate(Scope(tenant=""), run.now)
+    assert tiering.is_served(kept[0], space) is None, "an invalidation covers it"
+    run.settle()
+    found = removals.of(kept[0], space)
+    assert found is not None
+    assert (found.reason, found.cause) == ("invalidated", "invalidated")

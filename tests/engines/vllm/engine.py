@@ -23,6 +23,8 @@ RELEASE = os.environ.get("LARDER_TEST_VLLM", "")
 """Release of vLLM that all tests run, such as `0.27.1`; empty for the newest one that is built."""
 LOADS_IN_STEP = RELEASE not in ("0.27.1", "0.28.0", "0.29.0")
 """Whether the connector loads hits inside steps of this release."""
+BY_SOURCE = LOADS_IN_STEP and RELEASE not in ("0.30.0", "0.31.0")
+"""Whether this release counts hits by where they were."""
 PYTHON = python(VLLM_RELEASES[RELEASE] if RELEASE else CONNECTOR)
 """The Python interpreter of vLLM's environment; None if the environment is not built."""
 

@@ -65,7 +65,8 @@ def test_a_load_that_fails_is_computed_from_the_failed_block_on_and_is_a_miss_af
     engine.forget()
     after = engine.generate(tokens)
     assert [failed["tokens"], after["tokens"]] == [right(tokens)] * 2
-    assert failed["transfer_params"] == {"larder": {"loaded_tokens": 4 * CHUNK}}
+    fields = {"loaded_tokens": 4 * CHUNK, "missed_tokens": 3 * CHUNK, "loaded_from": {"host": 4 * CHUNK}}
+    assert failed["transfer_params"] == {"larder": {**fields, "reason": "load_failed"}}
     assert after["cached"] >= 4 * CHUNK
 
     counts: dict[str, int] = {}

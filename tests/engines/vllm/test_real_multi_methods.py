@@ -22,7 +22,11 @@ EXPECTED: dict[str, Any] = {
     "get_transfer_results": [["o", "r"], ["l", "p"], ["p"]],  # "r" once, when both have ended it
     "has_pending_block_frees": True,
     "has_pending_push_work": False,
-    "request_finished": [True, {"do_remote_prefill": True, "larder": {"loaded_tokens": 32}}, {"r": 1}],
+    "request_finished": [
+        True,
+        {"do_remote_prefill": True, "larder": {"loaded_tokens": 32, "missed_tokens": 0, "loaded_from": {"host": 32}}},
+        {"r": 1},
+    ],
     "requires_kv_delivery": [True, False],
     "reset_cache": [True, False],
     "set_xfer_handshake_metadata": 2,

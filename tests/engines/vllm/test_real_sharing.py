@@ -36,9 +36,12 @@ def test_a_second_engine_loads_blocks_of_the_first(bare: Engine, first: Engine, 
     assert first.generate(tokens, "acme")["cached"] == 0
     found = second.generate(tokens, "acme")
     assert (found["cached"], found["tokens"]) == (1000 // CHUNK * CHUNK, right)
-    assert found["transfer_params"] == {"larder": {"loaded_tokens": 896}}
-    assert second.generate(tokens, "rival") | {"seconds": 0} == {
-        "cached": 0, "tokens": right, "finish": "length", "transfer_params": None, "seconds": 0,
+    fields = {"loaded_tokens": 896, "missed_tokens": 0, "loaded_from": {"host": 896}}
+    assert found["transfer_params"] == {"larder": fields}
+    rival = second.generate(tokens, "rival")
+    assert (rival["cached"], rival["tokens"], rival["finish"]) == (0, right, "length")
+    assert rival["transfer_params"]["larder"] == {
+        "loaded_tokens": 0, "missed_tokens": 896, "reason": "never_stored",
     }  # fmt: skip
 
 
@@ -106,7 +109,8 @@ def test_a_salt_that_larder_refuses_costs_the_request_nothing(bare: Engine, firs
     for _ in range(2):
         answer = first.generate(tokens, "a/b")
         first.forget()
-        assert (answer["tokens"], answer["finish"], answer["transfer_params"]) == (right, "length", None)
+        assert (answer["tokens"], answer["finish"]) == (right, "length")
+        assert answer["transfer_params"]["larder"]["reason"] == "unkeyed"
 
 
 def test_an_abort_during_a_load_leaves_the_engine_working(bare: Engine, first: Engine) -> None:

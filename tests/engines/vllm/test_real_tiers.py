@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.protocol.control.scopes import Clear, Swept
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.engine import BY_SOURCE, Engine, prompt
 from tests.run_marks import short_folder
 
 CHUNK = 128
@@ -59,7 +60,8 @@ def test_a_prefix_that_others_pushed_out_of_memory_is_loaded_from_the_disk(engin
     found = engine.generate(tokens)
     assert found["tokens"] == right["tokens"]
     assert found["cached"] == CHUNKS * CHUNK
-    assert found["transfer_params"] == {"larder": {"loaded_tokens": CHUNKS * CHUNK}}
+    fields = {"loaded_tokens": CHUNKS * CHUNK, "loaded_from": {"disk": CHUNKS * CHUNK}, "missed_tokens": 0}
+    assert found["transfer_params"] == {"larder": fields}
     assert tiered.describe().tiers[0].loaded_blocks >= CHUNKS
 
 
@@ -73,3 +75,31 @@ def test_an_abort_during_a_wait_leaves_the_engine_working(engine: Engine, tiered
     engine.forget()
     found = engine.generate(tokens)
     assert (found["cached"], found["tokens"]) == (CHUNKS * CHUNK, right)
+
+
+def test_responses_say_where_tokens_were_and_why_others_are_missing(engine: Engine, tiered: Plane) -> None:
+    tokens, whole = prompt(TOKENS, 3), CHUNKS * CHUNK
+    copied = tiered.describe().tiers[0].spilled_blocks + CHUNKS
+    first = engine.generate(tokens)["transfer_params"]["larder"]
+    assert first == {"loaded_tokens": 0, "missed_tokens": whole, "reason": "never_stored"}
+    wait_for(lambda: tiered.describe().tiers[0].spilled_blocks >= copied, "its blocks are on disk")
+    before = engine.do("sources")
+    engine.forget()
+    hit = engine.generate(tokens)["transfer_params"]["larder"]
+    assert hit == {"loaded_tokens": whole, "missed_tokens": 0, "loaded_from": {"host": whole}}
+    push_out(engine, tiered, 300)
+    engine.forget()
+    loaded = engine.generate(tokens)["transfer_params"]["larder"]
+    assert loaded["loaded_from"] == {"disk": whole}
+    if BY_SOURCE:
+        now = engine.do("sources")
+        assert {source: now[source] - before[source] for source in ("host", "disk")} == {"host": whole, "disk": whole}
+    with tiered.manager() as manager:
+        assert isinstance(manager.ask(Clear("n")), Swept)
+    engine.forget()
+    cleared = engine.generate(tokens)["transfer_params"]["larder"]
+    assert (cleared["missed_tokens"], cleared["reason"], cleared["cause"]) == (whole, "invalidated", "invalidated")
+    tiered.kill()
+    engine.forget()
+    away = engine.generate(prompt(TOKENS, 4))["transfer_params"]["larder"]
+    assert away == {"loaded_tokens": 0, "missed_tokens": whole, "reason": "data_plane_away"}

@@ -88,6 +88,7 @@ def test_blocks_of_another_node_are_waited_for_and_loaded(
     assert second.load(request, TARGET)[0] == CHUNKED
     for one, loaded in zip(first.caches[0].read(SOURCE[:12]), second.caches[0].read(TARGET[:12]), strict=True):
         assert all(bool((a == b).all()) for a, b in zip(one, loaded, strict=True))
+    assert (second.scheduler.finished(request)[1] or {})["larder"]["loaded_from"] == {"remote": CHUNKED}
     counts = second.scheduler.take_counts()
     assert (counts["tier_waits"], counts["tier_tokens"]) == (1, CHUNKED)
     assert "tier_waits_given_up" not in counts

@@ -58,7 +58,8 @@ def test_another_engine_loads_the_same_bytes(make_engine: Callable[..., Step]) -
     for one, other in zip(first.caches, second.caches, strict=True):
         assert same(one.read(source[:12]), other.read(target[:12]))
         assert not any(tensor.any() for tensor in other.read([target[12]])[0]), "blocks beyond are left alone"
-    assert second.scheduler.finished(request) == (False, {"larder": {"loaded_tokens": CHUNKED}})
+    fields = {"loaded_tokens": CHUNKED, "missed_tokens": 0, "loaded_from": {"host": CHUNKED}}
+    assert second.scheduler.finished(request) == (False, {"larder": fields})
     assert second.scheduler.matched_tokens(Request("c", TOKENS, "rival"), 0) == 0
 
 
@@ -644,7 +645,10 @@ def test_a_request_with_a_failed_load_does_not_wait_for_its_saves(make_engine: C
     engine.scheduler.allocated(request, [engine.blocks["b"]], tokens)
     engine.scheduler._tracked["b"].saves_open = 1
     engine.scheduler.stepped(StepReport(loads_failed={"b": 0}), ())
-    assert engine.scheduler.finished(request) == (False, None)
+    waits, fields = engine.scheduler.finished(request)
+    assert (waits, (fields or {})["larder"]) == (
+        False, {"loaded_tokens": 0, "missed_tokens": CHUNKED, "reason": "load_failed"}
+    )  # fmt: skip
 
 
 def test_without_a_data_plane_nothing_is_found_and_nothing_waits(

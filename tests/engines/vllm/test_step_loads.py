@@ -72,7 +72,7 @@ def test_the_blocks_are_there_before_the_layers_run_and_nothing_is_reported_as_r
     assert engine.scheduler._leases == {}
     counts = worker.take_counts()
     assert (counts["loaded_tokens"], counts["step_loaded_tokens"]) == (CACHED, CACHED)
-    assert engine.scheduler.finished(request)[1] == {"larder": {"loaded_tokens": CACHED}}
+    assert (engine.scheduler.finished(request)[1] or {})["larder"]["loaded_tokens"] == CACHED
     wait_for(lambda: engine.run() and stored(engine, "c") == 4, "the chunk that the step computed is stored")
 
 

@@ -123,6 +123,7 @@ def test_an_evicted_chain_is_waited_for_and_loaded(
     for one, loaded in zip(first.caches[0].read(SOURCE[:12]), second.caches[0].read(TARGET[:12]), strict=True):
         assert all(bool((a == b).all()) for a, b in zip(one, loaded, strict=True))
     second.scheduler.allocated(other, [SOURCE], CHUNKED)
+    assert (second.scheduler.finished(request)[1] or {})["larder"]["loaded_from"] == {"disk": CHUNKED}
     counts = second.scheduler.take_counts()
     assert (counts["lookups"], counts["hit_tokens"]) == (2, 2 * CHUNKED)
     assert (counts["tier_waits"], counts["tier_tokens"]) == (2, 2 * CHUNKED)

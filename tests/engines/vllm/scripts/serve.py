@@ -76,6 +76,13 @@ def counters(request):
     return {name.removeprefix("vllm:larder_"): value for name, value in found.items() if "larder" in name}
 
 
+def sources(request):
+    """Return cached prompt tokens by vLLM's name of where they were."""
+    idle()
+    found = [each for each in llm.get_metrics() if each.name == "vllm:prompt_tokens_cached_by_source"]
+    return {each.labels["source"]: each.value for each in found}
+
+
 def abort(request):
     prompt = {"prompt_token_ids": request["tokens"], "cache_salt": request.get("salt") or None}
     engine.add_request("dead", prompt, SamplingParams(temperature=0, detokenize=False, max_tokens=64))
