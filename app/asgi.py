@@ -26,7 +26,7 @@ from app.http.negotiation import negotiate
 from app.http.principals import guard
 from app.http.problems import on_crash, on_http_error, on_larder_error
 from app.http.routes.access import audit, session, tokens
-from app.http.routes.cache import actions, blocks
+from app.http.routes.cache import actions, blocks, requests
 from app.http.routes.documents.apply import router as apply_router
 from app.http.routes.fleet import enrolment, ipc, managers, nodes, pushes
 from app.http.routes.lmcache import objects
@@ -68,6 +68,7 @@ SERVICES = {
     "lmcache_status": "lmcache.status",
     "dry_runs": "cache.dry_runs",
     "blocks": "cache.blocks",
+    "request_records": "cache.requests",
     "resizing": "fleet_services.resizing",
     "expelling": "fleet_services.expelling",
     "traces": "cache.traces",
@@ -154,6 +155,7 @@ def routed(settings: AppSettings) -> Litestar:
             session.router,
             actions.router,
             blocks.router,
+            requests.router,
             get_usage,
             apply_router(settings.apply_limit_bytes),
             findings.router,

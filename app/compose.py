@@ -43,6 +43,7 @@ from app.services.cache.actions import Actions
 from app.services.cache.blocks import BlockService
 from app.services.cache.dry_run import DryRuns
 from app.services.cache.lookups import Lookups
+from app.services.cache.requests import RequestFinder
 from app.services.cache.traces import Traces
 from app.services.documents.apply import Apply
 from app.services.documents.export import Export
@@ -276,6 +277,7 @@ class FleetServices:
 @dataclass(frozen=True, slots=True)
 class CacheServices:
     blocks: BlockService
+    requests: RequestFinder
     actions: Actions
     lookups: Lookups
     dry_runs: DryRuns
@@ -287,6 +289,7 @@ class CacheServices:
         targets, tokenizers = base.targets, records.tokenizers
         return CacheServices(
             BlockService(targets, records.prefixes),
+            RequestFinder(targets),
             Actions(targets, base.changes, tokenizers, large_work),
             Lookups(targets, tokenizers, large_work),
             DryRuns(targets, base.desired, records.prefixes, tokenizers),

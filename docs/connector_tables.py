@@ -11,6 +11,7 @@ import msgspec
 from dataplane.engines.settings import PREFIX
 from dataplane.engines.sglang.settings import BackendSettings
 from dataplane.engines.vllm import settings
+from dataplane.protocol.misses import MISS_REASONS
 from docs.settings_table import texts
 
 METRICS = Path(settings.__file__).with_name("metrics.py")
@@ -115,6 +116,15 @@ def vllm(note: str) -> str:
             *(f"| `vllm:larder_{name}_total` | {text} |" for name, text in counters().items()),
             "",
             *REQUESTS_WITHOUT_KEYS,
+            "",
+            "## Why tokens are missing",
+            "",
+            "The `reason` in responses, `larder why --request` and `larder_tenant_missed_tokens_total`, for the first "
+            "missing tokens of a request. Responses say `not_known` if the data plane did not answer in time.",
+            "",
+            "| `reason` | means |",
+            "|---|---|",
+            *(f"| `{reason}` | {meaning} |" for reason, meaning in MISS_REASONS.items()),
             "",
         ]
     )

@@ -49,6 +49,7 @@ TAGS = {
     "tiers": "Stores behind the memory of nodes, such as disks.",
     "prefixes": "List the most served prefixes of the last hour.",
     "blocks": "List cached blocks.",
+    "requests": "What engines' requests got from the cache, and why not more.",
     "actions": "Actions on cached blocks, such as look-ups and invalidation.",
     "tokenizers": "Tokenizers of models, for pins and look-ups by text.",
     "nodes": "Data planes, with their desired and observed state.",

@@ -251,7 +251,7 @@ class Node:
         """Keep the record of an engine's request and return why its first missing tokens were missing. Raise
         ProtocolError."""
         self.pool.usage.pass_to(now)
-        return self.requests.report(self.connected(client), message, now)
+        return self.requests.report(self.engines.connected(client), message, now)
 
     def segments_for(self, client: int, segments: list[int]) -> list[tuple[int, int, bool]]:
         """Return (segment, bytes, writable) for the wanted segments that an engine may map; skip the others."""

@@ -35,8 +35,7 @@ class Targets:
                 faults.add(path, f"there is no node {name[:128]!r}")
         faults.stop()
         if not names:
-            self.node_requests.connected()  # raises NodeUnreachable
-            return [node for _, node in sorted(self._fleet.nodes.items())]
+            return self.one_or_all(None)
         found = [self._fleet.nodes[name] for name in sorted({name for _, name in names})]
         if len(found) == 1:
             self.node_requests.check(found[0])  # raises NodeUnreachable
@@ -45,6 +44,14 @@ class Targets:
     def node(self, name: str) -> FleetNode:
         """Return the node. Raises NotFound."""
         return known_node(self._fleet, name)
+
+    def one_or_all(self, name: str | None) -> list[FleetNode]:
+        """Return one node, which must be connected, or all known ones, so that disconnected ones are reported. Raises
+        NotFound; NodeUnreachable if no node is connected."""
+        if name is not None:
+            return self.one_or_connected(name)
+        self.node_requests.connected()  # raises NodeUnreachable
+        return [node for _, node in sorted(self._fleet.nodes.items())]
 
     def one_or_connected(self, name: str | None) -> list[FleetNode]:
         """Return one node, or all connected ones. Raises NotFound, NodeUnreachable."""

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from app.cli.commands.views import why
+from dataplane.protocol.control.messages import ControlRefused, ControlReply, ControlRequest
+from dataplane.protocol.control.requests import FindRequests, RequestRecord, RequestsFound
 from dataplane.protocol.events import TierLost
 from dataplane.protocol.stats.tenants import TenantStats
+from tests.app.callers import create_token, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -97,3 +100,50 @@ async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: Fake
     assert (code, "is a tenant and a node: add --tenant or --node" in err) == (2, True)
     assert reason in " ".join((await larder(plane, "why", "node-a", "--node"))[1].split())
     assert "tenant node-a" in (await larder(plane, "why", "node-a", "--tenant"))[1]
+
+
+def record(request: str, at: float, tenant: str = "acme", **fields: Any) -> RequestRecord:
+    known = {
+        "engine": "vllm 1", "model": "tiny", "prompt_tokens": 1000, "engine_tokens": 16, "loaded_tokens": {"disk": 512},
+        "missed_tokens": 472, "reason": "evicted", "cause": "room", "cause_at": T, **fields,
+    }  # fmt: skip
+    return RequestRecord(request=request, tenant=tenant, at=at, **known)
+
+
+async def test_why_says_what_a_request_got_and_why_not_more(plane: Plane, node: FakeNode) -> None:
+    await plane.until_state("in_sync")
+    odd = "ünder/../x?y=1&z=%00\t"
+    records = [record("cmpl-1-0-abc", T + 5), record("cmpl-1-1-def", T + 6, "rival"), record(odd, T)]
+
+    def answer(message: ControlRequest) -> ControlReply | None:
+        if not isinstance(message, FindRequests):
+            return None
+        return RequestsFound(message.nonce, [each for each in records if each.request.startswith(message.request)])
+
+    node.answers = answer
+    code, out, err = await larder(plane, "why", "--request", "cmpl-1")
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert text.index("request cmpl-1-1-def") < text.index("request cmpl-1-0-abc"), "newest first"
+    assert "16 in the engine's own cache, 512 loaded from a disk tier, 472 missed" in text
+    assert "first missing: evicted (room) at " in text
+    code, out, _ = await larder(plane, "why", "--request", odd, "-o", "json")
+    (found,) = json.loads(out)["items"]
+    assert (code, found["request"], found["loaded_tokens"]) == (0, odd, {"disk": 512})
+
+    for arguments, expected, message in (
+        (["--request", "cmpl-9"], 4, "no node has a record of request 'cmpl-9'"),
+        (["--request", "x" * 257], 1, "256"),
+        (["--request", ""], 1, "id"),
+        (["acme", "--request", "cmpl-1"], 2, "either TENANT|NODE or --request ID"),
+        ([], 2, "either TENANT|NODE or --request ID"),
+    ):
+        code, _, err = await larder(plane, "why", *arguments)
+        assert (code, message in err) == (expected, True), err
+    node.answers = lambda message: ControlRefused("unsupported", "what is find_requests?", "", message.nonce)  # type: ignore[union-attr]
+    code, _, err = await larder(plane, "why", "--request", "cmpl-1")
+    assert (code, "some nodes did not answer: node-a" in err) == (4, True), err
+    node.answers = answer
+    limited = await create_token(plane, "limited", tenants=["acme"])
+    seen = (await send(plane, limited, "GET", "/api/v1/requests?id=cmpl-1")).json()
+    assert [each["tenant"] for each in seen["items"]] == ["acme"]

@@ -1065,6 +1065,26 @@ export interface paths {
         patch: operations["patchRate"];
         trace?: never;
     };
+    "/api/v1/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Find what a request got from the cache, and why not more. Nodes remember the last 4,096 requests of engines
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["findRequests"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/series": {
         parameters: {
             query?: never;
@@ -3844,6 +3864,31 @@ export interface components {
             digest: string;
             generation: number;
             items: components["schemas"]["TierRecord"][];
+        };
+        /** RequestAnswer */
+        RequestAnswer: {
+            at: number;
+            cause: string;
+            cause_at: number | null;
+            engine: string;
+            engine_tokens: number;
+            loaded_tokens: {
+                [key: string]: number;
+            };
+            meaning: string;
+            missed_tokens: number;
+            model: string;
+            node: string;
+            prompt_tokens: number;
+            reason: string;
+            request: string;
+            tenant: string;
+        };
+        /** RequestList */
+        RequestList: {
+            failed_nodes: components["schemas"]["NodeError"][];
+            items: components["schemas"]["RequestAnswer"][];
+            total: number;
         };
         /** ResizeAnswer */
         ResizeAnswer: {
@@ -8306,6 +8351,55 @@ export interface operations {
             431: components["responses"]["431-head-too-large"];
             500: components["responses"]["500-internal"];
             503: components["responses"]["503-store-unavailable-server-busy-stopping"];
+        };
+    };
+    findRequests: {
+        parameters: {
+            query: {
+                /** @description The id of the request, as the engine's response has it, or the engine's own longer id. */
+                id: string;
+                /** @description Only this node. */
+                node?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestList"];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
         };
     };
     getSeries: {

@@ -1,4 +1,5 @@
-"""`larder why`: findings, alerts, figures, changes and events of a tenant or node, and the most likely cause."""
+"""`larder why`: findings, alerts, figures, changes and events of a tenant or node, and the most likely cause; or what
+one request got from the cache, and why not more."""
 
 import difflib
 import time
@@ -35,21 +36,34 @@ ROUTINE = (
     "dataplane.started",
 )
 """Beginnings of the names of events that say the least about a problem."""
+_PLACES = {"host": "memory", "disk": "a disk tier", "remote": "a remote tier"}
 OF_ALL_TENANTS = ("node.lost", "dataplane.exited")
 """Events of a node that every tenant notices."""
 
 
 @click.command()
-@click.argument("name", metavar="TENANT|NODE", shell_complete=TENANTS_AND_NODES)
+@click.argument("name", metavar="[TENANT|NODE]", required=False, shell_complete=TENANTS_AND_NODES)
 @click.option("--tenant", "kind", flag_value="tenant", help="NAME is a tenant, even if a node has the same name.")
 @click.option("--node", "kind", flag_value="node", help="NAME is a node, even if a tenant has the same name.")
+@click.option(
+    "--request",
+    metavar="ID",
+    help="What this request got from the cache: the id in the response of the engine, or the engine's own longer one.",
+)
 @click.option(
     "--since", metavar="TIME", default="1h", show_default=True, help="How far back to look at changes and events."
 )
 @url_option
 @output_option
-def why(name: str, kind: str | None, since: str, url: str | None, output: Output) -> None:
-    """Show what is wrong with a tenant or node: alerts, figures, changes, events, and the most likely cause."""
+def why(name: str | None, kind: str | None, request: str | None, since: str, url: str | None, output: Output) -> None:
+    """Show what is wrong with a tenant or node: alerts, figures, changes, events, and the most likely cause. With
+    --request, show where the tokens of one request came from, and why others were computed."""
+    if (name is None) == (request is None):
+        raise click.UsageError("expected either TENANT|NODE or --request ID")
+    if request is not None:
+        _request(request, url, output)
+        return
+    assert name is not None
     since_at = time.time() - seconds("--since", since)
     nodes: list[dict[str, Any]] = call(url, "GET", "/api/v1/nodes")["items"]
     node = next((each for each in nodes if each["name"] == name), None) if kind != "tenant" else None
@@ -80,6 +94,46 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
     }
     if not output.data(found, name):
         _show(found, nodes if node is None else [node], max(0, len(own) - SHOWN), output)
+
+
+def _request(request: str, url: str | None, output: Output) -> None:
+    answer = call(url, "GET", "/api/v1/requests", None, {"id": request})
+    away = "; ".join(f"{each['node']}: {each['error']}" for each in answer["failed_nodes"])
+    if not answer["items"]:
+        unreached = f"; some nodes did not answer: {away}" if away else ""
+        raise NothingFound(
+            f"no node has a record of request {request!r}: nodes remember the last 4,096 requests of vLLM since they "
+            f"started{unreached}"
+        )
+    if output.data(answer, request):
+        return
+    for record in answer["items"]:
+        for line in _record(record):
+            wrapped(line)
+        say()
+    if away:
+        wrapped(f"Some nodes did not answer: {away}")
+
+
+def _record(record: Mapping[str, Any]) -> list[str]:
+    """Return lines that explain one request."""
+    loaded = record["loaded_tokens"]
+    lines = [
+        f"request {record['request']}",
+        f"  {at(record['at'])} on node {record['node']}, tenant {record['tenant']}, model {record['model']}, "
+        f"{record['engine']}",
+        f"  prompt {show.plural(record['prompt_tokens'], 'token')}: {record['engine_tokens']:,} in the engine's own "
+        "cache, "
+        + "".join(f"{tokens:,} loaded from {_PLACES.get(source, source)}, " for source, tokens in loaded.items())
+        + f"{record['missed_tokens']:,} missed",
+    ]
+    if record["reason"]:
+        cause = f" ({record['cause']})" if record["cause"] else ""
+        when = "" if record["cause_at"] is None else f" at {at(record['cause_at'])}"
+        lines.append(f"  first missing: {record['reason']}{cause}{when}: {record['meaning'] or 'no explanation'}")
+    elif record["missed_tokens"]:
+        lines.append("  first missing: the reason is not known")
+    return lines
 
 
 def _concerns_event(event: Mapping[str, Any], kind: str, name: str) -> bool:

@@ -1,0 +1,47 @@
+"""Finds the records of engines' requests on the nodes."""
+
+from app.ingest.fleet import FleetNode
+from app.push.node_requests import NodeReply
+from app.schemas.cache.requests import RequestAnswer, RequestList
+from app.schemas.records.prefixes import NodeError
+from app.services.base.principals import Principal
+from app.services.fleet.targets import Targets
+from dataplane.protocol.control.requests import FindRequests, RequestRecord, RequestsFound
+from dataplane.protocol.misses import MISS_REASONS
+from dataplane.protocol.salts import shown
+
+
+class RequestFinder:
+    def __init__(self, targets: Targets) -> None:
+        self._targets = targets
+        self._requests = targets.node_requests
+
+    async def find(self, request: str, node: str | None, by: Principal) -> RequestList:
+        """Return the records of a request that the caller may see. Raises NotFound, NodeUnreachable."""
+        nodes = self._targets.one_or_all(node)
+        replies = await self._requests.each(nodes, lambda each: self._records(each, request))
+        found = [_answer(reply, record) for reply in replies for record in reply.answer or () if by.sees(record.tenant)]
+        failed_nodes = [NodeError(reply.node.name, reply.error) for reply in replies if reply.error is not None]
+        return RequestList(sorted(found, key=lambda each: -each.at), len(found), failed_nodes)
+
+    async def _records(self, node: FleetNode, request: str) -> list[RequestRecord]:
+        return (await self._requests.ask(node, FindRequests("", request), RequestsFound)).requests
+
+
+def _answer(reply: NodeReply[list[RequestRecord]], record: RequestRecord) -> RequestAnswer:
+    return RequestAnswer(
+        node=reply.node.name,
+        request=record.request,
+        tenant=shown(record.tenant),
+        engine=record.engine,
+        model=record.model,
+        at=record.at,
+        prompt_tokens=record.prompt_tokens,
+        engine_tokens=record.engine_tokens,
+        loaded_tokens=record.loaded_tokens,
+        missed_tokens=record.missed_tokens,
+        reason=record.reason,
+        cause=record.cause,
+        cause_at=record.cause_at or None,
+        meaning=MISS_REASONS.get(record.reason, ""),
+    )
