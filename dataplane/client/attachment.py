@@ -16,8 +16,9 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from dataplane.client import checks
 from dataplane.client.memory import SharedMapping
-from dataplane.protocol.engine import SegmentGrant
+from dataplane.protocol.engine import Attach, Attached, SegmentGrant
 from dataplane.protocol.layout import (
     A_EXPELLED,
     A_RING_DROPPED,
@@ -55,21 +56,27 @@ _largest = np.maximum.reduce
 class Attachment:
     """Memory of one attachment."""
 
-    def __init__(
-        self, index: SharedMapping, area: SharedMapping, spaces: list[int], client: int, epoch: int, *, membarrier: bool
-    ) -> None:
-        self.index = IndexMemory.attach(index.view())
-        self.area = AreaMemory.attach(area.view())
+    def __init__(self, answer: Attached, fds: list[int]) -> None:
+        """Map the memory that an answer to an attach request brought. The caller closes the file descriptors. Raise
+        ProtocolError, LayoutError, OSError or ValueError."""
+        if len(fds) != 2:
+            raise checks.fault(f"attached: expected 2 file descriptors, got {len(fds)}")
+        self.index = IndexMemory.attach(SharedMapping.map(fds[0], writable=False).view())
+        self.area = AreaMemory.attach(SharedMapping.map(fds[1], writable=True).view())
         self._header_cells = self.area.header.data
         self._head = int(self.area.header[A_RING_HEAD])
         if self.area.max_blocks != self.index.max_blocks:
             raise LayoutError(f"an area of {self.area.max_blocks} blocks for an index of {self.index.max_blocks}")
         if self.area.ring_entries < 1 or self._head > _LAST_HEAD:
             raise LayoutError(f"an access ring of {self.area.ring_entries} entries at {self._head}")
-        self.spaces = spaces
-        self.client = client
-        self.epoch = epoch
-        self.membarrier = membarrier
+        self.spaces = answer.spaces
+        self.client = answer.client
+        self.epoch = answer.epoch
+        self.membarrier = answer.membarrier
+        self._memory = answer.memory
+        """Identity of the index memory; 0 if it cannot be resumed."""
+        self.writing: set[int] = set()
+        """Open reservations: this process may be writing there."""
         self.segments: dict[int, SharedMapping] = {}
         """Segments available for new reads and writes. Leases and reservations keep their own references."""
         self.distrusted = False
@@ -98,10 +105,21 @@ class Attachment:
         self._settle()
         return self._lease_count == 0
 
-    def resume(self, epoch: int, *, membarrier: bool) -> None:
-        """Continue with a data plane that has adopted this memory."""
-        self.epoch = epoch
-        self.membarrier = membarrier
+    def ask_to_resume(self, request: Attach) -> None:
+        """Let an attach request ask to continue this attachment."""
+        if self._memory:
+            request.resume, request.resume_memory = self.client, self._memory
+            request.writing = sorted(self.writing)
+
+    def resume(self, answer: Attached, fds: list[int]) -> None:
+        """Continue with a data plane that has adopted this memory: counters and views stay unchanged. Raise
+        ProtocolError."""
+        if fds or answer.memory != self._memory:
+            raise checks.fault("attached: resumed what was not asked for")
+        if answer.client != self.client or answer.spaces != self.spaces:
+            raise checks.fault(f"attached: resumed as client {answer.client} with spaces {answer.spaces[:16]}")
+        self.epoch = answer.epoch
+        self.membarrier = answer.membarrier
 
     def add_segments(self, grants: list[SegmentGrant], fds: list[int]) -> None:
         """Map granted segments. The caller closes the file descriptors. Raise ProtocolError."""

@@ -16,7 +16,6 @@ from dataplane.client import checks
 from dataplane.client.attachment import Attachment
 from dataplane.client.events import AttachRefused, ClientEvent
 from dataplane.client.link_state import LinkState, LinkStep, RetrySchedule, advance
-from dataplane.client.memory import SharedMapping
 from dataplane.protocol import barrier
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import decode, decoder, encode
@@ -75,10 +74,6 @@ class EngineLink:
         """Requests that timed out. New requests are refused at once until their answers arrive."""
         self._posted: dict[int, AnswerCallback] = {}
         """Handlers of the answers to posted requests, by request number."""
-        self._memory = 0
-        """Identity of the index memory of `attachment`."""
-        self._writing: set[int] = set()
-        """Open reservations of `attachment`: this process may be writing there."""
         self._refusal = ""
         """Why the last attempts failed, which is reported once."""
         self._check_at = 0.0
@@ -127,9 +122,8 @@ class EngineLink:
             request = wire.Attach(
                 next(self._ids), wire.VERSION, self._group, self.spaces, self._engine, self._membarrier
             )
-            if self.attachment is not None and self._memory:
-                request.resume, request.resume_memory = self.attachment.client, self._memory
-                request.writing = sorted(self._writing)
+            if self.attachment is not None:
+                self.attachment.ask_to_resume(request)
             with suppress(BrokenPipeError):  # refused already: the socket holds the reason
                 connection.send(encode(request))
         except OSError as error:
@@ -181,39 +175,21 @@ class EngineLink:
     def _enter(self, answer: wire.Attached, fds: list[int]) -> None:
         try:
             checks.attached(answer, len(self.spaces))
-            if answer.resumed:
-                self._resume(answer, fds)
-                return
-            if len(fds) != 2:
-                raise checks.fault(f"attached: expected 2 file descriptors, got {len(fds)}")
-            index = SharedMapping.map(fds[0], writable=False)
-            area = SharedMapping.map(fds[1], writable=True)
-            attachment = Attachment(
-                index, area, answer.spaces, answer.client, answer.epoch, membarrier=answer.membarrier
-            )
+            before = self.attachment
+            if not answer.resumed:
+                self.attachment = Attachment(answer, fds)
+                self.planes += 1
+            elif before is None:
+                raise checks.fault("attached: resumed what was not asked for")
+            else:
+                epoch = before.epoch
+                before.resume(answer, fds)
+                self.planes += answer.epoch != epoch
         except (LayoutError, ProtocolError, OSError, ValueError) as error:
             self.protocol_failed(f"cannot attach: {error}")
             return
         finally:
             _close(fds)
-        self.attachment = attachment
-        self._memory = answer.memory
-        self._writing.clear()
-        self.planes += 1
-        self._attached(answer)
-
-    def _resume(self, answer: wire.Attached, fds: list[int]) -> None:
-        """Continue with the existing memory: counters and views stay unchanged. Raise ProtocolError."""
-        attachment = self.attachment
-        if attachment is None or fds or answer.memory != self._memory:
-            raise checks.fault("attached: resumed what was not asked for")
-        if answer.client != attachment.client or answer.spaces != attachment.spaces:
-            raise checks.fault(f"attached: resumed as client {answer.client} with spaces {answer.spaces[:16]}")
-        self.planes += answer.epoch != attachment.epoch
-        attachment.resume(answer.epoch, membarrier=answer.membarrier)
-        self._attached(answer)
-
-    def _attached(self, answer: wire.Attached) -> None:
         self._step(LinkStep.ATTACH)
         self._refusal = ""
         self.attachments += 1
@@ -275,12 +251,12 @@ class EngineLink:
             self._socket.settimeout(self._timeout_s)
             request = make(number)
             if isinstance(request, (wire.Commit, wire.Abort)):  # the process no longer writes to this reservation
-                self._writing.discard(request.reservation)
+                self._ended_writing(request.reservation)
             self._socket.send(encode(self._traced(request)))
             answer = self._answer(number, deadline)
             check(answer)
-            if isinstance(answer, wire.Reserved) and answer.reservation:
-                self._writing.add(answer.reservation)
+            if isinstance(answer, wire.Reserved) and answer.reservation and self.attachment is not None:
+                self.attachment.writing.add(answer.reservation)
         except TimeoutError:
             self._unanswered.add(number)
             self.emit(ClientEvent("timeout", f"no answer within {self._timeout_s} s"))
@@ -449,13 +425,17 @@ class EngineLink:
 
     def send_abort(self, reservation: int) -> None:
         """Abort a reservation without waiting for the answer or for room in the socket."""
-        self._writing.discard(reservation)
+        self._ended_writing(reservation)
         if self._socket is None:
             return
         number = next(self._ids)
         with suppress(OSError):
             self._socket.settimeout(0.0)
             self._socket.send(encode(wire.Abort(number, reservation)))
+
+    def _ended_writing(self, reservation: int) -> None:
+        if self.attachment is not None:
+            self.attachment.writing.discard(reservation)
 
     def abandon(self) -> None:
         """End the connection in a forked child, in which no other thread runs that could hold the lock."""
