@@ -63,7 +63,7 @@ def test_a_registration_of_a_gone_client_is_absent(gateway: Gateway) -> None:
         send_and_close(gateway, [b"\x01", b"\x0e", packed(context(at))])
     gateway.until(lambda: handler.requests == 10, "what they said is read")
     gateway.until(lambda: len(gateway.server.connections) == 0, "they are forgotten")
-    assert not any(instance.attached for instance in gateway.server.instances)
+    assert not any(instance.attached for instance in gateway.server.registry)
 
 
 def test_connections_that_say_nothing_are_not_remembered(client: Client, gateway: Gateway) -> None:

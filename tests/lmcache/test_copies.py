@@ -386,5 +386,5 @@ class TestOverTheWire:
         client.ask("register_kv_cache", *engine.registration())
         engine.path.unlink()
         gateway.restart()
-        assert len(gateway.server.instances) == 0
+        assert len(gateway.server.registry) == 0
         assert client.ask("store", key(prompt(1)), 7, [list(range(16))], EVENT) == [b"", False]

@@ -316,11 +316,11 @@ class TestRestart:
         client.register()
         (path,) = registration_files(gateway)
         path.unlink()
-        registered = next(iter(gateway.server.instances)).registered
+        registered = next(iter(gateway.server.registry)).registered
         registered.pid = child
         Registrations(gateway.folder).keep(registered)
         gateway.restart()
-        assert len(gateway.server.instances) == 0
+        assert len(gateway.server.registry) == 0
         assert registration_files(gateway) == []
 
     @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ class TestRestart:
         client.register(2)
         registration_files(gateway)[0].write_bytes(damage)
         gateway.restart()
-        assert len(gateway.server.instances) == 1
+        assert len(gateway.server.registry) == 1
         assert len(list(gateway.folder.glob("*.corrupt"))) == 1
         assert client.prepare_store(prompt(1), instance=1) == {}
         assert "slots" in client.prepare_store(prompt(1), instance=2)

@@ -28,6 +28,7 @@ from dataplane.gateways.lmcache.workers.digests import Digests
 from dataplane.gateways.lmcache.workers.instances import Instances, Timeouts
 from dataplane.gateways.lmcache.workers.named_pool import NamedPool
 from dataplane.gateways.lmcache.workers.registrations import Registrations
+from dataplane.gateways.lmcache.workers.registry import Registry
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer, ZmtpServer
 from dataplane.gateways.lmcache.zmtp.processes import ProcessWatch
 from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore
@@ -98,10 +99,11 @@ class LMCacheServer:
         )
         self._watch = ProcessWatch(loop)
         self._copying = CopyThreads(loop)
+        self.registry = Registry(Registrations(folder))
         self.instances = Instances(
+            self.registry,
             cache,
             pool.identity,
-            Registrations(folder),
             self._watch,
             clock,
             options.timeouts,
@@ -111,6 +113,7 @@ class LMCacheServer:
         self._parts = GatewayParts(
             cache,
             pool,
+            self.registry,
             self.instances,
             self.sessions,
             RequestChains(on_hashed),
@@ -130,7 +133,7 @@ class LMCacheServer:
             self.connections.flush,
             request_spans or RequestSpans(),
         )
-        self.digests = Digests(self.instances, self._copying)
+        self.digests = Digests(self.registry, self.instances, self._copying)
         self._begun_at = clock()
         self._unregistered = self._restore(self._begun_at)
         self._answer_left()
@@ -141,7 +144,7 @@ class LMCacheServer:
         nothing continues."""
         unregistered = {engine.client for engine in self._cache.lost(LMCACHE)}
         self.instances.restore(now)
-        unregistered -= {instance.client for instance in self.instances}
+        unregistered -= {instance.client for instance in self.registry}
         lookups = self._operations.lookups
         lookups.inherit()
         try:

@@ -19,7 +19,7 @@ from dataplane.gateways.lmcache.wire.messages import (
     StorePrepared,
     encode,
 )
-from dataplane.gateways.lmcache.workers.instances import Instance
+from dataplane.gateways.lmcache.workers.registry import Instance
 from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, locations_of
 
 

@@ -12,7 +12,7 @@ from dataplane.gateways.lmcache.handlers.readiness import PageReadiness
 from dataplane.gateways.lmcache.handlers.requests import LATER, Chunks, GatewayRequest, Result
 from dataplane.gateways.lmcache.wire.messages import NOT_COPIED, Key, encode
 from dataplane.gateways.lmcache.workers.copies import Blocks, Copier, Source
-from dataplane.gateways.lmcache.workers.instances import Instance
+from dataplane.gateways.lmcache.workers.registry import Instance
 from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, locations_of
 from dataplane.protocol.codes import ProtocolError
 

@@ -18,6 +18,7 @@ from dataplane.gateways.lmcache.wire.messages import Key
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.instances import Instances
 from dataplane.gateways.lmcache.workers.named_pool import NamedPool
+from dataplane.gateways.lmcache.workers.registry import Registry
 from dataplane.gateways.lmcache.workers.transfers import Transfer
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
@@ -30,6 +31,7 @@ class GatewayParts:
 
     cache: InProcess
     pool: NamedPool
+    registry: Registry
     instances: Instances
     sessions: LookupSessions
     chains: RequestChains

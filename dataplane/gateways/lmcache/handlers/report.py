@@ -8,7 +8,7 @@ from dataplane.gateways.lmcache.handlers.clients import GatewayClients
 from dataplane.gateways.lmcache.handlers.counters import BUCKETS_S
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
-from dataplane.gateways.lmcache.workers.instances import Instance
+from dataplane.gateways.lmcache.workers.registry import Instance
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.protocol.stats.gateways import GatewayInstance, GatewayOperation, GatewayStats
 
@@ -32,7 +32,7 @@ def gateway_stats(parts: GatewayParts, clients: GatewayClients, url: str, connec
         connections=connections,
         lookups=len(sessions),
         lookups_ended=dict(sessions.ended),
-        instances=[_shown(instance, now) for instance in islice(parts.instances, MAX_INSTANCES_SHOWN)],
+        instances=[_shown(instance, now) for instance in islice(parts.registry, MAX_INSTANCES_SHOWN)],
         operations=[
             GatewayOperation(name, tally.requests, dict(tally.failures), round(tally.seconds, 6), list(tally.buckets))
             for name, tally in sorted(counters.tallies.items())

@@ -14,7 +14,7 @@ from dataplane.gateways.lmcache.wire.frames import RawRequest
 from dataplane.gateways.lmcache.wire.messages import Key
 from dataplane.gateways.lmcache.wire.operations import Operation
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
-from dataplane.gateways.lmcache.workers.instances import Instance
+from dataplane.gateways.lmcache.workers.registry import Instance
 from dataplane.gateways.lmcache.workers.transfers import Transfer
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
 from dataplane.protocol.keys import KEY_BYTES

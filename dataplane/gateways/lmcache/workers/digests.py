@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dataplane.copies.copying import CopyFailed, CopyThreads
-from dataplane.gateways.lmcache.workers.instances import Instance, Instances
+from dataplane.gateways.lmcache.workers.instances import Instances
+from dataplane.gateways.lmcache.workers.registry import Instance, Registry
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.messages import ControlRefused, ControlReply
 from dataplane.protocol.control.verification import DigestEngine, EngineDigests
@@ -20,7 +21,8 @@ Reply = Callable[[ControlReply], None]
 class Digests:
     """Answer `DigestEngine` messages."""
 
-    def __init__(self, instances: Instances, copying: CopyThreads) -> None:
+    def __init__(self, registry: Registry, instances: Instances, copying: CopyThreads) -> None:
+        self._registry = registry
         self._instances = instances
         self._copying = copying
 
@@ -64,7 +66,7 @@ class Digests:
 
     def _instance(self, message: DigestEngine) -> Instance:
         if message.gateway == LMCACHE:
-            for instance in self._instances:
+            for instance in self._registry:
                 if instance.registered.instance == message.instance:
                     return instance
         raise ProtocolError(Code.BAD_FIELD, f"no worker {message.instance} is registered", "instance")

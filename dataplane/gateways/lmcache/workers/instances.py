@@ -1,18 +1,16 @@
-"""Registered workers: their identity, their liveness, and their engines in the core.
+"""The liveness of registered workers, and their engines in the core.
 
 A worker's engine is attached while the worker sends requests. The worker is *away* once its connection has closed or it
 was silent for too long. Its rights then end and the blocks that it was writing are quarantined, as for every lost
 engine. Its registration stays, and its next request attaches it again: clients register only once, so a worker that was
 merely slow must not be forgotten. The worker is *over* when it unregisters or its process is proven gone. Memory that
-it may still access is released only with that proof.
-
-Two processes may use the same number, so a worker is identified by its number and its process.
+it may still access is released only with that proof. The `registry` beside this module says who is registered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -22,7 +20,8 @@ from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.workers.chunk_layouts import ChunkLayout, chunk_layout_of
 from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
-from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker, Registrations
+from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker
+from dataplane.gateways.lmcache.workers.registry import Instance, Registry
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S, Transfers
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
 from dataplane.gateways.lmcache.zmtp.processes import Owner, ProcessWatch
@@ -51,85 +50,41 @@ class Timeouts:
     never_pinged_s: float = 3600.0
 
 
-@dataclass(eq=False, slots=True)
-class Instance:
-    """One registered worker."""
-
-    registered: RegisteredWorker
-    chunk_layout: ChunkLayout
-    client: int
-    """Client number of its engine in the core; 0 while it has none."""
-    spaces: list[int]
-    """The core's space number for each rank."""
-    seen: float
-    transfers: Transfers
-    connection: bytes | None = None
-    """Identity of the connection that it used last; None when that is gone."""
-    pinged: bool = False
-    attached: bool = True
-    counts: bool = True
-    """Whether a look-up of its model hits only blocks that are in its spaces too."""
-    parent: int = 0
-    """Parent of its process; 0 if unknown. It is the scheduler's process, or the worker is in that process."""
-    over: bool = False
-    copying: int = 0
-    """Number of copies that run for it on another thread."""
-    when_idle: list[Callable[[], None]] = field(default_factory=list)
-    """Calls to make when its copies have ended."""
-
-    @property
-    def key(self) -> tuple[int, Owner]:
-        return self.registered.instance, self.registered.owner
-
-
 class Instances:
-    """All registered workers."""
+    """Registers workers, and attaches and detaches their engines as they come and go."""
 
     def __init__(
         self,
+        registry: Registry,
         cache: InProcess,
         named: int,
-        registrations: Registrations,
         watch: ProcessWatch,
         clock: Callable[[], float],
         timeouts: Timeouts,
         devices: Devices,
         openings: DeviceOpens,
     ) -> None:
-        """Create an empty set of workers.
-
-        `named` is the identity of the named segment.
-        """
+        """`named` is the identity of the named segment."""
+        self._registry = registry
         self._cache = cache
         self._memory = cache.memory_identity
         self._named = named
-        self._registrations = registrations
         self._watch = watch
         self._clock = clock
         self._timeouts = timeouts
         self._devices = devices
         self._openings = openings
-        self._by_number: dict[int, dict[Owner, Instance]] = {}
-        self._layouts: dict[tuple[str, int, int], list[list[int]]] = {}
-        """Cached results of `layouts`, valid until the workers change."""
         self._registration_requests: dict[bytes, set[int]] = {}
         """Unknown workers that were asked to register, by connection."""
         self._leaving: dict[int, float] = {}
         """Time at which engines whose process cannot be watched were lost, by client number."""
-
-    def __iter__(self) -> Iterator[Instance]:
-        for owners in list(self._by_number.values()):
-            yield from list(owners.values())
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_number.values()))
 
     # ---- registration
 
     def register(self, registered: RegisteredWorker, connection: ZmtpPeer, now: float) -> None:
         """Register a worker that copies by itself, or refresh its registration. Raise OperationFailed on failure."""
         self._check(registered, connection)
-        before = self._find(registered.instance, connection)
+        before = self._registry.find(registered.instance, connection)
         # Only engine-driven registrations are compared: the same description of device memory may name other memory.
         if before is not None and before.registered.engine == registered.engine:
             self._note_request(before, connection, now)
@@ -173,27 +128,26 @@ class Instances:
 
     def _enter(self, registered: RegisteredWorker, chunk_layout: ChunkLayout, connection: ZmtpPeer, now: float) -> None:
         """Add a worker and end its earlier registration. Raise OperationFailed on failure."""
-        before = self._find(registered.instance, connection)
+        before = self._registry.find(registered.instance, connection)
         if before is not None:
             self._end(before, "registered again", now)
-        if len(self) >= MAX_INSTANCES:
+        if len(self._registry) >= MAX_INSTANCES:
             raise OperationFailed(Reason.REFUSED, f"at most {MAX_INSTANCES} workers are registered")
         registered.pid, registered.started = connection.owner
         registered.named = self._named
         instance = Instance(registered, chunk_layout, 0, [], now, Transfers(self._cache, chunk_layout))
         instance.connection = connection.identity
         self._attach(instance, now)
-        self._by_number.setdefault(registered.instance, {})[registered.owner] = instance
-        self._registrations.keep(registered)
+        self._registry.add(instance)
         self._watch_process(instance)
-        self._compare_layouts(instance)
+        self._registry.log_other_layouts(instance)
 
     def restore(self, now: float) -> None:
         """Restore the workers that were registered with the previous data plane.
 
         Device memory is opened in the background; only copies of the same worker wait for it.
         """
-        for registered in self._registrations.load():
+        for registered in self._registry.saved():
             if registered.engine is not None and registered.named != self._named:
                 # The worker maps an old segment that is no longer in use.
                 log.warning(
@@ -202,7 +156,7 @@ class Instances:
                     pid=registered.pid,
                     effect="its next heartbeat makes it register again",
                 )
-                self._registrations.drop(registered)
+                self._registry.discard(registered)
                 continue
             instance = Instance(registered, _NO_FORM, 0, [], now, Transfers(self._cache, _NO_FORM))
             try:
@@ -216,10 +170,9 @@ class Instances:
                     reason=str(error),
                 )
                 self._openings.close(instance.chunk_layout.copier)
-                self._registrations.drop(registered)
+                self._registry.discard(registered)
                 continue
-            self._by_number.setdefault(registered.instance, {})[registered.owner] = instance
-            self._registrations.keep(registered)
+            self._registry.add(instance)
             inherited = self._cache.held(instance.client)
             if instance.chunk_layout.copier is not None:  # its copies ended with the previous data plane
                 self._cache.release(instance.client, inherited)
@@ -279,13 +232,13 @@ class Instances:
         instance.spaces = spaces
         instance.transfers.client = engine.client
         instance.attached = instance.counts = True
-        self._layouts.clear()
+        self._registry.changed()
 
     # ---- requests of workers
 
     def of(self, number: int, connection: ZmtpPeer, now: float) -> Instance:
         """Return the worker that a request names, and note that it is alive. Raise OperationFailed on failure."""
-        instance = self._find(number, connection)
+        instance = self._registry.find(number, connection)
         if instance is None:
             raise OperationFailed(Reason.UNKNOWN_INSTANCE, f"no worker {number} is registered by this process")
         self._note_request(instance, connection, now)
@@ -300,7 +253,7 @@ class Instances:
         the server is healthy after it was not. The answer is always True while there is no `usable` memory to register
         for.
         """
-        instance = self._find(number, connection)
+        instance = self._registry.find(number, connection)
         if instance is not None:
             instance.pinged = True
             self._note_request(instance, connection, now)
@@ -311,17 +264,6 @@ class Instances:
         requested.add(number)
         return False
 
-    def _find(self, number: int, connection: ZmtpPeer) -> Instance | None:
-        owners = self._by_number.get(number)
-        if not owners:
-            return None
-        exact = owners.get(connection.owner)
-        if exact is not None:
-            return exact
-        # A peer without a pid may be any process; a peer with a pid matches only its own.
-        unknown = [each for owner, each in owners.items() if not (owner[0] and connection.owner[0])]
-        return max(unknown, key=lambda each: each.seen, default=None)
-
     def _note_request(self, instance: Instance, connection: ZmtpPeer, now: float) -> None:
         if not connection.open:
             return
@@ -330,7 +272,7 @@ class Instances:
         if instance.attached and instance.counts:
             return
         instance.counts = True
-        self._layouts.clear()
+        self._registry.changed()
         if instance.attached:
             return
         engine = self._cache.node.engines.get(instance.client)
@@ -338,14 +280,14 @@ class Instances:
             instance.attached = True
             return
         self._attach(instance, now)
-        self._registrations.keep(instance.registered)
+        self._registry.save(instance.registered)
         self._watch_process(instance)
 
     # ---- loss and end of workers
 
     def unregister(self, number: int, connection: ZmtpPeer, now: float) -> None:
         """End a worker's registration at its own request. Raise OperationFailed on failure."""
-        instance = self._find(number, connection)
+        instance = self._registry.find(number, connection)
         if instance is None:
             raise OperationFailed(Reason.UNKNOWN_INSTANCE, f"no worker {number} is registered by this process")
         self._end(instance, "unregistered", now)
@@ -353,7 +295,7 @@ class Instances:
     def disconnected(self, identity: bytes, now: float) -> None:
         """Mark the workers that used a closed connection as away."""
         self._registration_requests.pop(identity, None)
-        for instance in self:
+        for instance in self._registry:
             if instance.connection == identity:
                 instance.connection = None
                 instance.seen = now
@@ -361,13 +303,13 @@ class Instances:
 
     def reap(self, now: float) -> None:
         """Mark workers that were silent for too long as away or over. Called every second."""
-        for instance in self:
+        for instance in self._registry:
             instance.transfers.expire(now)
             patient = instance.pinged or instance.connection is None
             timeouts = self._timeouts.silent_s if patient else self._timeouts.never_pinged_s
             if instance.counts and now - instance.seen > timeouts:
                 instance.counts = False
-                self._layouts.clear()
+                self._registry.changed()
                 log.warning(
                     "lmcache.worker_silent",
                     instance=instance.registered.instance,
@@ -402,7 +344,7 @@ class Instances:
 
     def _end(self, instance: Instance, reason: str, now: float) -> None:
         """End a registration. Blocks that were being written are never published."""
-        self._forget(instance)
+        self._registry.remove(instance)
         idle = not instance.transfers.open and not self._has_expired(instance.client)
 
         def leave() -> None:
@@ -423,24 +365,13 @@ class Instances:
 
     def _gone(self, instance: Instance) -> None:
         """End a registration whose process is proven gone."""
-        self._forget(instance)
+        self._registry.remove(instance)
 
         def gone() -> None:
             self._openings.close(instance.chunk_layout.copier)
             self._cache.node.process_gone(instance.client, self._clock())
 
         self._once_idle(instance, gone)
-
-    def _forget(self, instance: Instance) -> None:
-        instance.over, instance.attached, instance.counts = True, False, False
-        self._layouts.clear()
-        number, owner = instance.key
-        owners = self._by_number.get(number, {})
-        if owners.get(owner) is instance:
-            del owners[owner]
-            if not owners:
-                del self._by_number[number]
-            self._registrations.drop(instance.registered)
 
     def _lost(self, client: int, owner: Owner, now: float) -> None:
         """Release the bytes of an engine whose worker is over once its process is proven gone."""
@@ -471,53 +402,9 @@ class Instances:
             for call in waiting:
                 call()
 
-    # ---- layouts of registered workers
-
-    def layouts(self, model: str, world_size: int, scheduler: int = 0) -> list[list[int]]:
-        """Return, for each chunk layout of a model's workers, the space numbers by rank.
-
-        The wire does not say which workers are a scheduler's. If some are in the process `scheduler` (a pid; 0 for
-        none) or are its children, only these count; otherwise all do.
-        """
-        known = self._layouts.get((model, world_size, scheduler))
-        if known is not None:
-            return known
-        workers = [each for each in self if each.counts and _serves(each, model, world_size)]
-        own = [each for each in workers if scheduler and scheduler in (each.registered.pid, each.parent)]
-        found: dict[str, list[int]] = {}
-        for instance in sorted(own or workers, key=lambda each: not each.attached):
-            found.setdefault(_name_of(instance.chunk_layout), instance.spaces)
-        if found:  # unregistered models are not cached, because peers choose the names
-            self._layouts[model, world_size, scheduler] = list(found.values())
-        return list(found.values())
-
-    def _compare_layouts(self, instance: Instance) -> None:
-        """Log that the workers of a model have another layout than the one that has registered."""
-        registered, own = instance.registered, _name_of(instance.chunk_layout)
-        workers = [each for each in self if each.counts and _serves(each, registered.model_name, registered.world_size)]
-        others = {_name_of(each.chunk_layout) for each in workers} - {own}
-        if others:
-            log.warning(
-                "lmcache.layouts_differ",
-                model=registered.model_name[:64],
-                world_size=registered.world_size,
-                instance=registered.instance,
-                layout=own,
-                other=min(others),
-                effect="no chunk is shared; a scheduler whose workers are not known by process hits what is in both",
-            )
-
     def close(self) -> None:
         """Close the device memory of all workers. No copy may be running."""
-        self._openings.end(instance.chunk_layout.copier for instance in self)
-
-
-def _serves(instance: Instance, model: str, world_size: int) -> bool:
-    return (instance.registered.model_name, instance.registered.world_size) == (model, world_size)
-
-
-def _name_of(chunk_layout: ChunkLayout) -> str:
-    return f"{chunk_layout.layout} {chunk_layout.dtype}"
+        self._openings.end(instance.chunk_layout.copier for instance in self._registry)
 
 
 _NO_FORM = ChunkLayout("", "", 0, [])

@@ -1,0 +1,155 @@
+"""The registry of workers: who is registered, by number and process, and which layouts their models have.
+
+Two processes may use the same number, so a worker is identified by its number and its process. The registry saves
+registrations for the next data plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from dataplane.gateways.lmcache.workers.chunk_layouts import ChunkLayout
+from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker, Registrations
+from dataplane.gateways.lmcache.workers.transfers import Transfers
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
+from dataplane.gateways.lmcache.zmtp.processes import Owner
+
+log = structlog.stdlib.get_logger()
+
+
+@dataclass(eq=False, slots=True)
+class Instance:
+    """One registered worker."""
+
+    registered: RegisteredWorker
+    chunk_layout: ChunkLayout
+    client: int
+    """Client number of its engine in the core; 0 while it has none."""
+    spaces: list[int]
+    """The core's space number for each rank."""
+    seen: float
+    transfers: Transfers
+    connection: bytes | None = None
+    """Identity of the connection that it used last; None when that is gone."""
+    pinged: bool = False
+    attached: bool = True
+    counts: bool = True
+    """Whether a look-up of its model hits only blocks that are in its spaces too."""
+    parent: int = 0
+    """Parent of its process; 0 if unknown. It is the scheduler's process, or the worker is in that process."""
+    over: bool = False
+    copying: int = 0
+    """Number of copies that run for it on another thread."""
+    when_idle: list[Callable[[], None]] = field(default_factory=list)
+    """Calls to make when its copies have ended."""
+
+    @property
+    def key(self) -> tuple[int, Owner]:
+        return self.registered.instance, self.registered.owner
+
+
+class Registry:
+    """All registered workers."""
+
+    def __init__(self, registrations: Registrations) -> None:
+        self._registrations = registrations
+        self._by_number: dict[int, dict[Owner, Instance]] = {}
+        self._layouts: dict[tuple[str, int, int], list[list[int]]] = {}
+        """Cached results of `layouts`, valid until the workers change."""
+
+    def __iter__(self) -> Iterator[Instance]:
+        for owners in list(self._by_number.values()):
+            yield from list(owners.values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_number.values()))
+
+    def find(self, number: int, connection: ZmtpPeer) -> Instance | None:
+        """Return the worker of a number that a connection can speak for, or None."""
+        owners = self._by_number.get(number)
+        if not owners:
+            return None
+        exact = owners.get(connection.owner)
+        if exact is not None:
+            return exact
+        # A peer without a pid may be any process; a peer with a pid matches only its own.
+        unknown = [each for owner, each in owners.items() if not (owner[0] and connection.owner[0])]
+        return max(unknown, key=lambda each: each.seen, default=None)
+
+    def saved(self) -> Iterator[RegisteredWorker]:
+        """Yield the registrations that the previous data plane saved."""
+        return self._registrations.load()
+
+    def save(self, registered: RegisteredWorker) -> None:
+        """Save a registration, or what has changed of it."""
+        self._registrations.keep(registered)
+
+    def discard(self, registered: RegisteredWorker) -> None:
+        """Forget a saved registration that cannot be restored."""
+        self._registrations.drop(registered)
+
+    def add(self, instance: Instance) -> None:
+        """Add a worker, and save its registration."""
+        self._by_number.setdefault(instance.registered.instance, {})[instance.registered.owner] = instance
+        self._registrations.keep(instance.registered)
+
+    def remove(self, instance: Instance) -> None:
+        """Remove a worker that is over, and its saved registration."""
+        instance.over, instance.attached, instance.counts = True, False, False
+        self._layouts.clear()
+        number, owner = instance.key
+        owners = self._by_number.get(number, {})
+        if owners.get(owner) is instance:
+            del owners[owner]
+            if not owners:
+                del self._by_number[number]
+            self._registrations.drop(instance.registered)
+
+    def changed(self) -> None:
+        """Note that a worker was attached, or that it counts or no longer counts."""
+        self._layouts.clear()
+
+    def layouts(self, model: str, world_size: int, scheduler: int = 0) -> list[list[int]]:
+        """Return, for each chunk layout of a model's workers, the space numbers by rank.
+
+        The wire does not say which workers are a scheduler's. If some are in the process `scheduler` (a pid; 0 for
+        none) or are its children, only these count; otherwise all do.
+        """
+        known = self._layouts.get((model, world_size, scheduler))
+        if known is not None:
+            return known
+        workers = [each for each in self if each.counts and _serves(each, model, world_size)]
+        own = [each for each in workers if scheduler and scheduler in (each.registered.pid, each.parent)]
+        found: dict[str, list[int]] = {}
+        for instance in sorted(own or workers, key=lambda each: not each.attached):
+            found.setdefault(_name_of(instance.chunk_layout), instance.spaces)
+        if found:  # unregistered models are not cached, because peers choose the names
+            self._layouts[model, world_size, scheduler] = list(found.values())
+        return list(found.values())
+
+    def log_other_layouts(self, instance: Instance) -> None:
+        """Log that the workers of a model have another layout than the one that has registered."""
+        registered, own = instance.registered, _name_of(instance.chunk_layout)
+        workers = [each for each in self if each.counts and _serves(each, registered.model_name, registered.world_size)]
+        others = {_name_of(each.chunk_layout) for each in workers} - {own}
+        if others:
+            log.warning(
+                "lmcache.layouts_differ",
+                model=registered.model_name[:64],
+                world_size=registered.world_size,
+                instance=registered.instance,
+                layout=own,
+                other=min(others),
+                effect="no chunk is shared; a scheduler whose workers are not known by process hits what is in both",
+            )
+
+
+def _serves(instance: Instance, model: str, world_size: int) -> bool:
+    return (instance.registered.model_name, instance.registered.world_size) == (model, world_size)
+
+
+def _name_of(chunk_layout: ChunkLayout) -> str:
+    return f"{chunk_layout.layout} {chunk_layout.dtype}"
