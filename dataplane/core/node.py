@@ -118,7 +118,12 @@ class Node:
         self.pool.usage.pass_to(now)
         self.tiering: Tiering | None = None
         """Tiers behind memory, or None without any."""
-        self.storing = StoreService(self.pool, self.room, options.reservation_ttl_s, self.counts.refused)
+        self.prefixes = PrefixSketches()
+        self.accesses = AccessTrace(now, options.trace_blocks)
+        self.uses = AccessReports(self.pool, self.prefixes, self.accesses)
+        self.storing = StoreService(
+            self.pool, self.room, options.reservation_ttl_s, self.counts.refused, self.uses.store_requested
+        )
         self.intent = Intent(self.pool, self.room)
         self.integrity = CorruptionReports(self.pool, memory, self.counts.refused, now)
         self.verifying = Verifications(self.pool, self.integrity, self.emit)
@@ -127,10 +132,6 @@ class Node:
         self.gpu_copies = GpuCopyTable(self.pool, self.engines, self.emit)
         self.expulsions = Expulsions(self.pool, self.engines, self.emit)
         self.requests = RequestRecords(self.pool)
-        self.prefixes = PrefixSketches()
-        self.accesses = AccessTrace(now, options.trace_blocks)
-        self.uses = AccessReports(self.pool, self.engines, self.prefixes, self.accesses)
-        self.storing.on_store_request = self.uses.store_requested
         self._gate_closed = self._id_journal_fills = False
         table = self.pool.table
         table.names.live = partial(live_names, self.pool, self.engines)
@@ -269,7 +270,7 @@ class Node:
         """Drain rings, expire reservations and pins, advance sweeps and enforce limits. Call it a few times a
         second."""
         self.pool.usage.pass_to(now)
-        self.uses.drain_in_turn(now)
+        self.uses.drain_in_turn(self.engines, now)
         self.engines.expire(now)
         self.intent.expire_pins(now)
         for sweep in self.pool.sweeps.step():

@@ -45,17 +45,22 @@ class StoreService:
     """The writing side of the pool."""
 
     def __init__(
-        self, pool: Pool, room: Reclaimer, reservation_ttl_s: float, refused: Callable[[Code, int], None]
+        self,
+        pool: Pool,
+        room: Reclaimer,
+        reservation_ttl_s: float,
+        refused: Callable[[Code, int], None],
+        requested: Callable[[Engine, Reserve, Tenant, U64, int, float], None],
     ) -> None:
+        """`refused` counts refused blocks by reason. `requested` is called for every chain that an engine wants to
+        store, with its packed keys and the number of leading blocks that were present."""
         self._pool = pool
         self._room = room
         self._ttl_s = reservation_ttl_s
         self._count_refused = refused
+        self._requested = requested
         self.draining = False
         """Whether all new blocks are refused."""
-        self.on_store_request: Callable[[Engine, Reserve, Tenant, U64, int, float], None] = lambda *_: None
-        """Callback for every chain that an engine wants to store, with its packed keys and the number of leading
-        blocks that were present."""
 
     # ---- reserve
 
@@ -76,7 +81,7 @@ class StoreService:
         self._room.protect([block for _, block in chain])
         if not from_tier:
             there = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
-            self.on_store_request(engine, message, tenant, words, there, now)
+            self._requested(engine, message, tenant, words, there, now)
         hint = Hint(message.ttl_s, message.pin_s) if isinstance(message, HintedReserve) else None
         if hint is not None and hint.pin_s:
             # A ttl must not shorten the life of blocks that were stored before.

@@ -33,11 +33,8 @@ TICK_RUNS = 512
 class AccessReports:
     """Credit the accesses that engines report."""
 
-    def __init__(
-        self, pool: Pool, engines: Mapping[int, Engine], prefixes: PrefixSketches, accesses: AccessTrace
-    ) -> None:
+    def __init__(self, pool: Pool, prefixes: PrefixSketches, accesses: AccessTrace) -> None:
         self._pool = pool
-        self._engines = engines
         self._prefixes = prefixes
         self._accesses = accesses
         self._turn = 0
@@ -45,13 +42,13 @@ class AccessReports:
         self.uncredited_runs = 0
         """Number of acquired chains that hot prefixes and the trace left out because too many came at once."""
 
-    def drain_in_turn(self, now: float) -> None:
+    def drain_in_turn(self, engines: Mapping[int, Engine], now: float) -> None:
         """Drain the rings of all engines within the budget of a tick. The next tick begins with those left out."""
         budget = DrainBudget(TICK_ENTRIES, TICK_RUNS)
-        clients = sorted(self._engines)
+        clients = sorted(engines)
         begin = bisect_right(clients, self._turn)
         for client in 2 * [*clients[begin:], *clients[:begin]]:
-            self.drain(self._engines[client], now, budget)
+            self.drain(engines[client], now, budget)
             if budget.entries <= 0:
                 self._turn = client
                 return
