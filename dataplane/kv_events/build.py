@@ -61,9 +61,9 @@ def kv_event_publisher(
     log.info("kv_events.publishing", urls=[stream.url for stream in streams])
     options = KvEventOptions(
         table.kv_events_format,
-        tuple(table.kv_events_topics) or DEFAULT_TOPICS,
+        tuple(topic.replace("{node}", node.options.name) for topic in table.kv_events_topics or DEFAULT_TOPICS),
         table.kv_events_medium,
         table.kv_events_token_ids,
         table.kv_events_block_tokens,
     )
-    return KvEventPublisher(node, loop, streams, options, clock, Path(settings.common.state_dir) / MODELS)
+    return KvEventPublisher(node.pool, loop, streams, options, clock, Path(settings.common.state_dir) / MODELS)

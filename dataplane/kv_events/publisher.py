@@ -20,8 +20,8 @@ import structlog
 
 from dataplane.base.connection_guard import LOOK_S
 from dataplane.core.blocks.blocks import Block, BlockTable
-from dataplane.core.node import Node
 from dataplane.core.pool.changes import BlockChanges
+from dataplane.core.pool.pool import Pool
 from dataplane.io.loop import Loop
 from dataplane.kv_events.messages import Event, EventEncoder, Format, batch, block_hash, block_hashes
 from dataplane.kv_events.stream import Stream
@@ -54,7 +54,7 @@ log = structlog.stdlib.get_logger()
 class KvEventOptions:
     layout: Format
     topics: tuple[str, ...]
-    """Templates with `{node}` and `{model}`. Each batch is sent on every topic."""
+    """Templates with `{model}`. Each batch is sent on every topic."""
     medium: str
     token_ids: bool
     block_tokens: int
@@ -93,7 +93,7 @@ class KvEventPublisher:
 
     def __init__(
         self,
-        node: Node,
+        pool: Pool,
         loop: Loop,
         streams: Sequence[Stream],
         options: KvEventOptions,
@@ -102,7 +102,7 @@ class KvEventPublisher:
     ) -> None:
         """`models_file` stores the models whose blocks were published, so that the next process can announce their
         removal."""
-        self._node = node
+        self._pool = pool
         self._loop = loop
         self._streams = streams
         self._options = options
@@ -112,7 +112,7 @@ class KvEventPublisher:
         self._spaces: dict[int, _Space | None] = {}
         self._variants: dict[str, tuple[list[int], list[Variant]]] = {}
         """Numbers of a model's spaces, and the variants that they form."""
-        self._version = node.pool.spaces.version
+        self._version = pool.spaces.version
         self._published: dict[str, dict[bytes, _Space]] = {}
         """Keys that subscribers know as cached, by model."""
         self._tokens_came: dict[str, dict[bytes, None]] = {}
@@ -126,7 +126,7 @@ class KvEventPublisher:
         self._review: Iterator[Block] | None = None
         """Cached blocks that are still to be compared with what was published."""
         self.token_ids: TokenIds | None = TokenIds(self._found) if options.token_ids else None
-        self._changes = node.pool.changes = BlockChanges(self._wake)
+        self._changes = pool.changes = BlockChanges(self._wake)
         for stream in streams:
             if stream.replay is not None:
                 loop.register_zmq(stream.replay, self._serve_replays)
@@ -135,7 +135,7 @@ class KvEventPublisher:
 
     def stats(self) -> KvEventStats:
         malformed = sum(stream.malformed for stream in self._streams)
-        self._node.pool.totals.malformed_messages += malformed - self._malformed
+        self._pool.totals.malformed_messages += malformed - self._malformed
         self._malformed = malformed
         return KvEventStats(
             urls=[stream.url for stream in self._streams],
@@ -164,7 +164,7 @@ class KvEventPublisher:
         for model in self._models:
             self._publish(model, [self._encoder.cleared()])
         self._begun.update(self._models)
-        self._review = iter(_ancestors_first(self._node))
+        self._review = iter(_ancestors_first(self._pool.table))
 
     def _flush(self) -> None:
         """Publish what changed since the last call, and review some of the cached blocks."""
@@ -198,14 +198,14 @@ class KvEventPublisher:
     def _notice_spaces(self) -> None:
         """Review all cached blocks if a model has more or fewer spaces than when its blocks were compared last: a chunk
         may be whole no longer, or at last."""
-        spaces = self._node.pool.spaces
+        spaces = self._pool.spaces
         if spaces.version == self._version:
             return
         self._version = spaces.version
         for model, (numbers, _) in list(self._variants.items()):
             if numbers != spaces.of_model(model):
                 del self._variants[model]
-                self._review = iter(_ancestors_first(self._node))
+                self._review = iter(_ancestors_first(self._pool.table))
 
     def _found(self, key: bytes, models: Iterable[str]) -> None:
         """Publish a block again that was published without its tokens, which have become known."""
@@ -294,7 +294,7 @@ class KvEventPublisher:
     def _publish(self, model: str, events: Sequence[Event]) -> None:
         head = batch(self._clock(), events)
         for template in self._options.topics:
-            topic = template.replace("{node}", self._node.options.name).replace("{model}", model).encode()
+            topic = template.replace("{model}", model).encode()
             for stream in self._streams:
                 stream.send(topic, head, len(events))
 
@@ -302,12 +302,12 @@ class KvEventPublisher:
         """Return one cached block of each of these keys that is cached for every rank and stage of an engine."""
         known = self._variants.get(model)
         if known is None:
-            spaces = self._node.pool.spaces
+            spaces = self._pool.spaces
             numbers = list(spaces.of_model(model))
             known = numbers, variants_of({number: spaces.by_number[number] for number in numbers})
             if numbers:
                 self._variants[model] = known
-        table = self._node.pool.table
+        table = self._pool.table
         whole: dict[bytes, Block] = {}
         for variant in known[1]:
             left = {key: key for key in keys if key not in whole}
@@ -327,7 +327,7 @@ class KvEventPublisher:
         """Return the data that events of a space need; None if the space is not published or unknown."""
         if number in self._spaces:
             return self._spaces[number]
-        space = self._node.pool.spaces.by_number.get(number)
+        space = self._pool.spaces.by_number.get(number)
         if space is None:
             return None
         parts, rest = divmod(space.block_tokens, self._options.block_tokens or space.block_tokens)
@@ -372,7 +372,7 @@ class KvEventPublisher:
 
     def close(self, *, released: bool) -> None:
         """Publish the remaining changes. `released` says whether the cache ends with this process."""
-        self._node.pool.changes = self._review = None
+        self._pool.changes = self._review = None
         if self._began:
             while self._changes.blocks:
                 self._flush()
@@ -413,9 +413,8 @@ def _is_cached(block: Block) -> bool:
     return block.entry is not None and block.state in (State.READY, State.EVICTING)
 
 
-def _ancestors_first(node: Node) -> Iterator[Block]:
+def _ancestors_first(table: BlockTable) -> Iterator[Block]:
     """Yield all cached blocks, each after its predecessor in the chain if that is cached."""
-    table = node.pool.table
     seen: set[int] = set()
     for number in list(table.blocks):
         line: list[Block] = []

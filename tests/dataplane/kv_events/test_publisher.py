@@ -25,7 +25,7 @@ from tests.dataplane.bench_node import Bench, BenchEngine
 from tests.dataplane.kv_events.decoders import Decoded, llm_d
 
 PAGE = 4096
-OPTIONS = KvEventOptions("map", ("kv@{node}@{model}",), "CPU", token_ids=False, block_tokens=0)
+OPTIONS = KvEventOptions("map", ("kv@bench@{model}",), "CPU", token_ids=False, block_tokens=0)
 TOPIC = b"kv@bench@llama"
 TOKENS = bytes(range(256)) * 4
 
@@ -82,7 +82,7 @@ class Published:
     def __init__(self, bench: Bench, folder: Path, **options: Any) -> None:
         self.bench, self.loop, self.stream = bench, Timers(), Sent()
         self.publisher = KvEventPublisher(
-            bench.node,
+            bench.node.pool,
             self.loop,  # type: ignore[arg-type]
             [self.stream],  # type: ignore[list-item]
             replace(OPTIONS, **options),
