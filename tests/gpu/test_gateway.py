@@ -28,7 +28,7 @@ def engine(gateway: Gateway, start: Start, machine: Machine, **arguments: Any) -
     assert other.hear() == {"ready": True}
     other.ask(do="fill", seed=1)
     assert gateway.ask(other, do="connect", url=gateway.server.url) == {"registered": True}
-    assert len(gateway.server.instances) == 1
+    assert len(gateway.server.registry) == 1
     return other
 
 
@@ -93,7 +93,7 @@ def test_two_engines_of_one_form_share_their_blocks(machine: Machine, make_gatew
         gateway.ask(other, do="connect", url=gateway.server.url)
         others.append(other)
     one, two = others
-    assert len(gateway.server.instances) == 2
+    assert len(gateway.server.registry) == 2
     expected = one.ask(do="blocks", numbers=OLD)["digest"]
     assert gateway.ask(one, do="store", chunks=2, blocks=OLD)["result"]
     assert gateway.ask(two, do="retrieve", chunks=2, blocks=NEW)["result"]
@@ -133,7 +133,7 @@ def test_memory_that_is_not_there_is_refused_and_nothing_stays_open(
     other = start(machine, "engine")
     other.hear()
     gateway.ask(other, do="connect", url=gateway.server.url, **wrong)
-    assert len(gateway.server.instances) == 0
+    assert len(gateway.server.registry) == 0
     assert gateway.ask(other, do="store", chunks=1, blocks=OLD) == {"result": False}
     assert gateway.ask(other, do="connect", url=gateway.server.url) == {"registered": True}
     assert gateway.ask(other, do="store", chunks=1, blocks=OLD) == {"result": True}
@@ -150,7 +150,7 @@ class TestOrder:
         helper.hear()
         event = helper.ask(do="pending")["event"]
         other.tell(do="store", chunks=1, blocks=OLD[:16], event=event)
-        (instance,) = gateway.server.instances
+        (instance,) = gateway.server.registry
         gateway.until(lambda: instance.copying, "the copy is asked for")
         assert instance.copying == 1
         assert gateway.bench.pool.used_bytes
@@ -193,7 +193,7 @@ class TestOrder:
             gateway.ask(other, do="connect", url=gateway.server.url)
         for at, other in enumerate(slow[:2]):
             other.tell(do="store", chunks=1, blocks=OLD[:16], event=event, name=at + 1)
-        gateway.until(lambda: sum(each.copying for each in gateway.server.instances) == 2, "two wait")
+        gateway.until(lambda: sum(each.copying for each in gateway.server.registry) == 2, "two wait")
         assert gateway.ask(slow[2], do="store", chunks=1, blocks=OLD[:16], name=5) == {"result": True}
         helper.ask(do="resume")
         for other in slow[:2]:
@@ -229,7 +229,7 @@ class TestFailures:
         late = start(emulated, "engine")
         late.hear()
         gateway.ask(late, do="connect", url=gateway.server.url)
-        assert len(gateway.server.instances) == 1
+        assert len(gateway.server.registry) == 1
         gateway.ask(other, do="unregister")
 
     def test_without_a_runtime_the_engine_copies_by_itself(
@@ -240,7 +240,7 @@ class TestFailures:
         other = start(emulated, "engine")
         other.hear()
         gateway.ask(other, do="connect", url=gateway.server.url)
-        assert len(gateway.server.instances) == 0
+        assert len(gateway.server.registry) == 0
         assert gateway.ask(other, do="store", chunks=1, blocks=OLD) == {"result": False}
 
 
@@ -270,7 +270,7 @@ class TestTheEnd:
         other.tell(do="store", chunks=2, blocks=OLD)
         gateway.until(reached.is_set, "the copy is in its middle")
         other.kill()
-        gateway.until(lambda: not len(gateway.server.instances), "the death is seen")
+        gateway.until(lambda: not len(gateway.server.registry), "the death is seen")
         # The copy that runs touches the memory still: it is closed when that ended.
         assert emulated.runtime.memory_used(emulated.device)
         emulated.emulator.pace.resume()
@@ -286,7 +286,7 @@ class TestTheEnd:
         helper.hear()
         event = helper.ask(do="pending")["event"]
         other.tell(do="store", chunks=2, blocks=OLD, event=event)
-        (instance,) = gateway.server.instances
+        (instance,) = gateway.server.registry
         gateway.until(lambda: instance.copying, "the copy waits")
         other.kill()
         gateway.until(lambda: not gateway.devices.named_is_pinned and not instance.copying, "all is closed")
@@ -303,7 +303,7 @@ class TestTheEnd:
         expected = other.ask(do="blocks", numbers=OLD)["digest"]
         assert gateway.ask(other, do="store", chunks=2, blocks=OLD)["result"]
         gateway.restart()
-        assert len(gateway.server.instances) == 1
+        assert len(gateway.server.registry) == 1
         assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW)["result"]
         assert other.ask(do="blocks", numbers=NEW)["digest"] == expected
         gateway.ask(other, do="unregister")
@@ -323,7 +323,7 @@ class TestTheEnd:
             if answer is not None:
                 break
         assert answer == {"failed": 0}
-        gateway.until(lambda: not len(gateway.server.instances), "all deaths are seen")
+        gateway.until(lambda: not len(gateway.server.registry), "all deaths are seen")
         gateway.until(lambda: not gateway.devices.named_is_pinned, "all is closed")
         wait_for(
             lambda: machine.runtime.memory_used(machine.device) <= before + machine.slack_bytes,

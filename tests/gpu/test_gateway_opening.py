@@ -43,10 +43,10 @@ def test_others_are_served_while_an_engine_s_memory_is_opened(
     other.tell(do="connect", url=gateway.server.url)
     gateway.until(gate.reached.is_set, "its memory is being opened")
     assert gateway.client().ask("noop") == "OK"
-    assert not len(gateway.server.instances)
+    assert not len(gateway.server.registry)
     gate.open.set()
     assert gateway.hear(other) == {"registered": True}
-    assert len(gateway.server.instances) == 1
+    assert len(gateway.server.registry) == 1
     gateway.ask(other, do="unregister")
 
 
@@ -63,7 +63,7 @@ def test_a_gateway_serves_before_it_has_reopened_memory(
     assert gateway.client().ask("noop") == "OK"
     other.ask(do="reconnect")
     other.tell(do="store", chunks=2, blocks=OLD)
-    (instance,) = gateway.server.instances
+    (instance,) = gateway.server.registry
     gateway.until(lambda: instance.copying, "a copy waits for it")
     gate.open.set()
     assert gateway.hear(other) == {"result": True}
@@ -82,7 +82,7 @@ def test_an_engine_that_ends_while_its_memory_is_opened_leaves_nothing_open(
     gateway.until(lambda: not len(gateway.server.connections), "its connection is closed")
     gate.open.set()
     gateway.until(lambda: not emulated.runtime.memory_used(emulated.device), "nothing is open")
-    assert not len(gateway.server.instances)
+    assert not len(gateway.server.registry)
 
 
 def test_an_engine_with_memory_that_cannot_be_reopened_is_forgotten(
@@ -92,7 +92,7 @@ def test_an_engine_with_memory_that_cannot_be_reopened_is_forgotten(
     other = engine(gateway, start, emulated)
     emulated.emulator.fail("open")
     gateway.restart()
-    gateway.until(lambda: not len(gateway.server.instances), "it is forgotten")
+    gateway.until(lambda: not len(gateway.server.registry), "it is forgotten")
     other.ask(do="reconnect")
     assert gateway.ask(other, do="store", chunks=1, blocks=OLD) == {"result": False}
     assert gateway.ask(other, do="connect", url=gateway.server.url) == {"registered": True}

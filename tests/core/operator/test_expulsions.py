@@ -98,7 +98,7 @@ def test_reserved_bytes_stay_quarantined_until_the_process_is_gone() -> None:
     writer.detach()
     assert bench.pool.quarantined_bytes == 4 * PAGE
     writer.die()
-    assert (bench.pool.quarantined_bytes, bench.node.engines) == (0, {})
+    assert (bench.pool.quarantined_bytes, dict(bench.node.engines)) == (0, {})
     assert bench.faults() == []
     bench.attach(pid=2)
 
