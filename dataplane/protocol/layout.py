@@ -176,6 +176,8 @@ class IndexMemory:
     """Typed views of index memory: `header[512]`, `entries[buckets, 8]`, `hot[n, 8]`, `cold[n, 4]`, all u64."""
 
     def __init__(self, buffer: memoryview | bytearray, max_blocks: int) -> None:
+        if len(buffer) % 8:
+            raise LayoutError(f"index memory of {len(buffer)} bytes, expected a multiple of 8")
         words = np.frombuffer(buffer, np.uint64)
         if len(words) * 8 < index_bytes(max_blocks):
             raise LayoutError(f"index memory of {max_blocks} blocks needs {index_bytes(max_blocks)} bytes")

@@ -82,7 +82,7 @@ class TierDirectory:
 
     def __init__(self, memory: memoryview) -> None:
         """Open a table that `make` wrote. Raises LayoutError if the memory is none."""
-        cells: U64 = np.frombuffer(memory, np.uint64)
+        cells: U64 = np.frombuffer(memory, np.uint64, len(memory) // 8)
         if len(cells) < HEADER_WORDS or int(cells[H_MAGIC]) != _MAGIC:
             raise LayoutError("a tier directory that does not begin with its magic number")
         buckets = int(cells[H_BUCKETS])

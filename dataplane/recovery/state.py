@@ -13,13 +13,12 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 import structlog
 
-from dataplane.base.durable_files import replace_file
+from dataplane.base.durable_files import checked_body, replace_checked, replace_file
 from dataplane.base.state_folder import check_state_folder, unusable
 from dataplane.base.visible import is_printable
 from dataplane.protocol.codec import encode
@@ -150,11 +149,8 @@ class StateDirectory:
         except OSError as error:
             log.warning("snapshot.unreadable", file=str(path), reason=error.strerror)
             return None
-        magic, digest, body = (data[: len(_MAGIC)], data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :])
         try:
-            if magic != _MAGIC or sha256(body).digest() != digest:
-                raise ValueError("its contents do not match their digest")
-            saved = _decoder.decode(body)
+            saved = _decoder.decode(checked_body(data, _MAGIC))
             if saved.snapshot.type != kind:
                 raise ValueError(f"it is a snapshot of {saved.snapshot.type}")
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -202,7 +198,7 @@ class StateDirectory:
                 continue
             body = encode(saved)
             try:
-                replace_file(self._file(kind), _MAGIC + sha256(body).digest() + body)
+                replace_checked(self._file(kind), _MAGIC, body)
             except OSError as error:
                 log.warning("snapshot.not_saved", type=kind, reason=error.strerror)
 

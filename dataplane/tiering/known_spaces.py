@@ -13,10 +13,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from dataplane.base.durable_files import replace_file
+from dataplane.base.durable_files import checked_body, read_bounded, replace_checked
 from dataplane.protocol.spaces import Space
 
 FILE = "spaces"
+MAX_FILE_BYTES = 64 << 20
+_MAGIC = b"LARDERSP1\n"
 MAX_SPACES = 1024
 """Number of spaces that the file names. If there are more, it names the newest."""
 Run = Callable[[Callable[[], None], Callable[[object], None]], None]
@@ -37,7 +39,10 @@ class KnownSpaces:
         self.models: dict[bytes, str] = {}
         """Models of the spaces, and of those of which the file has only the model."""
         try:
-            for identity, known in _decoder.decode(self._path.read_bytes()).items():
+            data = read_bounded(self._path, MAX_FILE_BYTES)
+            # Older releases wrote no digest.
+            body = checked_body(data, _MAGIC) if data.startswith(_MAGIC[:1]) else data
+            for identity, known in _decoder.decode(body).items():
                 if isinstance(known, Space):
                     self.spaces[identity] = known
                 self.models[identity] = known if isinstance(known, str) else known.model
@@ -73,6 +78,6 @@ class KnownSpaces:
 
     def _write(self, data: bytes) -> None:
         try:
-            replace_file(self._path, data)
+            replace_checked(self._path, _MAGIC, data)
         except OSError as error:
             log.warning("spaces.not_written", path=str(self._path), reason=error.strerror)

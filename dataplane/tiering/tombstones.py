@@ -21,10 +21,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from dataplane.base.durable_files import replace_file
+from dataplane.base.durable_files import checked_body, read_bounded, replace_checked
 from dataplane.core.tiering.invalidations import Tombstone, compacted
 
 FILE = "tombstones"
+MAX_FILE_BYTES = 1 << 30
+_MAGIC = b"LARDERTS1\n"
 MAX_SIZE = 1024
 MAX_LISTS = 32
 """Tiers with a list of their own."""
@@ -61,7 +63,9 @@ class TombstoneFile:
         self._in_file = 0
         """Number of the state that the file has."""
         try:
-            self._lists = _decoder.decode(self._path.read_bytes())
+            data = read_bounded(self._path, MAX_FILE_BYTES)
+            # Older releases wrote no digest.
+            self._lists = _decoder.decode(checked_body(data, _MAGIC) if data.startswith(_MAGIC[:1]) else data)
         except FileNotFoundError:
             pass
         except (OSError, ValueError, RecursionError) as error:
@@ -141,7 +145,7 @@ class TombstoneFile:
             return
         try:
             if number > self._in_file:
-                replace_file(self._path, _encoder.encode(lists))
+                replace_checked(self._path, _MAGIC, _encoder.encode(lists))
                 self._in_file = number
         except OSError as error:
             log.warning("tombstones.not_written", path=str(self._path), reason=error.strerror)

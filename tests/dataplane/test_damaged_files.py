@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from dataplane import membership
 from dataplane.base.settings import Common, SettingsError, with_defaults
+from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.gateways.lmcache.handlers import sessions
 from dataplane.gateways.lmcache.handlers.pending_requests import PendingHead, PendingRequests
 from dataplane.gateways.lmcache.wire.messages import EngineContext
@@ -26,10 +27,18 @@ from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker, R
 from dataplane.membership import JoinedFleet
 from dataplane.protocol.control.snapshots import Snapshot, digest_of
 from dataplane.protocol.join import url_fault
+from dataplane.protocol.spaces import Space
 from dataplane.recovery import record
 from dataplane.recovery.record import CacheRecord
 from dataplane.recovery.state import SavedSnapshot, StateDirectory
 from dataplane.settings import DataPlaneSettings, DataPlaneTable, joined_file
+from dataplane.tiering import known_spaces, tombstones
+from dataplane.tiering.known_spaces import KnownSpaces
+from dataplane.tiering.tombstones import UNKNOWN, TombstoneFile
+from dataplane.tiers.disk import superblock
+from dataplane.tiers.disk.superblock import Superblock
+from dataplane.tiers.tier import TierError
+from tests.dataplane import factories as make
 
 FOREIGN = (b"", b"\0" * 64, b"\xff" * 300, b"{}", b"[[[[", b"[" * 5000, b"\x91" * 5000, b"LARDERSN1\n", b"#!/bin/sh\n")
 
@@ -104,7 +113,52 @@ def _write_pending(folder: Path) -> list[PendingHead]:
     return [head]
 
 
+def _write_tombstones(folder: Path) -> dict[str, list[Tombstone]]:
+    file = TombstoneFile(folder)
+    file.of("disk")
+    file.add(Tombstone(before=7 << 40, tenant="acme", keys=frozenset([b"k" * 32])))
+    return _read_tombstones(folder)
+
+
+def _read_tombstones(folder: Path) -> dict[str, list[Tombstone]]:
+    """Return the tombstones; {} if one covers everything in all tiers, because the file is not used."""
+    lists = TombstoneFile(folder)._lists
+    return {} if UNKNOWN in lists and lists[UNKNOWN][0].tenant is None else lists
+
+
+def _write_spaces(folder: Path) -> dict[bytes, Space]:
+    space = make.space()
+    KnownSpaces(folder, lambda work, done: work()).add(bytes.fromhex(space.identity()), space)
+    return _read_spaces(folder)
+
+
+def _read_spaces(folder: Path) -> dict[bytes, Space]:
+    return KnownSpaces(folder, lambda work, done: work()).spaces
+
+
+def _write_superblock(folder: Path) -> Superblock | TierError | None:
+    superblock._write(folder, Superblock(superblock.MAGIC, superblock.VERSION, "ab" * 16, "n", "cd" * 16, 1 << 20))
+    return _read_superblock(folder)
+
+
+def _read_superblock(folder: Path) -> Superblock | TierError | None:
+    try:
+        return superblock.read_superblock(folder)
+    except TierError as error:
+        return None if str(folder) in str(error) else error
+
+
 KINDS = {
+    "tombstones": Kind(_write_tombstones, lambda folder: folder / tombstones.FILE, _read_tombstones, {}, guarded=True),
+    "spaces": Kind(_write_spaces, lambda folder: folder / known_spaces.FILE, _read_spaces, {}, guarded=True),
+    "superblock": Kind(
+        _write_superblock,
+        lambda folder: folder / superblock.SUPERBLOCK,
+        _read_superblock,
+        None,
+        guarded=False,
+        logged=False,
+    ),
     "snapshot": Kind(
         _write_snapshot,
         lambda folder: folder / "quotas.snapshot",
@@ -165,6 +219,6 @@ def test_a_damaged_file_is_read_as_it_was_written_or_not_at_all(tmp_path: Path, 
         elif value != kind.nothing:
             assert type(value) is type(written), damage[:80]
         if kind.logged:
-            assert str(path) in [line.get("file") for line in lines], (damage[:80], lines)
+            assert str(path) in [line.get("file", line.get("path")) for line in lines], (damage[:80], lines)
         for aside in tmp_path.glob("*.corrupt"):
             aside.unlink()

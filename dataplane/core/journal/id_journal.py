@@ -151,6 +151,8 @@ class IdJournal:
 
     def __init__(self, buffer: memoryview | bytearray, live: Callable[[], Iterable[Record]] | None = None) -> None:
         self._bytes = memoryview(buffer).cast("B")
+        if len(self._bytes) % 8:
+            raise LayoutError(f"a journal of {len(self._bytes)} bytes, expected a multiple of 8")
         self._cells = self._bytes.cast("Q")
         self._half_bytes = (len(self._bytes) - PAGE) // 2 // 8 * 8
         if self._half_bytes < PAGE:

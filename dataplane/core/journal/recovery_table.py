@@ -65,9 +65,11 @@ class RecoveryTable:
     """Typed views of the recovery table: `header[512]` and `rows[n, 8]`, both u64."""
 
     def __init__(self, buffer: memoryview | bytearray, max_blocks: int) -> None:
+        if len(buffer) % 8:
+            raise LayoutError(f"a recovery table of {len(buffer)} bytes, expected a multiple of 8")
         words = np.frombuffer(buffer, np.uint64)
         if len(words) * 8 < recovery_table_bytes(max_blocks):
-            raise LayoutError(f"a recovery table of {max_blocks} blocks need {recovery_table_bytes(max_blocks)} bytes")
+            raise LayoutError(f"a recovery table of {max_blocks} blocks needs {recovery_table_bytes(max_blocks)} bytes")
         first = PAGE // 8
         self.max_blocks = max_blocks
         self.header: U64 = words[:first]

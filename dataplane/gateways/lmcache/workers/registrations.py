@@ -6,22 +6,20 @@ registration is answered. Unreadable files are renamed and logged.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from dataplane.base.durable_files import checked_body, read_bounded, replace_checked
 from dataplane.gateways.lmcache.wire.messages import EngineContext, Group, Hints
 from dataplane.gateways.lmcache.zmtp.processes import Owner
 from dataplane.protocol.codec import encode
 
 _MAGIC = b"LARDERLM1\n"
 _SUFFIX = ".registration"
-_DIGEST_BYTES = 32
 MAX_FILE_BYTES = 64 << 20
 
 log = structlog.stdlib.get_logger()
@@ -99,19 +97,10 @@ class Registrations:
     def keep(self, registered: RegisteredWorker) -> None:
         """Store a registration in place of an earlier one. Log a warning if it cannot be written."""
         path = self._path(registered)
-        making = path.with_suffix(".new")
-        body = encode(registered)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(_MAGIC + sha256(body).digest() + body)
-                file.flush()
-                os.fsync(file.fileno())
-            making.replace(path)
+            replace_checked(path, _MAGIC, encode(registered))
         except OSError as error:
-            with suppress(OSError):
-                making.unlink()
             log.warning("lmcache.registration_not_saved", instance=registered.instance, reason=error.strerror)
 
     def drop(self, registered: RegisteredWorker) -> None:
@@ -124,13 +113,7 @@ class Registrations:
 
 
 def _read(path: Path) -> RegisteredWorker:
-    with path.open("rb") as file:
-        data = file.read(MAX_FILE_BYTES)
-    start = len(_MAGIC) + _DIGEST_BYTES
-    body = data[start:]
-    if not data.startswith(_MAGIC) or sha256(body).digest() != data[len(_MAGIC) : start]:
-        raise ValueError("its contents do not match their digest")
-    registered = _decoder.decode(body)
+    registered = _decoder.decode(checked_body(read_bounded(path, MAX_FILE_BYTES), _MAGIC))
     if (registered.engine is None) == (registered.device is None):
         raise ValueError("expected exactly one of engine and device")
     return registered
