@@ -30,6 +30,8 @@ from dataplane.protocol.usage import ReadUsage
 
 BODIES_AT_ONCE = 64
 """Number of bodies in one message: at most 8 MiB with the largest pins."""
+MAX_UNREAD = 4
+"""Replies of a conversation that wait to be read. A node answers each message once; others are dropped and counted."""
 _decoder: msgspec.msgpack.Decoder[ControlReply] = msgspec.msgpack.Decoder(ControlReply)
 Question = (
     Drain
@@ -181,8 +183,12 @@ class NodeLink:
             queue = self._open.get(nonce)
             if queue is None and nonce == "" and len(self._open) == 1:
                 (queue,) = self._open.values()  # the refusal of an unreadable request carries no nonce
-            if queue is not None:
+            if queue is None:
+                continue
+            try:
                 queue.put_nowait(reply)
+            except asyncio.QueueFull:
+                self.malformed += 1
 
 
 class _Talk:
@@ -190,7 +196,7 @@ class _Talk:
 
     def __init__(self, link: NodeLink, nonce: str, timeout_s: float) -> None:
         self._link, self._nonce, self._timeout_s = link, nonce, timeout_s
-        self._queue: asyncio.Queue[ControlReply] = asyncio.Queue()
+        self._queue: asyncio.Queue[ControlReply] = asyncio.Queue(MAX_UNREAD)
 
     async def __aenter__(self) -> "_Talk":
         self._link._open[self._nonce] = self._queue

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from app.ingest.fleet import Fleet
 from app.ingest.subscriber import IngestCounts, Rollup, Subscriber
 from app.observe.events import EventBus
 from app.push.keys import ManagerKeyPair
-from app.push.link import NodeLink, new_nonce
+from app.push.link import MAX_UNREAD, NodeLink, new_nonce
 from app.push.node_journal import NodeJournal
 from app.push.node_requests import NodeRequests
 from app.push.node_sessions import NodeSessions
@@ -26,6 +27,7 @@ from app.push.node_sync import NodeSync
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.control.messages import ControlRequest
 from dataplane.protocol.control.nodes import Drain, NodeDrained
+from dataplane.protocol.control.snapshots import Ack, NeedBodies, Snapshot
 from tests.threads import join
 
 pytestmark = pytest.mark.anyio
@@ -179,4 +181,34 @@ async def test_a_stop_while_a_session_is_closed_closes_its_socket() -> None:
     await sessions.close()
     assert len(links) == 2
     assert [link._socket.closed for link in links] == [True, True]
+    context.term()
+
+
+async def test_replies_that_are_not_read_are_dropped_and_counted(socket_dir: Path) -> None:
+    """A node that answers one message many times does not fill the memory of the manager."""
+    context, url = zmq.asyncio.Context(), f"ipc://{socket_dir}/many.sock"
+    node = context.socket(zmq.ROUTER)
+    node.bind(url)
+    link = NodeLink(url, "test", context)
+    snapshot = Snapshot("pins", "store", 1, "nonce", "", b"")
+    replies = [NeedBodies("nonce", ["d"]), *[Ack("pins", 1, "nonce", "", 0.0)] * (3 * MAX_UNREAD), b"\x91" * 100_000]
+
+    async def flood() -> None:
+        peer, _ = await node.recv_multipart()
+        for reply in replies:
+            await node.send_multipart([peer, reply if isinstance(reply, bytes) else encode(reply)])
+
+    async def fetch(digests: list[str]) -> dict[str, bytes]:
+        while link.malformed < 2 * MAX_UNREAD + 1:
+            await asyncio.sleep(0.001)
+        return {}
+
+    flooding = asyncio.create_task(flood())
+    while not int(link._socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT:
+        await asyncio.sleep(0.001)
+    verdict = await link.push(snapshot, fetch, lambda count: None, ENDS_S)
+    assert isinstance(verdict, Ack)
+    await flooding
+    await link.close()
+    node.close(0)
     context.term()
