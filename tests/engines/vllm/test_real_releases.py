@@ -25,24 +25,28 @@ def test_a_release_loads_what_another_engine_has_stored_and_computes_what_it_can
     if program is None:
         pytest.skip(f"vLLM {release} is not built: run `make engines`")
     settings = {"chunk_tokens": CHUNK, "min_load_tokens": 0, "verify": "always", "program": program}
-    tokens = prompt(TOKENS, 1)
+    tokens, salt = prompt(TOKENS, 1), f"acme-{release}"
+    missed = {"larder": {"loaded_tokens": 0, "missed_tokens": FOUND, "reason": "never_stored"}}
     bare = make_engine(None, program=program).ready()
     right = bare.generate(tokens)["tokens"]
     bare.close()
     before = stored_blocks(observer)
     stored = pool.wait_stats(lambda stats: True, "it answers").totals.stored_blocks
     first = make_engine(pool.socket, **settings).ready()
-    assert first.generate(tokens, "acme") | {"seconds": 0} == {
-        "cached": 0, "tokens": right, "finish": "length", "transfer_params": None, "seconds": 0,
+    assert first.generate(tokens, salt) | {"seconds": 0} == {
+        "cached": 0, "tokens": right, "finish": "length", "transfer_params": missed, "seconds": 0,
     }  # fmt: skip
     pool.wait_stats(lambda stats: stats.totals.stored_blocks == stored + FOUND // CHUNK, "the prompt is stored")
     first.close()
     second = make_engine(pool.socket, **settings).ready()
-    found = second.generate(tokens, "acme")
+    found = second.generate(tokens, salt)
     assert (found["cached"], found["tokens"]) == (FOUND, right)
-    assert found["transfer_params"] == {"larder": {"loaded_tokens": FOUND}}
+    fields = {"loaded_tokens": FOUND, "missed_tokens": 0, "loaded_from": {"host": FOUND}}
+    assert found["transfer_params"] == {"larder": fields}
     for place in stored_blocks(observer).items() - before.items():
         flip(pool, *place[1])
     second.forget()
-    assert second.generate(tokens, "acme")["tokens"] == right
+    failed = second.generate(tokens, salt)
+    assert failed["tokens"] == right
+    assert failed["transfer_params"]["larder"]["reason"] == "load_failed"
     assert second.do("counters")["failed_loads"] == 1
