@@ -305,9 +305,7 @@ class LmcacheServices:
     status: LmcacheStatus
 
     @staticmethod
-    def build(
-        base: Foundation, records: RecordParts, cached: CacheServices, large_work: LargeWork
-    ) -> LmcacheServices:
+    def build(base: Foundation, records: RecordParts, cached: CacheServices, large_work: LargeWork) -> LmcacheServices:
         return LmcacheServices(
             LmcacheObjects(base.targets, base.changes, cached.blocks, cached.actions, cached.lookups, large_work),
             LmcacheQuotas(records.quotas, base.fleet),

@@ -46,6 +46,28 @@ REQUESTS_WITHOUT_KEYS = (
 )
 
 
+MISSES = (
+    "The object `larder` in the `kv_transfer_params` of a response, and from vLLM 0.33 on of the last chunk of a "
+    "stream, has",
+    "",
+    "* `loaded_tokens`, and `loaded_from`: where they were when the request arrived, `host` (memory of the node), "
+    "`disk`, or `remote` (other tiers);",
+    "* `missed_tokens`: tokens that were computed although a cache could have had them, of whole chunks, or of a "
+    "prompt that is shorter than one;",
+    "* `reason`: why the first of these was missing, by the table; `not_known` if the data plane did not answer in "
+    "time. `cause` and `cause_at` (Unix seconds) say more.",
+    "",
+    "`larder why --request ID` and `GET /api/v1/requests?id=` say the same afterwards, for the id in the response; "
+    "tokens that are limited to tenants see requests of their tenants alone. A node remembers the last 4,096 requests, "
+    "and for 131,072 blocks why they were removed or refused, until its data plane restarts. "
+    "`larder_tenant_missed_tokens_total` counts missed tokens by reason. Reports cost look-ups nothing; SGLang and "
+    "LMCache's connector make none.",
+    "",
+    "From vLLM 0.32 on, `vllm:prompt_tokens_cached_by_source` counts `remote` as `external_unspecified`. The span "
+    "`vllm.scheduled` of a traced request has `gen_ai.usage.cache_read.input_tokens`.",
+)
+
+
 def counters() -> dict[str, str]:
     """Return the help text of each counter, from the module's source: only vLLM's environment can import the module."""
     return {
@@ -119,8 +141,7 @@ def vllm(note: str) -> str:
             "",
             "## Why tokens are missing",
             "",
-            "The `reason` in responses, `larder why --request` and `larder_tenant_missed_tokens_total`, for the first "
-            "missing tokens of a request. Responses say `not_known` if the data plane did not answer in time.",
+            *MISSES,
             "",
             "| `reason` | means |",
             "|---|---|",

@@ -47,6 +47,7 @@ OTHER_VARIABLES = {
     "LARDER_SHIM",
     "LARDER_SHIM_UNREAD_S",
     "LARDER_SHM_SIZE",
+    "LARDER_TEST_VLLM",
     "LARDER_TOKEN_FILE",
 }
 """Variables of Compose, of the chart's own program and of the shim, and the one that Kubernetes sets for a service."""

@@ -21,7 +21,7 @@ def many(record: dict[str, Any], field: str) -> dict[str, Any]:
 
 
 def body(page: Page) -> Locator:
-    return page.get_by_role("main").locator("section").first.get_by_role("rowgroup").last
+    return page.get_by_role("main").get_by_role("table").first.get_by_role("rowgroup").last
 
 
 def laid_out(page: Page) -> int:

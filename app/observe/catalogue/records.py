@@ -1,5 +1,7 @@
 """Changes of records. `generation` is the generation of the record's type that the change created."""
 
+from typing import Any, cast
+
 import msgspec
 
 from app.observe.catalogue.plane_event import PlaneEvent
@@ -34,7 +36,7 @@ class RecordsChanged(PlaneEvent, tag="records.changed"):
 
 
 def _event(noun: str, word: str, fields: tuple[str, ...]) -> type[PlaneEvent]:
-    return msgspec.defstruct(
+    event: Any = msgspec.defstruct(
         f"{noun.capitalize()}{word.capitalize()}",
         [(field, int if field == "generation" else str) for field in fields],
         bases=(PlaneEvent,),
@@ -42,6 +44,7 @@ def _event(noun: str, word: str, fields: tuple[str, ...]) -> type[PlaneEvent]:
         module=__name__,
         tag=f"{noun}.{word}",
     )
+    return cast("type[PlaneEvent]", event)
 
 
 _FIELDS: dict[str, tuple[str, ...]] = {

@@ -15,7 +15,7 @@ from app.services.base.expiry import ttl
 from app.services.base.merge import patched
 from app.services.base.principals import PLANE, Principal
 from app.services.records.record_types import RecordType, Values, checked
-from app.services.records.records import Records
+from app.services.records.records import RecordService
 from app.store.records import ceilings
 from app.store.records.ceilings import CeilingRow
 from dataplane.base.units import format_exact_size, format_size
@@ -64,7 +64,7 @@ def resolve(tenant: str, request: CeilingPut) -> Values:
     return values
 
 
-class Ceilings(Records[CeilingRow, CeilingPut, CeilingAnswer]):
+class Ceilings(RecordService[CeilingRow, CeilingPut, CeilingAnswer]):
     """Also the callers that a ceiling binds see it."""
 
     kind = CEILINGS

@@ -21,7 +21,7 @@ from app.services.records.pin_quota import PinQuota
 from app.services.records.prefixes import PrefixService
 from app.services.records.progress import RecordProgress
 from app.services.records.record_types import Values, columns
-from app.services.records.records import Records
+from app.services.records.records import RecordService
 from app.services.records.tokenizers import Tokenizers
 from app.store.base.database import Database
 from app.store.records import bulk, pins
@@ -36,7 +36,7 @@ _SUMMED = ("resident", "bytes", "guaranteed", "degraded", "gpu_copies", "gpu_cop
 """Fields of an answer that are sums over all nodes."""
 
 
-class Pins(Records[PinRow, PinPut, PinAnswer]):
+class Pins(RecordService[PinRow, PinPut, PinAnswer]):
     """A put of an identical record changes nothing, except that a `ttl_s` moves the end."""
 
     kind = PINS

@@ -11,12 +11,12 @@ from app.schemas.records.policies import PolicyAnswer, PolicyPut
 from app.services.base.principals import PLANE, Principal
 from app.services.records.policy_intent import POLICIES, resolve
 from app.services.records.record_types import Values
-from app.services.records.records import Records
+from app.services.records.records import RecordService
 from app.store.records.policies import PolicyRow
 from dataplane.protocol.stats.pool import PolicyStats
 
 
-class Policies(Records[PolicyRow, PolicyPut, PolicyAnswer]):
+class Policies(RecordService[PolicyRow, PolicyPut, PolicyAnswer]):
     kind = POLICIES
 
     def _columns(self, name: str, intent: PolicyPut) -> Values:

@@ -10,7 +10,7 @@ from app.schemas.records.prefill_rates import MAX_TOKENS_PER_S, RateAnswer, Rate
 from app.services.base import checks
 from app.services.base.changes import Change
 from app.services.records.record_types import RecordType, Values, columns
-from app.services.records.records import Records
+from app.services.records.records import RecordService
 from app.store.records import prefill_rates
 from app.store.records.prefill_rates import PrefillRateRow
 
@@ -46,7 +46,7 @@ def _tokens_per_s(rate: float) -> float:
     return rate
 
 
-class PrefillRates(Records[PrefillRateRow, RatePut, RateAnswer]):
+class PrefillRates(RecordService[PrefillRateRow, RatePut, RateAnswer]):
     kind = PREFILL_RATES
 
     def _columns(self, name: str, intent: RatePut) -> Values:

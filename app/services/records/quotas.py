@@ -13,7 +13,7 @@ from app.services.base.principals import PLANE, Principal
 from app.services.records import ceilings
 from app.services.records.quota_intent import QUOTAS, resolve
 from app.services.records.record_types import Values, columns
-from app.services.records.records import Records
+from app.services.records.records import RecordService
 from app.services.records.tenant_totals import TenantTotals, totals_by_tenant
 from app.store.records import quotas
 from app.store.records.quotas import QuotaRow
@@ -26,7 +26,7 @@ Floor = tuple[Mapping[str, str] | None, int]
 """Selector of a quota, and the bytes that it guarantees; 0 when the floor is not enforced."""
 
 
-class Quotas(Records[QuotaRow, QuotaPut, QuotaAnswer]):
+class Quotas(RecordService[QuotaRow, QuotaPut, QuotaAnswer]):
     kind = QUOTAS
 
     def _columns(self, name: str, intent: QuotaPut) -> Values:

@@ -21,13 +21,13 @@ from app.store.base.database import Database
 from app.store.base.declarative import Base
 from dataplane.protocol.control.snapshots import SnapshotType
 
-S = TypeVar("S", bound="Records[Any, Any, Any]")
+S = TypeVar("S", bound="RecordService[Any, Any, Any]")
 R = TypeVar("R", bound=Base)
 P = TypeVar("P", bound=msgspec.Struct)
 A = TypeVar("A", bound=msgspec.Struct)
 
 
-class Records(Generic[R, P, A]):
+class RecordService(Generic[R, P, A]):
     """A put of an identical record changes nothing. A caller who is limited to tenants sees and changes only records of
     these tenants."""
 
@@ -222,7 +222,7 @@ class RecordServices:
         changes: Changes,
         progress: RecordProgress,
         fleet: Fleet,
-        made: Sequence[Records[Any, Any, Any]],
+        made: Sequence[RecordService[Any, Any, Any]],
     ) -> None:
         """`made`: the services that are made with more than these parts."""
         self._parts = (database, changes, progress, fleet)

@@ -12,14 +12,14 @@ from app.schemas.records.tiers import SettingsTier, TierAnswer, TierDeletion, Ti
 from app.services.base.changes import Change
 from app.services.base.principals import PLANE, Principal
 from app.services.records.record_types import Values
-from app.services.records.records import Records
+from app.services.records.records import RecordService
 from app.services.records.tier_intent import TIERS, resolve
 from app.store.records.tiers import TierRow
 from dataplane.base.units import format_size
 from dataplane.protocol.stats.tiers import TierStats
 
 
-class Tiers(Records[TierRow, TierPut, TierAnswer]):
+class Tiers(RecordService[TierRow, TierPut, TierAnswer]):
     kind = TIERS
 
     def _columns(self, name: str, intent: TierPut) -> Values:

@@ -24,7 +24,7 @@ from app.services.base.principals import PLANE, Principal
 from app.services.base.redaction import tokenizer_of
 from app.services.records.progress import RecordProgress
 from app.services.records.record_types import RecordType, Values, columns
-from app.services.records.records import Records
+from app.services.records.records import RecordService
 from app.services.records.tokenizing import EncodeService
 from app.store.base.database import Database
 from app.store.records import tokenizers
@@ -58,7 +58,7 @@ class EncodedText:
     by: TokenizerUsed
 
 
-class Tokenizers(Records[TokenizerRow, TokenizerPut, TokenizerAnswer]):
+class Tokenizers(RecordService[TokenizerRow, TokenizerPut, TokenizerAnswer]):
     kind = TOKENIZERS
     _locks = ("pins",)
     """Ensures that a model gets only one tokenizer."""

@@ -51,10 +51,12 @@ async def rows(
 async def columns(
     session: AsyncSession, kind: SnapshotType, names: Sequence[str], since: int = -1
 ) -> Sequence[sa.Row[tuple[Any, ...]]]:
-    """Return these columns of the records of a type that changed after the generation `since`, sorted by key."""
+    """Return these columns of all records of a type, sorted by key, or of those that changed after the generation
+    `since`, in any order: the index on the generation finds them."""
     entity, key = KEYED[kind]
-    query = sa.select(*(getattr(entity, name) for name in names)).order_by(getattr(entity, key))
-    return (await session.execute(query.where(entity.generation > since))).all()
+    query = sa.select(*(getattr(entity, name) for name in names))
+    query = query.order_by(getattr(entity, key)) if since < 0 else query.where(entity.generation > since)
+    return (await session.execute(query)).all()
 
 
 async def count(session: AsyncSession, kind: SnapshotType) -> int:

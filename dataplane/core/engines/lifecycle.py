@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, ValuesView
 
 from dataplane.core.blocks.ports import MemorySource
@@ -168,24 +169,27 @@ class Engines(Mapping[int, Engine]):
         engine.connected = False
         self._emit(EngineDetached(now, engine.client, engine.pid, engine.group, "client detached", 0))
         self._release(engine, now)
-        return [engine.client, *self._process_ended(engine.client, now)]
+        return [engine.client, *self._reap(self._end_waits(engine.client), now)]
 
     def process_ended(self, engine: Engine, now: float) -> list[int]:
         """Handle the proven end of the process of an engine without a connection. Return the clients that are gone."""
         engine.alive = False
-        return self._process_ended(engine.client, now)
+        return self._reap([engine, *self._end_waits(engine.client)], now)
 
-    def _process_ended(self, client: int, now: float) -> list[int]:
-        """End the wait of other engines for a client. Return the clients that are gone."""
-        for engine in self._by_client.values():
-            engine.waits_for.discard(client)
-        return self._reap(list(self._by_client.values()), now)
+    def _end_waits(self, client: int) -> list[Engine]:
+        """End the wait of engines for a client. Return these engines."""
+        waiting = [engine for engine in self._by_client.values() if client in engine.waits_for]
+        for engine in waiting:
+            engine.waits_for.remove(client)
+        return waiting
 
     def _reap(self, engines: list[Engine], now: float) -> list[int]:
-        """Release those of the engines whose processes, and those that they wait for, are gone. Return their
-        clients."""
+        """Release those of the engines whose processes, and those that they wait for, are gone, and then engines that
+        waited for them. Return their clients."""
         gone: list[int] = []
-        for engine in engines:
+        candidates = deque(engines)
+        while candidates:
+            engine = candidates.popleft()
             if engine.connected or engine.alive or engine.client not in self._by_client:
                 continue
             engine.waits_for.discard(engine.client)
@@ -195,7 +199,8 @@ class Engines(Mapping[int, Engine]):
             if leased:
                 self._emit(LeaseBroken(now, engine.client, "process_gone", leased))
             self._release(engine, now)
-            gone += [engine.client, *self._process_ended(engine.client, now)]
+            gone.append(engine.client)
+            candidates.extend(self._end_waits(engine.client))
         return gone
 
     def _release(self, engine: Engine, now: float) -> None:

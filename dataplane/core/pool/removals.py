@@ -1,8 +1,8 @@
 """What became of blocks that are gone: the last cause and time for each of a bounded number of keys.
 
 The table has a fixed size. A key belongs to one place, and a later removal there replaces an earlier one, so noting
-costs two stores and no search. A block is named by 64 bits of its key and its space; two blocks have the same name with
-a probability of 2^-64, and then one shows the cause of the other.
+costs two stores and no search. A block is named by its 64-bit mark; two blocks have the same mark with a probability of
+2^-64, and then one shows the cause of the other.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _EVICTED = frozenset((*MEMORY_CAUSES, TIER)) - _REASONS.keys()
 _MASK = (1 << 64) - 1
 
 
-class Keyed(Protocol):
+class Marked(Protocol):
     """A block, as far as the table reads it."""
 
-    key: bytes
-    space: int
+    mark: int
+    """64-bit fingerprint of its key and space."""
 
 
 class Removal(NamedTuple):
@@ -54,35 +54,36 @@ class Removals:
         self._cells = np.zeros(2 * places, np.uint64).data
         self._last = places - 1
 
-    def note(self, blocks: Iterable[Keyed], cause: str, now: float) -> None:
+    def note(self, blocks: Iterable[Marked], cause: str, now: float) -> None:
         """Remember that blocks were removed."""
         cells, last, word = self._cells, self._last, _word(cause, now)
         for block in blocks:
-            name = _name(block.key, block.space)
-            at = 2 * (name & last)
-            cells[at], cells[at + 1] = name, word
+            mark = block.mark
+            at = 2 * (mark & last)
+            cells[at] = mark
+            cells[at + 1] = word
 
     def note_keys(self, keys: Iterable[bytes], space: int, cause: str, now: float) -> None:
         """Remember the same of keys of a space."""
         cells, last, word = self._cells, self._last, _word(cause, now)
         for key in keys:
-            name = _name(key, space)
-            at = 2 * (name & last)
-            cells[at], cells[at + 1] = name, word
+            mark = _mark(key, space)
+            at = 2 * (mark & last)
+            cells[at], cells[at + 1] = mark, word
 
     def of(self, key: bytes, space: int) -> Removal | None:
         """Return the last removal of a block; None if it is not known."""
-        name = _name(key, space)
-        at = 2 * (name & self._last)
+        mark = _mark(key, space)
+        at = 2 * (mark & self._last)
         word = self._cells[at + 1]
-        if self._cells[at] != name or not word:
+        if self._cells[at] != mark or not word:
             return None
         cause = CAUSES[(word & 0xFF) - 1]
         return Removal(_REASONS.get(cause, "evicted" if cause in _EVICTED else "refused"), cause, (word >> 8) / 1000)
 
 
-def _name(key: bytes, space: int) -> int:
-    return int.from_bytes(key[:8], "little") ^ (space * 0x9E3779B97F4A7C15 & _MASK)
+def _mark(key: bytes, space: int) -> int:
+    return int.from_bytes(key[:8], "little") ^ space
 
 
 def _word(cause: str, now: float) -> int:

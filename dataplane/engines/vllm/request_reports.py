@@ -101,7 +101,7 @@ class RequestReports:
         if not loaded_tokens and not outcome.missed_tokens:
             return None
         found: dict[str, Any] = {"loaded_tokens": loaded_tokens, "missed_tokens": outcome.missed_tokens}
-        if loaded_tokens:
+        if outcome.loaded_tokens:
             found["loaded_from"] = outcome.loaded_tokens
         if outcome.missed_tokens:
             found["reason"] = outcome.reason or "not_known"

@@ -57,8 +57,8 @@ def test_an_upgraded_database_is_in_order(run: Db) -> None:
     assert "as they should be" in checked.output
 
 
-def test_a_database_without_a_schema_is_reported_as_to_be_upgraded(run: Db, tmp_path: Path) -> None:
-    sqlite3.connect(tmp_path / "larder.db").execute("PRAGMA user_version=1").close()
+def test_a_database_without_a_schema_is_reported_as_to_be_upgraded(run: Db, socket_dir: Path) -> None:
+    sqlite3.connect(socket_dir / "larder.db").execute("PRAGMA user_version=1").close()
     checked = run("check")
     assert checked.exit_code == 1
     assert "larder db upgrade" in checked.output

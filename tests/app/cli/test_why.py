@@ -140,7 +140,7 @@ async def test_why_says_what_a_request_got_and_why_not_more(plane: Plane, node: 
     ):
         code, _, err = await larder(plane, "why", *arguments)
         assert (code, message in err) == (expected, True), err
-    node.answers = lambda message: ControlRefused("unsupported", "what is find_requests?", "", message.nonce)  # type: ignore[union-attr]
+    node.answers = lambda message: ControlRefused("unsupported", "what is find_requests?", "", message.nonce)
     code, _, err = await larder(plane, "why", "--request", "cmpl-1")
     assert (code, "some nodes did not answer: node-a" in err) == (4, True), err
     node.answers = answer

@@ -542,13 +542,13 @@ async def test_bytes_that_are_not_text_are_refused_and_logged_escaped(plane: Pla
 
 def test_a_limited_caller_is_shown_no_size_of_a_pool() -> None:
     node = FleetNode("a", "ipc://a", capacity_bytes=10)
-    floors: dict[str, Floor] = {"theirs": (None, 8)}
-    more = {**floors, "mine": (None, 4)}
+    floors: list[Floor] = [(None, 8)]
+    more: list[Floor] = [*floors, (None, 4)]
     assert "12 bytes" in str(excess(floors, more, [node]))
     hidden = excess(floors, more, [node], whole=False)
     assert hidden is not None
     assert not any(character.isdigit() for character in hidden)
-    assert excess(floors, {**floors, "mine": (None, 2)}, [node], whole=False) is None
+    assert excess(floors, [*floors, (None, 2)], [node], whole=False) is None
 
 
 @pytest.mark.parametrize(

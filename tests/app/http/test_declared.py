@@ -34,7 +34,7 @@ NAMES = {
 MISSING = {**dict.fromkeys(NAMES, "nobody"), "number": "7", "client": "7"}
 DESCRIBED: dict[str, Any] = description()
 OPERATIONS = {each[2]["operationId"]: (each[0].upper(), *each[1:]) for each in operations(DESCRIBED)}
-QUERIES = {"getSeries": "?name=hit_ratio"}
+QUERIES = {"getSeries": "?name=hit_ratio", "findRequests": "?id=cmpl-1"}
 """Queries of operations that need one."""
 
 

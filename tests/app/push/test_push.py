@@ -263,13 +263,11 @@ async def test_a_node_with_a_new_name_replaces_the_old_one_at_its_url(plane: Pla
     await plane.until_state("in_sync")
 
 
-async def test_another_database_is_not_mistaken_for_the_same(
-    settings: Settings, node: FakeNode, tmp_path: Path
-) -> None:
+async def test_another_database_is_not_mistaken_for_the_same(settings: Settings, node: FakeNode) -> None:
     """Equal generation numbers of two databases mean nothing."""
     async with serving(settings) as plane:
         await plane.put_quota("acme", 1)
-    Path(settings.common.state_dir, "larder.db").rename(tmp_path / "away.db")
+    Path(settings.common.state_dir, "larder.db").rename(Path(settings.common.state_dir, "away.db"))
     async with serving(settings) as plane:
         answer = await plane.put_quota("other", 2)
         assert answer["generation"] == 1

@@ -7,11 +7,12 @@ import click
 import msgspec
 import pytest
 
-from app.cli.commands.records.nouns import ceilings, pins, policies, quotas, tiers
+from app.cli.commands.records.nouns import ceilings, pins, policies, quotas, rates, tiers
 from app.http.examples import EXAMPLES
 from app.schemas.records.ceilings import CeilingPut
 from app.schemas.records.pins import STORED
 from app.schemas.records.policies import PolicyPut
+from app.schemas.records.prefill_rates import RatePut
 from app.schemas.records.quotas import QuotaPut
 from app.schemas.records.tiers import TierPut
 from app.services.documents.resource_types import KINDS
@@ -69,6 +70,7 @@ def test_every_field_is_described_and_has_a_column(kind: RecordType[Any]) -> Non
         (pins, STORED),
         (ceilings, CeilingPut.__struct_fields__),
         (tiers, TierPut.__struct_fields__),
+        (rates, RatePut.__struct_fields__),
     ],
 )
 def test_every_field_has_an_option(command: click.Group, fields: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.engines import engines as engines_module
+from dataplane.core.engines import lifecycle
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.spaces import Space
 from tests.core.tenancy import bench_of
@@ -17,7 +17,7 @@ def spaces(*numbers: int) -> list[Space]:
 
 
 def test_a_process_has_so_many_spaces_in_all_its_attachments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines_module, "MAX_SPACES_PER_PROCESS", 8)
+    monkeypatch.setattr(lifecycle, "MAX_SPACES_PER_PROCESS", 8)
     bench, _ = bench_of(64)
     first = bench.attach(*spaces(*range(6)), pid=1)
     for _ in range(3):

@@ -45,7 +45,7 @@ def test_an_evicted_chain_is_loaded_again(plane: Plane) -> None:
         wait_for(lambda: client.lookup_tiers(chain).coming == BLOCKS, "the directory lists it")
         load(client, chain, BLOCKS)
         assert right(client, chain) == BLOCKS
-        assert client.lookup_tiers(chain) == (BLOCKS, 0, 0.0, 0, 0)
+        assert client.lookup_tiers(chain)[:5] == (BLOCKS, 0, 0.0, 0, 0)
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -90,7 +90,7 @@ def test_flipped_bytes_are_a_miss_and_never_data(plane: Plane, tmp_path: Path) -
 def test_a_prefetch_of_blocks_that_no_tier_holds_does_nothing(plane: Plane) -> None:
     with connect(plane) as client:
         wait_for(lambda: client.prefetch(make.keys(4, "nowhere")), "the directory arrived")
-        assert client.lookup_tiers(make.keys(4, "nowhere")) == (0, 0, 0.0, 0, 0)
+        assert client.lookup_tiers(make.keys(4, "nowhere"))[:5] == (0, 0, 0.0, 0, 0)
         for wait_s in (0.0, -1.0, float("nan"), 301.0):
             with pytest.raises(ValueError, match="wait_s"):
                 client.prefetch(make.keys(1), wait_s=wait_s)
@@ -107,7 +107,7 @@ def test_a_directory_of_another_node_is_left_alone_and_memory_is_served(plane: P
         assert "not opened: " in second.log()
         with connect(second) as client:
             assert store(client, make.keys(4, "chain")) == 4
-            assert client.lookup_tiers(make.keys(4, "chain")) == (4, 0, 0.0, 0, 0)
+            assert client.lookup_tiers(make.keys(4, "chain"))[:5] == (4, 0, 0.0, 0, 0)
     finally:
         second.kill()
 

@@ -71,7 +71,7 @@ def test_a_removed_tier_is_left_as_it_is_and_serves_when_it_comes_back(plane: Pl
         wait_for(lambda: client.lookup_tiers(CHAIN).coming == BLOCKS, "it is listed")
         push(plane, 2)
         wait_for(lambda: tier(plane) is None, "it is closed")
-        assert client.lookup_tiers(CHAIN) == (0, 0, 0.0, 0, 0)
+        assert client.lookup_tiers(CHAIN)[:5] == (0, 0, 0.0, 0, 0)
         push(plane, 3, disk_tier(tmp_path / "t", name="again", order=3))
         in_service(plane, "again")
         wait_for(lambda: client.lookup_tiers(CHAIN).coming == BLOCKS, "it is listed again")

@@ -125,7 +125,7 @@ def test_the_start_of_a_chain_that_is_there_is_loaded(planes: tuple[Plane, Plane
         copied(first, 5)
         wait_for(lambda: unknown(two, CHAIN) == BLOCKS, "the engine learns that there is a shared tier")
         load(two, CHAIN, 5)
-        wait_for(lambda: two.lookup_tiers(CHAIN, counted=False) == (5, 0, 0.0, 0, 0), "the rest is not there")
+        wait_for(lambda: two.lookup_tiers(CHAIN, counted=False)[:5] == (5, 0, 0.0, 0, 0), "the rest is not there")
 
 
 @pytest.mark.parametrize("prefix", [0, 4])
@@ -271,7 +271,7 @@ def test_a_server_that_is_not_there_is_shown_and_used_when_it_comes(socket_dir: 
         wait_for(is_reported, "it is not opened")
         with connect(plane) as client:
             assert store(client, CHAIN) == BLOCKS
-            assert client.lookup_tiers(make.keys(4, "none")) == (0, 0, 0.0, 0, 0)
+            assert client.lookup_tiers(make.keys(4, "none"))[:5] == (0, 0, 0.0, 0, 0)
         server.start()
         in_service(plane)
         assert plane.stop() == 0

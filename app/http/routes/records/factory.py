@@ -29,7 +29,7 @@ from app.http.principals import caller
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.services.records.record_types import PushedType
-from app.services.records.records import Records, RecordServices
+from app.services.records.records import RecordService, RecordServices
 
 _NULL = "(JSON merge patch: null resets a field to its default)"
 
@@ -38,7 +38,7 @@ _NULL = "(JSON merge patch: null resets a field to its default)"
 class RecordRoutes:
     """The routes of a type of records."""
 
-    service: type[Records[Any, Any, Any]]
+    service: type[RecordService[Any, Any, Any]]
     plural: str
     """Last segment of the path."""
     about: Mapping[str, str]
