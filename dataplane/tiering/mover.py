@@ -87,8 +87,6 @@ class Mover:
         self._leaving: list[TierRun] = []
         self._wake, self._spans = wake, wake.spans
         self._calls: dict[TierJob, LoadCall] = {}
-        self._give_up_at: dict[TierState, float] = {}
-        """When the call between tiers that ends in a tier is not waited for any more (seconds of `time.monotonic`)."""
         wake.listen(self._work)
         loop.every(STEP_S, self.step)
 
@@ -113,7 +111,6 @@ class Mover:
 
         def closed() -> None:
             self._leaving.remove(run)
-            self._give_up_at.pop(run.state, None)
             done()
 
         run.worker.retire(closed)
@@ -121,8 +118,8 @@ class Mover:
     def step(self) -> None:
         """Do the periodic work: probe tiers, detect tiers that hang, and update the directory."""
         now = self._clock()
-        for target, job in list(self._table.crossing.items()):
-            if time.monotonic() >= self._give_up_at[target]:
+        for job in list(self._table.crossing.values()):
+            if time.monotonic() >= job.give_up_at:
                 self._outcomes.hung(job)
         for run in self.runs:
             if run.breaker.serves and (hangs := _hangs(run)):
@@ -194,7 +191,7 @@ class Mover:
         codec = None
         if job.target is not None:
             codec = self._run_of(job.target).codec  # the room was reserved for this one
-            self._give_up_at[job.target] = time.monotonic() + GIVE_UP_S
+            job.give_up_at = time.monotonic() + GIVE_UP_S
         future = run.worker.submit(
             "load", partial(_load, job, loads, deadline), partial(self._loaded, run, job, into, codec, span)
         )
@@ -220,8 +217,8 @@ class Mover:
         self._outcomes.loaded(job, results, self._clock())
         self._spans.end(span, sum(each.outcome is not Outcome.OK for each in results))
         self._judge(run, result, [] if hung or failed else [each.outcome for each in results])
-        if job.state is JobState.LOADING and job.target is not None:
-            self._give_up_at[job.target] = time.monotonic() + GIVE_UP_S
+        if job.state is JobState.LOADING:
+            job.give_up_at = time.monotonic() + GIVE_UP_S
             self._store(self._run_of(job.target), job, [buffers[block] for block in job.blocks], codec)
 
     def _cancel_unwanted(self, now: float) -> None:

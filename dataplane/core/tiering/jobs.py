@@ -124,6 +124,8 @@ class TierJob:
     """Blocks of the target that were stored or used at or after this time are not evicted for the job."""
     deadline: float = inf
     """When a load into memory is a miss."""
+    give_up_at: float = inf
+    """When a call between tiers is not waited for any more (seconds of `time.monotonic`)."""
     space: int = 0
     tenant: str = ""
     reservation: int = 0

@@ -42,7 +42,8 @@ class MovesBench(MoverBench):
     def give_up(self) -> None:
         """Let the time of the transfer that hangs pass."""
         assert self.tiering.table.crossing
-        self.mover._give_up_at = dict.fromkeys(self.tiering.table.crossing, time.monotonic())
+        for job in self.tiering.table.crossing.values():
+            job.give_up_at = time.monotonic()
         self.mover.step()
 
     def close(self) -> None:
@@ -118,3 +119,19 @@ def test_a_tier_is_not_in_service_while_a_call_hangs(run: MovesBench, monkeypatc
     assert "a call has not returned" in target.breaker.reason
     hanging.go_on.set()
     run.until(lambda: target.serves)
+
+
+def test_a_target_that_is_removed_while_its_blocks_are_loaded_ends_the_copy(run: MovesBench) -> None:
+    run.tier.fault = "hang"
+    stuck = run.move("acme", "good")
+    run.until(lambda: run.tier.hanging)
+    target, closed = run.runs["good"], []
+    run.tiering.remove_tier(target.state)
+    run.mover.remove(target, lambda: closed.append(True))
+    run.until(lambda: closed)
+    run.mover.step()
+    run.tier.fault = ""
+    run.tier.go_on.set()
+    run.until(lambda: stuck.ended_at and not run.tiering.table.crossing)
+    assert (stuck.moved_blocks, stuck.released_blocks) == (0, 0)
+    assert len(run.tier.stored) == 16, "nothing is lost"
