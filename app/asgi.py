@@ -85,7 +85,7 @@ SERVICES = {
     "health": "views.health",
     "scrapes": "scrapes",
 }
-"""What handlers receive by name, and its attribute of `Parts`."""
+"""Attributes of `Parts`, by the names under which handlers receive them."""
 
 
 class App(MiddlewareStack):

@@ -97,7 +97,7 @@ from dataplane.protocol.signals import HANDED_OVER_EXIT_CODE
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """What every subject uses: the database, the fleet as it is now, and ways to change and to ask it."""
+    """Parts that all subjects use: the database, the present state of the fleet, and ways to change and to query it."""
 
     settings: Settings
     database: Database
@@ -140,7 +140,7 @@ class Foundation:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What bounds and counts requests."""
+    """Limits and counters of requests."""
 
     large_work: LargeWork
     body_budget: BodyBudget
@@ -338,7 +338,7 @@ class UsageServices:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """What is made of the events and the statistics of nodes as they come."""
+    """Receivers of the events and statistics of nodes."""
 
     counts: IngestCounts
     rate_meter: RateMeter

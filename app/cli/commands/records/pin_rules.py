@@ -1,4 +1,4 @@
-"""What commands on pins say and take besides the fields of the record: the prefix, and the end."""
+"""Options, checks and output of the commands on pins that no field of the record gives: prefixes and expiry."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

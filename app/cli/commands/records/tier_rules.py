@@ -1,4 +1,4 @@
-"""What commands on tiers say and take besides the fields of the record."""
+"""Options, checks and output of the commands on tiers that no field of the record gives."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
