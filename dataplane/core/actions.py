@@ -90,7 +90,7 @@ class OperatorActions:
         return self.tiering.moves
 
     def _open_reservations(self) -> list[OpenReservation]:
-        return [each for engine in self._engines.values() for each in engine.reservations.values()]
+        return [reservation for engine in self._engines.values() for reservation in engine.reservations.values()]
 
     def _invalidate_in_tiers(self, tombstone: Tombstone) -> None:
         if self.tiering is not None:

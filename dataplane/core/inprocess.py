@@ -6,7 +6,7 @@ the engine, and uses go through its ring, so eviction, audit, accounting and a r
 case. Only the thread of the data plane calls it; no method blocks, and methods raise only ProtocolError.
 
 The gateway tracks the processes of its peers. It calls `Node.detach` when it loses a peer, `Node.process_gone` when the
-end of the peer's process is proven, and `Node.say_detached` when the peer no longer reads or writes anything.
+end of the peer's process is proven, and `Node.detach_cleanly` when the peer no longer reads or writes anything.
 """
 
 from __future__ import annotations
@@ -134,21 +134,21 @@ class InProcess:
                 Code.UNKNOWN_SPACE, f"space {space} does not belong to the {engine.gateway} gateway", "space"
             )
         words = check_keys(keys)
-        found = self._leading(words if most is None else words[: max(0, most)], space)
-        _count(engine, found.numbers, 1)
+        chain = self._leading(words if most is None else words[: max(0, most)], space)
+        _count(engine, chain.numbers, 1)
         if is_lookup:
-            self.looked_up(tenant, space, len(words), len(found.numbers), now)
-        if used and found.numbers:
-            self._note(engine, found.numbers, found.controls, now)
-        return LeasedChain(found.numbers, found.segments, found.offsets)
+            self.looked_up(tenant, space, len(words), len(chain.numbers), now)
+        if used and chain.numbers:
+            self._note(engine, chain.numbers, chain.controls, now)
+        return LeasedChain(chain.numbers, chain.segments, chain.offsets)
 
     def _leading(self, words: U64, space: int) -> ShortChain:
         """Return the leading READY blocks of a chain."""
         memory = self.node.pool.table.memory
         if len(words) <= MAX_KEYS:
-            found = leading_of(memory, words, space)
-            if found is not None:
-                return found
+            chain = leading_of(memory, words, space)
+            if chain is not None:
+                return chain
         numbers, rows = memory.leading_ready(words, space)
         return ShortChain(
             numbers.tolist(),
@@ -170,8 +170,8 @@ class InProcess:
             return []
         counters = engine.ring.area.counters
         numbers: I64 = np.flatnonzero(counters)
-        held: list[int] = np.repeat(numbers, counters[numbers]).tolist()
-        return held
+        descriptors: list[int] = np.repeat(numbers, counters[numbers]).tolist()
+        return descriptors
 
     # ---- usage
 
@@ -196,8 +196,8 @@ class InProcess:
     def touch(self, descriptors: Sequence[int], now: float) -> None:
         """Make blocks that an engine holds recent, in chain order, without counting a read."""
         blocks = self.node.pool.table.blocks
-        held = [blocks[number] for number in reversed(descriptors) if number in blocks]
-        self.node.pool.use([block for block in held if block.state is State.READY], now)
+        leased = [blocks[number] for number in reversed(descriptors) if number in blocks]
+        self.node.pool.use([block for block in leased if block.state is State.READY], now)
 
     def _note(self, engine: Engine, numbers: Sequence[int], controls: Sequence[int], now: float) -> None:
         """Append uses to the engine's ring, tail first, so that ancestors stay newest. Drain a full ring first."""

@@ -10,8 +10,8 @@ from dataplane.protocol.layout import U64, pack_keys
 
 def check_keys(keys: bytes) -> U64:
     """Return the packed keys of a request as words [n, 4]. Raise ProtocolError(BAD_KEYS) if they are malformed."""
-    number, rest = divmod(len(keys), KEY_BYTES)
-    if rest or not 1 <= number <= MAX_KEYS_PER_REQUEST:
+    number, remainder = divmod(len(keys), KEY_BYTES)
+    if remainder or not 1 <= number <= MAX_KEYS_PER_REQUEST:
         raise ProtocolError(
             Code.BAD_KEYS,
             f"expected 1 to {MAX_KEYS_PER_REQUEST} keys of {KEY_BYTES} bytes, got {len(keys)} bytes",

@@ -80,7 +80,7 @@ class Contradiction(Exception):
 class SurvivingMemory:
     """Memory that outlived the previous data plane."""
 
-    known: JournalContents
+    journal: JournalContents
     segments: Mapping[int, int]
     """Size in bytes of each segment whose memory survived, by segment number."""
     area: Callable[[int], AreaMemory | None]
@@ -104,34 +104,34 @@ class Restored:
     """Clients whose processes have ended; the caller must call `process_gone` for each."""
 
 
-def segments_here(
-    known: JournalContents, memory: IndexMemory, memfds: Mapping[int, int], named_bytes: int
+def surviving_segments(
+    journal: JournalContents, memory: IndexMemory, memfds: Mapping[int, int], named_bytes: int
 ) -> dict[int, int]:
     """Return the size in bytes of each segment whose memory survived: the memfds, and the ranges that lie within the
     first `named_bytes` of the named segment.
 
-    Remove ranges without a block from `known`, because another segment may have taken their place.
+    Remove ranges without a block from `journal`, because another segment may have taken their place.
     """
     live = memory.hot[(memory.control & _STATE) != 0, HOT_SPACE_SEGMENT]
     used = set(_distinct((live >> _SHIFT32).astype(np.int64)))
-    here = dict(memfds)
-    for record in list(known.segments.values()):
+    sizes = dict(memfds)
+    for record in list(journal.segments.values()):
         if record.base is None:
             continue
         if record.number not in used:
-            del known.segments[record.number]
+            del journal.segments[record.number]
         elif record.base + record.nbytes <= named_bytes:
-            here[record.number] = record.nbytes
-    return here
+            sizes[record.number] = record.nbytes
+    return sizes
 
 
 def restore(node: Node, surviving: SurvivingMemory, now: float) -> Restored:
     """Fill a new node from the memory that a previous data plane wrote. Raise Contradiction."""
     pool = node.pool
     restored = Restored()
-    used = {segment.space for segment in surviving.known.segments.values()}
-    used.update(number for engine in surviving.known.engines.values() for number, _ in engine.spaces)
-    for number, space in sorted(surviving.known.spaces.items()):
+    used = {segment.space for segment in surviving.journal.segments.values()}
+    used.update(number for engine in surviving.journal.engines.values() for number, _ in engine.spaces)
+    for number, space in sorted(surviving.journal.spaces.items()):
         if number in used:
             pool.spaces.restore(number, space)
     _restore_engines(node, surviving, restored)
@@ -143,7 +143,7 @@ def restore(node: Node, surviving: SurvivingMemory, now: float) -> Restored:
     restored.lost_blocks = rows.drop_unsound()
     # A tenant number without blocks may belong to a salt that has since got another number.
     tenants = {
-        number: pool.tenants.restore(number, surviving.known.tenants[number]) for number in _distinct(rows.tenant)
+        number: pool.tenants.restore(number, surviving.journal.tenants[number]) for number in _distinct(rows.tenant)
     }
     pool.tenants.never_below(pool.table.recovery_table.highest(B_TENANT))
     pool.table.names.only_tenants(tenants)
@@ -160,7 +160,7 @@ def restore(node: Node, surviving: SurvivingMemory, now: float) -> Restored:
 
 
 def _restore_engines(node: Node, surviving: SurvivingMemory, restored: Restored) -> None:
-    for client, name in sorted(surviving.known.engines.items()):
+    for client, name in sorted(surviving.journal.engines.items()):
         alive = surviving.alive(name)
         area = surviving.area(client)
         if area is None:
@@ -176,7 +176,7 @@ def _restore_engines(node: Node, surviving: SurvivingMemory, restored: Restored)
             attached_at=name.attached_at,
             spaces=dict(name.spaces),
             space_list=[
-                surviving.known.spaces[number] for number, _ in name.spaces if number in surviving.known.spaces
+                surviving.journal.spaces[number] for number, _ in name.spaces if number in surviving.journal.spaces
             ],
             ring=RingReader(area, tail=tail if tail <= _LAST_TAIL else 0),
             connected=False,
@@ -241,25 +241,27 @@ class _Rows:
 
         Raise Contradiction when a block contradicts its segment or tenant.
         """
-        known = self._surviving.known
-        here = np.array([number for number in known.segments if number in self._surviving.segments], np.int64)
-        sound = np.isin(self.segment, here)
+        journal = self._surviving.journal
+        surviving_segments = np.array(
+            [number for number in journal.segments if number in self._surviving.segments], np.int64
+        )
+        sound = np.isin(self.segment, surviving_segments)
         for number in _distinct(self.segment[sound]):
-            record, nbytes = known.segments[number], self._surviving.segments[number]
+            record, nbytes = journal.segments[number], self._surviving.segments[number]
             inside = self.segment == number
             if record.nbytes != nbytes:
                 raise Contradiction(f"segment {number} has {nbytes} bytes, the id journal says {record.nbytes}")
-            ends = self.offset[inside] + self.nbytes[inside]
+            block_ends = self.offset[inside] + self.nbytes[inside]
             if (
                 (self.space[inside] != record.space).any()
                 or int(self.offset[inside].min()) < 0
                 or int(self.nbytes[inside].min()) < 1
-                or int(ends.max()) > nbytes
+                or int(block_ends.max()) > nbytes
             ):
                 raise Contradiction(f"a block is out of bounds or in the wrong space in segment {number}")
-            if record.space not in known.spaces:
+            if record.space not in journal.spaces:
                 raise Contradiction(f"segment {number} is of space {record.space}, which has no record")
-        if not np.isin(self.tenant[sound], np.array(sorted(known.tenants), np.int64)).all():
+        if not np.isin(self.tenant[sound], np.array(sorted(journal.tenants), np.int64)).all():
             raise Contradiction("a block's tenant has no record")
         lost = int(np.count_nonzero(~sound & (self.state >= State.READY) & (self.state <= State.EVICTING)))
         for number, control in zip(self.numbers[~sound].tolist(), self.control[~sound].tolist(), strict=True):
@@ -280,20 +282,22 @@ class _Rows:
         row = np.full(memory.max_blocks + 1, -1, np.int64)
         listed = self.state != State.QUARANTINED
         row[self.numbers[listed]] = np.flatnonzero(listed)
-        mine = row[np.where((descriptor >= 0) & (descriptor < memory.max_blocks), descriptor, memory.max_blocks)]
-        good = mine >= 0
+        row_of_entry = row[
+            np.where((descriptor >= 0) & (descriptor < memory.max_blocks), descriptor, memory.max_blocks)
+        ]
+        good = row_of_entry >= 0
         buckets, tags = self._index_slots()
-        chosen = mine[good]
+        chosen = row_of_entry[good]
         bucket = (at[good] // memory.entries.shape[1]).astype(np.uint64)
         right = (buckets[chosen] == bucket[:, None]).any(axis=1) & (tags[chosen] == flat[at[good]] >> _SHIFT32)
         first = np.full(len(self.numbers), -1, np.int64)
         first[chosen[::-1]] = np.arange(len(chosen) - 1, -1, -1)
         surviving = right & (first[chosen] == np.arange(len(chosen)))
-        found = np.full(len(self.numbers), -1, np.int64)
-        found[chosen[surviving]] = at[good][surviving]
+        positions = np.full(len(self.numbers), -1, np.int64)
+        positions[chosen[surviving]] = at[good][surviving]
         stray = np.concatenate((at[~good], at[good][~surviving]))
         flat[stray] = 0
-        return found
+        return positions
 
     def _index_slots(self) -> tuple[U64, U64]:
         buckets = np.zeros((len(self.numbers), 2), np.uint64)
@@ -328,7 +332,7 @@ def _restore_slabs(pool: Pool, rows: _Rows, surviving: SurvivingMemory) -> list[
     segments = {}
     small = np.zeros(len(rows.numbers), np.bool_)
     for number in numbers:
-        record = surviving.known.segments[number]
+        record = surviving.journal.segments[number]
         try:
             segments[number] = pool.slabs.restore_segment(
                 number, record.space, record.nbytes, small=record.small, base=record.base
@@ -337,25 +341,25 @@ def _restore_slabs(pool: Pool, rows: _Rows, surviving: SurvivingMemory) -> list[
             raise Contradiction(f"segment {number}: {error}") from None
         small[rows.segment == number] = record.small
     start = np.where(small, rows.offset // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES, 0)
-    index, rest = np.divmod(rows.offset - start, size)
-    if rest.any():
+    index, remainder = np.divmod(rows.offset - start, size)
+    if remainder.any():
         raise Contradiction("a block is not aligned to a slot")
     order = np.lexsort((rows.offset, rows.segment))
-    ends = rows.offset[order] + size[order]
+    slot_ends = rows.offset[order] + size[order]
     same = rows.segment[order][1:] == rows.segment[order][:-1]
-    if (same & (ends[:-1] > rows.offset[order][1:])).any():
+    if (same & (slot_ends[:-1] > rows.offset[order][1:])).any():
         raise Contradiction("two blocks overlap")
     changes = np.flatnonzero(~same | (start[order][1:] != start[order][:-1])) + 1
     bounds = [0, *changes.tolist(), len(order)] if len(order) else [0]
     slab_of: list[Slab | None] = [None] * len(order)
     for first, last in pairwise(bounds):
         inside = order[first:last]
-        one = int(inside[0])
-        if (size[inside] != size[one]).any():
+        sample = int(inside[0])
+        if (size[inside] != size[sample]).any():
             raise Contradiction("a slab has blocks of two slot sizes")
         try:
             slab = pool.slabs.restore_slab(
-                segments[int(rows.segment[one])], int(start[one]), int(size[one]), set(index[inside].tolist())
+                segments[int(rows.segment[sample])], int(start[sample]), int(size[sample]), set(index[inside].tolist())
             )
         except ValueError as error:
             raise Contradiction(str(error)) from None
@@ -375,9 +379,9 @@ def _slot_sizes(pool: Pool, rows: _Rows) -> I64:
     for space in _distinct(rows.space):
         block_bytes = pool.spaces.by_number[space].block_bytes
         inside = rows.space == space
-        known = np.array(_distinct(rows.nbytes[inside]), np.int64)
-        slots = np.array([slot_bytes(nbytes, block_bytes) for nbytes in known.tolist()], np.int64)
-        sizes[inside] = slots[np.searchsorted(known, rows.nbytes[inside])]
+        distinct_bytes = np.array(_distinct(rows.nbytes[inside]), np.int64)
+        slots = np.array([slot_bytes(nbytes, block_bytes) for nbytes in distinct_bytes.tolist()], np.int64)
+        sizes[inside] = slots[np.searchsorted(distinct_bytes, rows.nbytes[inside])]
     return sizes
 
 
@@ -389,8 +393,8 @@ def _distinct(values: I64) -> list[int]:
     ordered = np.sort(values)
     changes = np.ones(len(ordered), np.bool_)
     changes[1:] = ordered[1:] != ordered[:-1]
-    found: list[int] = ordered[changes].tolist()
-    return found
+    distinct: list[int] = ordered[changes].tolist()
+    return distinct
 
 
 # ---- block objects
@@ -444,8 +448,8 @@ def _settle(node: Node, blocks: list[Block], rows: _Rows, restored: Restored, no
     charged: dict[tuple[Tenant, int], list[Block]] = {}
     for block in blocks:
         charged.setdefault((block.tenant, block.space), []).append(block)
-    for (tenant, _), some in charged.items():
-        pool.charge(tenant, some)
+    for (tenant, _), tenant_blocks in charged.items():
+        pool.charge(tenant, tenant_blocks)
     invalid = rows.invalid().tolist()
     owners = zip(rows.owner.tolist(), rows.reservation.tolist(), strict=True)
     ready: list[Block] = []

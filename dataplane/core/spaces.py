@@ -34,9 +34,9 @@ class Spaces:
             if len(self.by_number) >= MAX_SPACES:
                 raise ProtocolError(Code.BAD_SPACE, f"expected at most {MAX_SPACES} spaces", field_name)
             return
-        known = self.by_number[number]
+        attached = self.by_number[number]
         for name, unit in (("block_bytes", "bytes"), ("block_tokens", "tokens")):
-            expected, got = getattr(known, name), getattr(space, name)
+            expected, got = getattr(attached, name), getattr(space, name)
             if got != expected:
                 raise ProtocolError(
                     Code.SPACE_CONFLICT,

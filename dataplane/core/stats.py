@@ -51,7 +51,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         id_journal_bytes=pool.table.names.used_bytes,
         id_journal_capacity_bytes=pool.table.names.capacity_bytes,
         operations=counts.operations.stats(),
-        evicted={reason: replace(each) for reason, each in pool.evicted.items()},
+        evicted={reason: replace(evicted) for reason, evicted in pool.evicted.items()},
         evicted_idle=pool.evicted_idle.stats(),
         block_lifetime=pool.lifetimes.stats(),
         reuse_gap=pool.reuse_gaps.stats(),

@@ -25,7 +25,7 @@ from dataplane.core.journal.id_journal import (
 )
 from dataplane.core.journal.recovery_table import B_CAPACITY, B_MEMORY, RecoveryTable, TableWriter, recovery_table_bytes
 from dataplane.core.node import Node, NodeOptions
-from dataplane.core.restore import Contradiction, Restored, SurvivingMemory, restore, segments_here
+from dataplane.core.restore import Contradiction, Restored, SurvivingMemory, restore, surviving_segments
 from dataplane.holding import SOCKETS
 from dataplane.io.peers import open_process, started_at
 from dataplane.ipc.processes import has_exited
@@ -245,7 +245,7 @@ def _restore(
     now, index = factory.clock(), memory.index
     memfds = {number: file.nbytes for number, file in memory.segments.items()}
     named = memory.named if memory.named is not None and memory.named.adopted else None
-    segments = segments_here(known, index, memfds, 0 if named is None else named.nbytes)
+    segments = surviving_segments(known, index, memfds, 0 if named is None else named.nbytes)
     needed = sum(nbytes for number, nbytes in segments.items() if number in known.segments)
     node = factory.node(memory, recovery_table, names, needed)
     stored = int(index.cold[:, COLD_STORED_AT].max())

@@ -108,19 +108,19 @@ class BlockTable:
 
     def find(self, words: U64, space: int) -> list[Block | None]:
         """Return the block of each packed key [n, 4] in a space, in any state; None for a key without a block."""
-        return self._known(self.memory.find(words, space)[0])
+        return self._blocks_of(self.memory.find(words, space)[0])
 
     def look(self, words: U64, space: int) -> tuple[list[Block | None], IndexSlots]:
         """Return the same as `find`, and the index positions at which the keys could be listed."""
         buckets, tags, entries = self.memory.buckets_of(words, space)
-        found: list[Block | None]
+        blocks: list[Block | None]
         if self.memory.tagged(tags, entries).any():
-            found = self._known(self.memory.match(words, space, tags, entries)[0])
+            blocks = self._blocks_of(self.memory.match(words, space, tags, entries)[0])
         else:
-            found = [None] * len(words)
-        return found, IndexSlots(buckets.tolist(), tags.tolist(), entries)
+            blocks = [None] * len(words)
+        return blocks, IndexSlots(buckets.tolist(), tags.tolist(), entries)
 
-    def _known(self, numbers: I64) -> list[Block | None]:
+    def _blocks_of(self, numbers: I64) -> list[Block | None]:
         get = self.blocks.get
         return [get(number) for number in numbers.tolist()]  # -1 belongs to no block
 
@@ -130,15 +130,18 @@ class BlockTable:
         taken: set[tuple[int, int]] = set()
         # One byte per bucket with its first entry in the highest bit; a bit is set where the entry is free.
         free = np.packbits(index_slots.entries[missing] == 0, axis=1).tolist()
-        for at, (one, two) in zip(missing, free, strict=True):
+        for at, (first_free, second_free) in zip(missing, free, strict=True):
             pair = index_slots.buckets[at]
-            side = _FREE_COUNT[two] > _FREE_COUNT[one]
-            own: tuple[int, int] | None = (pair[side], BUCKET_ENTRIES - (two if side else one).bit_length())
-            if not (one or two) or own in taken:
-                own = self.free_entry(pair, taken)
-            if own is not None:
-                taken.add(own)
-            entries.append(own)
+            side = _FREE_COUNT[second_free] > _FREE_COUNT[first_free]
+            entry: tuple[int, int] | None = (
+                pair[side],
+                BUCKET_ENTRIES - (second_free if side else first_free).bit_length(),
+            )
+            if not (first_free or second_free) or entry in taken:
+                entry = self.free_entry(pair, taken)
+            if entry is not None:
+                taken.add(entry)
+            entries.append(entry)
         return entries
 
     def free_entry(self, buckets: Sequence[int], taken: Container[tuple[int, int]]) -> tuple[int, int] | None:
@@ -201,14 +204,14 @@ class BlockTable:
 
     def _name(self, blocks: Sequence[Block]) -> None:
         """Record the segments and the tenant that the rows of blocks refer to, before the rows are written."""
-        names, tenant = self.names, blocks[0].tenant
+        journal, tenant = self.names, blocks[0].tenant
         for segment in {block.slot.slab.segment for block in blocks}:
-            if (SegmentName, segment.number) not in names.known:
+            if (SegmentName, segment.number) not in journal.record_bytes:
                 self.recovery_table.assigned(B_SEGMENT, segment.number)
-                names.append(name_of_segment(segment))
+                journal.append(name_of_segment(segment))
         if not tenant.blocks:  # after the segments: a compaction omits tenants without blocks
             self.recovery_table.assigned(B_TENANT, tenant.number)
-            names.name_tenant(tenant.number, tenant.salt)
+            journal.name_tenant(tenant.number, tenant.salt)
 
     def used(self, blocks: Sequence[Block], now: float) -> None:
         """Record in the recovery table that these blocks, in this order, are the most recently used ones."""
@@ -268,10 +271,10 @@ class BlockTable:
                 cells[first + BUCKET_ENTRIES * entry[0] + entry[1]] = 0
                 block.entry = None
         self.step(blocks, step)
-        known, recycled, spaces = self.blocks, self._recycled, self._space_cells
+        by_number, recycled, spaces = self.blocks, self._recycled, self._space_cells
         for block in blocks:
             block.slot.slab.blocks.discard(block.number)
             block.before = None  # a freed block must not keep its ancestors alive
-            del known[block.number]
+            del by_number[block.number]
             spaces[block.number] = 0
             recycled.append(block.number)

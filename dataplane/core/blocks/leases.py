@@ -55,8 +55,8 @@ def _among(space_of: I64, numbers: I64) -> Flags:
     """Return a mask of the items of `space_of` that are in `numbers`, which must be ascending."""
     chosen = np.zeros(int(space_of.max(initial=0)) + 1, np.bool_)
     chosen[numbers[: np.searchsorted(numbers, len(chosen))]] = True
-    found: Flags = chosen[space_of]
-    return found
+    mask: Flags = chosen[space_of]
+    return mask
 
 
 class LeaseTable:
@@ -116,8 +116,8 @@ class LeaseTable:
                 counted = readers.counted(space_of)
             for area in readers.areas.values():
                 total += area.counters[at] if counted is None else area.counters[at] * counted
-        held: list[bool] = (total != 0).tolist()
-        return held
+        is_held: list[bool] = (total != 0).tolist()
+        return is_held
 
     def counts(self, descriptors: I64, space_of: I64) -> list[int]:
         """Return the sum of the engines' counters for each descriptor, given its space. There is no barrier, so the
@@ -135,15 +135,15 @@ class LeaseTable:
         """Return a byte for each descriptor, nonzero where a counter is raised by a client that is not in `but`.
         `space_of` has the space of every descriptor. There is no barrier, so the result is only a hint as to which
         blocks to skip."""
-        held = np.zeros(len(space_of), np.bool_)
+        is_held = np.zeros(len(space_of), np.bool_)
         for readers in self._readers.values():
             raised = np.zeros(len(space_of), np.bool_)
             for client, area in readers.areas.items():
                 if client not in but:
                     raised |= area.counters != 0
             counted = readers.counted(space_of) if raised.any() else None
-            held |= raised if counted is None else raised & counted
-        return held.tobytes()
+            is_held |= raised if counted is None else raised & counted
+        return is_held.tobytes()
 
     def leased(self, space_of: I64) -> dict[int, int]:
         """Return the number of blocks that each client holds, by its own counters. With many clients, some numbers are

@@ -78,15 +78,15 @@ class LookupLeases:
         """
         ended: list[LookupLease] = []
         for lease in self._all:
-            held = [number for lock in lease.locks.values() for number in lock.held()]
-            if not held or not useful(held):
+            descriptors = [number for lock in lease.locks.values() for number in lock.held()]
+            if not descriptors or not useful(descriptors):
                 continue
-            self._leases.lower_for(lease.client, held)
-            self.taken_back[lease.client] += len(held)
+            self._leases.lower_for(lease.client, descriptors)
+            self.taken_back[lease.client] += len(descriptors)
             lease.locks.clear()
             lease.taken_back = True
             ended.append(lease)
-            blocks -= len(held)
+            blocks -= len(descriptors)
             if blocks <= 0:
                 break
         for lease in ended:

@@ -46,17 +46,17 @@ class Ranges:
         begin, free = self._free[at] if at >= 0 else (0, 0)
         if nbytes <= 0 or not begin <= offset <= offset + nbytes <= begin + free:
             raise ValueError(f"{nbytes} bytes at {offset} of the named segment are not free")
-        rest = [(begin, offset - begin), (offset + nbytes, begin + free - offset - nbytes)]
-        self._free[at : at + 1] = [part for part in rest if part[1]]
+        remainders = [(begin, offset - begin), (offset + nbytes, begin + free - offset - nbytes)]
+        self._free[at : at + 1] = [part for part in remainders if part[1]]
 
     def give(self, offset: int, nbytes: int) -> None:
         """Give a range back."""
         insort(self._free, (offset, nbytes))
         at = max(0, bisect_right(self._free, (offset, nbytes)) - 2)
         while at + 1 < len(self._free) and self._free[at][0] <= offset + nbytes:
-            (begin, size), (following, more) = self._free[at], self._free[at + 1]
+            (begin, size), (following, following_size) = self._free[at], self._free[at + 1]
             if begin + size == following:
-                self._free[at : at + 2] = [(begin, size + more)]
+                self._free[at : at + 2] = [(begin, size + following_size)]
             else:
                 at += 1
 
@@ -67,7 +67,7 @@ class Ranges:
         `taken` lists the ranges that may be freed as (offset, bytes, name).
         """
         every: list[tuple[int, int, T | None]] = [*taken, *((*free, None) for free in self._free)]
-        every.sort(key=lambda each: each[0])
+        every.sort(key=lambda entry: entry[0])
         best: list[T] | None = None
         least = self.nbytes + 1
         first = total = cost = 0
@@ -82,7 +82,7 @@ class Ranges:
                 first += 1
             if total >= nbytes and cost < least:
                 least = cost
-                best = [each for _, _, each in every[first : last + 1] if each is not None]
+                best = [name for _, _, name in every[first : last + 1] if name is not None]
         return best
 
     def faults(self) -> list[str]:

@@ -16,11 +16,11 @@ class Segments:
     """Keeps the slabs, memory, id journal and events of segments consistent with each other."""
 
     def __init__(
-        self, slabs: Slabs, spaces: Spaces, names: IdJournal, memory: MemorySource, emit: Callable[[Event], None]
+        self, slabs: Slabs, spaces: Spaces, journal: IdJournal, memory: MemorySource, emit: Callable[[Event], None]
     ) -> None:
         self._slabs = slabs
         self._spaces = spaces
-        self._names = names
+        self._journal = journal
         self._memory = memory
         self._emit = emit
 
@@ -51,7 +51,7 @@ class Segments:
             self._memory.create_segment(segment.number, segment.nbytes, segment.base)
         except MemoryError:  # empty segments may hold the memory that the machine lacks
             empties = [
-                each for each in self._slabs.empty_segments() if not named or each.base is not None
+                empty for empty in self._slabs.empty_segments() if not named or empty.base is not None
             ]  # retiring a memfd does not free space in a full /dev/shm
             for empty in empties:
                 self._retire(empty, now)
@@ -73,10 +73,10 @@ class Segments:
                 self._retire(segment, now)
         for number in idle:
             self._spaces.forget(number)
-            self._names.append(SpaceEnd(number))
+            self._journal.append(SpaceEnd(number))
 
     def _retire(self, segment: Segment, now: float) -> None:
         self._slabs.drop_segment(segment)
-        self._names.append(SegmentEnd(segment.number))
+        self._journal.append(SegmentEnd(segment.number))
         self._memory.retire_segment(segment.number)
         self._emit(SegmentRetired(now, segment.number, self._spaces.model(segment.space), segment.nbytes))

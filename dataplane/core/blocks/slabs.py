@@ -143,7 +143,7 @@ class Slabs:
         self.committed_bytes = 0
         self.taken_bytes = 0
         """Bytes of taken slots."""
-        self.given = 0
+        self.releases = 0
         """Number of times that room became free. While it is unchanged, a request refused for lack of a slot would be
         refused again."""
         self.segments: dict[int, Segment] = {}
@@ -174,7 +174,7 @@ class Slabs:
         """Return a slot. When its slab becomes empty, return the slab's extent to the segment."""
         slab = slot.slab
         self._count(slab, -1)
-        self.given += 1
+        self.releases += 1
         slab.free.append(slot.index)
         if not slab.blocks and len(slab.free) == slab.slots:
             slab.free.clear()
@@ -194,10 +194,10 @@ class Slabs:
         With several spaces, segments are small enough that each space can have some. Otherwise every store in one space
         would take the memory of another. The caller creates the memory and then calls `add_segment`.
         """
-        room = self.capacity_bytes - self.committed_bytes
+        free_bytes = self.capacity_bytes - self.committed_bytes
         if named:
-            room = min(room, self.ranges.largest())
-        nbytes = self._segment_for(size, spaces, room, named=named)
+            free_bytes = min(free_bytes, self.ranges.largest())
+        nbytes = self._segment_for(size, spaces, free_bytes, named=named)
         if not nbytes:
             return None
         base = self.ranges.lowest(nbytes) if named else None
@@ -210,22 +210,22 @@ class Slabs:
     def next_ranges(self, space: int, size: int, count: int, spaces: int = 1) -> list[tuple[int, int]]:
         """Return the ranges (base, bytes) of the named segment that `count` more slots of `size` would take: the ranges
         of the segments that `plan_segment` would plan without evicting blocks."""
-        room = self.capacity_bytes - self.committed_bytes
-        if self._segment_for(size, spaces, min(room, self.ranges.largest()), named=True) == 0:
+        free_bytes = self.capacity_bytes - self.committed_bytes
+        if self._segment_for(size, spaces, min(free_bytes, self.ranges.largest()), named=True) == 0:
             return []
         count -= self._free_slots(space, size, count)
-        ranges, found = self.ranges.copy(), []
+        ranges, planned = self.ranges.copy(), []
         while count > 0:
-            nbytes = self._segment_for(size, spaces, min(room, ranges.largest()), named=True)
+            nbytes = self._segment_for(size, spaces, min(free_bytes, ranges.largest()), named=True)
             base = ranges.lowest(nbytes) if nbytes else None
             if base is None:
                 break
             ranges.take(base, nbytes)
-            found.append((base, nbytes))
-            room -= nbytes
+            planned.append((base, nbytes))
+            free_bytes -= nbytes
             slab = SMALL_SLAB_BYTES if size <= SMALL_SLOT_BYTES else nbytes
             count -= max(1, nbytes // slab * (slab // size))
-        return found
+        return planned
 
     def _free_slots(self, space: int, size: int, most: int) -> int:
         """Return the number of free slots that a space has for this size, counted up to `most`."""
@@ -290,7 +290,7 @@ class Slabs:
         self.committed_bytes -= segment.nbytes
         if segment.base is not None:
             self.ranges.give(segment.base, segment.nbytes)
-        self.given += 1
+        self.releases += 1
         if not use.segments:
             del self.spaces[segment.space]
             for key in [key for key in self._open if key[0] == segment.space]:
@@ -310,22 +310,22 @@ class Slabs:
 
     def empties_for(self, size: int, spaces: int = 1, *, named: bool = False) -> list[Segment]:
         """Return the empty segments to retire so that `plan_segment` can plan the best segment; no more than needed."""
-        room = self.capacity_bytes - self.committed_bytes
+        free_bytes = self.capacity_bytes - self.committed_bytes
         empties = sorted(self.empty_segments(), key=lambda segment: segment.nbytes)
-        most = room + sum(segment.nbytes for segment in empties)
+        most = free_bytes + sum(segment.nbytes for segment in empties)
         if named:
             most = min(most, self.vacant_ranges().largest())
         best = self._segment_for(size, spaces, most, named=named)
         retired: list[Segment] = []
         if named and best:
-            ranges = [(each.base, each.nbytes, each) for each in empties if each.base is not None]
+            ranges = [(segment.base, segment.nbytes, segment) for segment in empties if segment.base is not None]
             retired = self.ranges.cheapest(best, ranges) or []
-            empties = [each for each in empties if each not in retired]
-            room += sum(each.nbytes for each in retired)
-        while best and room < best:
+            empties = [segment for segment in empties if segment not in retired]
+            free_bytes += sum(segment.nbytes for segment in retired)
+        while best and free_bytes < best:
             segment = empties.pop()
             retired.append(segment)
-            room += segment.nbytes
+            free_bytes += segment.nbytes
         return retired
 
     def resize(self, capacity_bytes: int) -> None:
@@ -333,7 +333,7 @@ class Slabs:
         if capacity_bytes < self.committed_bytes:
             raise ValueError(f"{self.committed_bytes} bytes are committed, got {capacity_bytes}")
         self.capacity_bytes = capacity_bytes
-        self.given += 1
+        self.releases += 1
 
     def yields(self, slab: Slab, space: int, size: int) -> int:
         """Return how many slots of `size` in `space` the slab's extent would hold once it is empty; 0 if it cannot hold
@@ -358,22 +358,22 @@ class Slabs:
         use.slots += slots
         use.bytes += nbytes
 
-    def _segment_for(self, size: int, spaces: int, room: int, *, named: bool) -> int:
-        """Return the size in bytes of a segment for slots of `size` when `room` bytes are left; 0 when that is too
+    def _segment_for(self, size: int, spaces: int, free_bytes: int, *, named: bool) -> int:
+        """Return the size in bytes of a segment for slots of `size` when `free_bytes` are left; 0 when that is too
         little."""
         page = SLOT_ALIGN if named else self.page_bytes
-        room = room // page * page
-        whole = self.most_bytes(named=named)
-        part = whole // SEGMENTS_PER_POOL // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
+        free_bytes = free_bytes // page * page
+        capacity = self.most_bytes(named=named)
+        part = capacity // SEGMENTS_PER_POOL // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
         target = min(self.segment_bytes, max(part, SMALL_SLAB_BYTES))
         if spaces > 1:
-            share = whole // (SEGMENTS_PER_SPACE * spaces) // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
+            share = capacity // (SEGMENTS_PER_SPACE * spaces) // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
             target = min(target, max(share, SMALL_SLAB_BYTES))
-        if room < size:
+        if free_bytes < size:
             return 0
         if size <= SMALL_SLOT_BYTES:
-            return min(target, room)
-        nbytes = min(max(1, target // size), room // size) * size
+            return min(target, free_bytes)
+        nbytes = min(max(1, target // size), free_bytes // size) * size
         return -(-nbytes // page) * page
 
     def _lowest_open(self, space: int, size: int) -> Slab | None:

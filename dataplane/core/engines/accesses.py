@@ -108,10 +108,10 @@ class AccessTrace:
         ring = self._marks
         count = min(len(marks), len(ring))
         start = self._written % len(ring)
-        whole = min(count, len(ring) - start)
-        ring[start : start + whole] = marks[:whole]
-        if whole < count:
-            ring[: count - whole] = marks[whole:count]
+        until_end = min(count, len(ring) - start)
+        ring[start : start + until_end] = marks[:until_end]
+        if until_end < count:
+            ring[: count - until_end] = marks[until_end:count]
         self._rows[self._next % len(self._rows)] = (
             now,
             self._written,
@@ -153,8 +153,8 @@ class AccessTrace:
         rows = self._rows[numbers % len(self._rows)]
         if len(rows):
             since = max(since, float(rows["at"][-1]) - RETAINED_S)
-        whole = rows["first"] >= self._written - len(self._marks)
-        shown: list[int] = numbers[whole & (rows["at"] >= since) & ~rows["replaced"]].tolist()
+        complete = rows["first"] >= self._written - len(self._marks)
+        shown: list[int] = numbers[complete & (rows["at"] >= since) & ~rows["replaced"]].tolist()
         return shown
 
     def part(self, since: float, after: int, max_bytes: int, model_of: dict[int, str]) -> tuple[bytes, int]:

@@ -39,10 +39,12 @@ class Expulsions:
                 "worker's process, or clear the gateway",
                 "client",
             )
-        kin = [
-            each for each in self._engines.values() if not each.gateway and each.is_made_by(engine.pid, engine.started)
+        attached = [
+            candidate
+            for candidate in self._engines.values()
+            if not candidate.gateway and candidate.is_made_by(engine.pid, engine.started)
         ]
-        return kin or [engine]
+        return attached or [engine]
 
     def expel(self, client: int, now: float, *, force: bool) -> int:
         """Drop the leases of a process, and return the number of blocks that it held. Raise ProtocolError on failure.
@@ -53,21 +55,21 @@ class Expulsions:
         engines = self.attachments(client)
         clients = [engine.client for engine in engines]
         pool.leases.set_expelled(clients)
-        held = pool.leases.held_by(clients, pool.table.space_of)
-        if held and not force:
+        held_blocks = pool.leases.held_by(clients, pool.table.space_of)
+        if held_blocks and not force:
             pool.leases.set_expelled(clients, expelled=False)
             raise ProtocolError(
                 Code.HOLDS_LEASES,
-                f"process {engines[0].pid} holds {held} blocks: with force it may read bytes of blocks that replace "
-                "them; kill it instead where that can be done",
+                f"process {engines[0].pid} holds {held_blocks} blocks: with force it may read bytes of blocks that "
+                "replace them; kill it instead where that can be done",
                 "force",
             )
         for engine in engines:
             pool.leases.remove(engine.client)
             engine.expelled = Expulsion.BARRED
             pool.table.names.append(name_of_engine(engine))
-            self._emit(EngineExpelled(now, engine.client, engine.pid, engine.group, held))
-        return held
+            self._emit(EngineExpelled(now, engine.client, engine.pid, engine.group, held_blocks))
+        return held_blocks
 
     def readmit(self, client: int, now: float) -> None:
         """Let an expelled process attach again. Its old attachments stay expelled. Raise ProtocolError on failure."""
@@ -90,7 +92,7 @@ class Expulsions:
     def state(self, nonce: str, engines: list[Engine], leased_blocks: int, *, killed: bool) -> Expelled:
         """Return the state of the attachments of a process."""
         groups = {engine.group for engine in engines}
-        waits = {each.pid for each in self._engines.values() if each.alive and each.group in groups}
+        waits = {engine.pid for engine in self._engines.values() if engine.alive and engine.group in groups}
         return Expelled(
             nonce=nonce,
             pid=engines[0].pid,

@@ -270,8 +270,8 @@ def _check_spaces(message: Attach, pid: int, engines: Mapping[int, Engine], pool
     if len(message.spaces) + sum(map(len, own)) <= MAX_SPACES_PER_PROCESS:
         return
     numbers = [pool.spaces.known(request.space) for request in message.spaces]
-    known = set().union(*own, filter(None, numbers))
-    if len(known) + numbers.count(None) > MAX_SPACES_PER_PROCESS:
+    attached = set().union(*own, filter(None, numbers))
+    if len(attached) + numbers.count(None) > MAX_SPACES_PER_PROCESS:
         raise ProtocolError(
             Code.BAD_SPACE,
             f"expected at most {MAX_SPACES_PER_PROCESS} spaces in all attachments of one process",

@@ -177,7 +177,7 @@ class PrefixSketches:
         for owner, sketches in self._live(now):
             if tenant is None or owner is tenant:
                 _merge(merged, owner, sketches)
-        return nlargest(limit, merged.values(), key=lambda each: each.bytes if by == "bytes" else each.hits)
+        return nlargest(limit, merged.values(), key=lambda prefix: prefix.bytes if by == "bytes" else prefix.hits)
 
     def find(self, label: str, now: float) -> HotPrefix | None:
         """Return the listed prefix with a label, or None."""
@@ -188,8 +188,8 @@ class PrefixSketches:
             return None
         for owner, sketches in self._live(now):
             _merge(merged, owner, sketches, start)
-        found = [each for each in merged.values() if each.label == label]
-        return max(found, key=lambda each: each.hits, default=None)
+        matches = [prefix for prefix in merged.values() if prefix.label == label]
+        return max(matches, key=lambda prefix: prefix.hits, default=None)
 
     def _live(self, now: float) -> Iterator[tuple[Tenant, dict[Measure, CountSketch]]]:
         for window in self._windows:
@@ -209,12 +209,12 @@ def _merge(
         for key, count in sketch.counts.items():
             if start and not key.startswith(start):
                 continue
-            found = merged.get((count.space, key))
-            if found is None:
-                found = merged[count.space, key] = HotPrefix(owner, count.space, key, count.depth)
+            prefix = merged.get((count.space, key))
+            if prefix is None:
+                prefix = merged[count.space, key] = HotPrefix(owner, count.space, key, count.depth)
             if measure == "hits":
-                found.hits += count.weight
-                found.error += count.error
+                prefix.hits += count.weight
+                prefix.error += count.error
             else:
-                found.bytes += count.weight
-            found.last_used = max(found.last_used, count.last_used)
+                prefix.bytes += count.weight
+            prefix.last_used = max(prefix.last_used, count.last_used)

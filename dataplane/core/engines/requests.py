@@ -75,12 +75,12 @@ class RequestRecords:
         Raise ProtocolError."""
         _check_id(request)
         longer = f"{request}-"
-        found = [
+        matches = [
             record
             for (_, name), record in reversed(self._records.items())
             if name == request or name.startswith(longer)
         ]
-        return found[:MAX_FOUND_REQUESTS]
+        return matches[:MAX_FOUND_REQUESTS]
 
     def _find(self, engine: Engine, message: ReportRequest) -> _Finding:
         """Return why a block is missing in one of the spaces of an engine."""
@@ -104,8 +104,8 @@ class RequestRecords:
         if removal is not None:
             return removal
         own = pool.spaces.by_number[number]
-        others = [each for each in pool.spaces.of_model(own.model) if each not in engine.spaces]
-        for other in others[-MAX_COMPARED_SPACES:]:
+        other_spaces = [space for space in pool.spaces.of_model(own.model) if space not in engine.spaces]
+        for other in other_spaces[-MAX_COMPARED_SPACES:]:
             block = pool.table.find(pack_keys(key), other)[0]
             if block is not None and block.state is State.READY:
                 return "other_space", _difference(own, pool.spaces.by_number[other]), 0.0

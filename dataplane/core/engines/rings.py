@@ -102,8 +102,8 @@ def _count_whole_chains(words: U64) -> int:
     """Return the number of leading entries up to the last one that ends a chain; all entries if none does."""
     inside = (words[:, 0] >> _POSITION) & np.uint64(RING_POSITION_MASK) != 0
     inside &= words[:, 0] >> _KIND == RING_TOUCH
-    ends = np.flatnonzero(~inside)
-    return int(ends[-1]) + 1 if len(ends) else len(words)
+    chain_ends = np.flatnonzero(~inside)
+    return int(chain_ends[-1]) + 1 if len(chain_ends) else len(words)
 
 
 @dataclass(slots=True)
@@ -133,19 +133,19 @@ def drain(
     words = reader.drain(limit)
     if words is None:
         return None
-    found = DrainResult(len(words))
+    result = DrainResult(len(words))
     kinds = words[:, 0] >> _KIND
     touches = kinds == RING_TOUCH
     number = int(np.count_nonzero(touches))
     if number < len(words):
-        _look_ups(words[~touches], found, reader, tenants, leading)
+        _look_ups(words[~touches], result, reader, tenants, leading)
         words = words[touches]
     if number:
-        _touches(words, found, reader, index, spaces)
-    return found
+        _touches(words, result, reader, index, spaces)
+    return result
 
 
-def _look_ups(words: U64, found: DrainResult, reader: RingReader, tenants: TenantTable, leading: int) -> None:
+def _look_ups(words: U64, result: DrainResult, reader: RingReader, tenants: TenantTable, leading: int) -> None:
     for first, second in words.tolist():
         if first >> RING_KIND_SHIFT != RING_LOOKUP:
             reader.invalid += 1
@@ -153,11 +153,11 @@ def _look_ups(words: U64, found: DrainResult, reader: RingReader, tenants: Tenan
         requested = first >> RING_COUNT_BITS & RING_COUNT_MASK
         hits = min(first & RING_COUNT_MASK, requested)
         tenants.looked_up(second, requested, hits, leading)
-        found.requested += requested
-        found.hits += hits
+        result.requested += requested
+        result.hits += hits
 
 
-def _touches(words: U64, found: DrainResult, reader: RingReader, index: IndexMemory, spaces: Collection[int]) -> None:
+def _touches(words: U64, result: DrainResult, reader: RingReader, index: IndexMemory, spaces: Collection[int]) -> None:
     numbers = (words[:, 0] & _LOW32).astype(np.int64)
     rows = index.hot.take(numbers, axis=0, mode="clip")
     good = (numbers < index.max_blocks) & (rows[:, 0] == words[:, 1]) & is_ready(words[:, 1])
@@ -173,9 +173,9 @@ def _touches(words: U64, found: DrainResult, reader: RingReader, index: IndexMem
         numbers, rows, positions = numbers[good], rows[good], positions[good]
     if not valid:
         return
-    found.read_bytes = int(rows[:, HOT_NBYTES].sum())
-    found.runs, found.run_bytes = _runs(numbers, positions, rows[:, HOT_NBYTES], found.read_bytes)
-    found.touched = _by_last_use(numbers)
+    result.read_bytes = int(rows[:, HOT_NBYTES].sum())
+    result.runs, result.run_bytes = _runs(numbers, positions, rows[:, HOT_NBYTES], result.read_bytes)
+    result.touched = _by_last_use(numbers)
 
 
 def _runs(numbers: I64, positions: I64, nbytes: U64, total: int) -> tuple[list[list[int]], list[int]]:

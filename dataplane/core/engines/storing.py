@@ -47,7 +47,7 @@ class StoreService:
     def __init__(
         self,
         pool: Pool,
-        room: Reclaimer,
+        reclaimer: Reclaimer,
         reservation_ttl_s: float,
         refused: Callable[[Code, int], None],
         requested: Callable[[Engine, Reserve, Tenant, U64, int, float], None],
@@ -55,7 +55,7 @@ class StoreService:
         """`refused` counts refused blocks by reason. `requested` is called for every chain that an engine wants to
         store, with its packed keys and the number of leading blocks that were present."""
         self._pool = pool
-        self._room = room
+        self._reclaimer = reclaimer
         self._ttl_s = reservation_ttl_s
         self._count_refused = refused
         self._requested = requested
@@ -72,16 +72,16 @@ class StoreService:
         pool = self._pool
         words = self._check(engine, message)
         tenant = pool.tenants.get(message.tenant)
-        found, index_slots = pool.table.look(words, message.space)
-        found = self._without_invalid(found)
+        blocks, index_slots = pool.table.look(words, message.space)
+        blocks = self._without_invalid(blocks)
         granted = GrantResult(len(words))
-        missing, chain = _sorted_out(found, granted)
+        missing, chain = _sorted_out(blocks, granted)
         if not from_tier:
             self._use(engine, [block for _, block in reversed(chain)], now)
-        self._room.protect([block for _, block in chain])
+        self._reclaimer.protect([block for _, block in chain])
         if not from_tier:
-            there = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
-            self._requested(engine, message, tenant, words, there, now)
+            leading = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
+            self._requested(engine, message, tenant, words, leading, now)
         hint = Hint(message.ttl_s, message.pin_s) if isinstance(message, HintedReserve) else None
         if hint is not None and hint.pin_s:
             # A ttl must not shorten the life of blocks that were stored before.
@@ -96,7 +96,7 @@ class StoreService:
         if refusal is not None and not from_tier:
             self._refuse(engine, tenant, message, refusal, missing[len(writing) :], now)
         if writing:
-            self._open_reservation(engine, message, granted, tenant, found, writing, chain, hint, now)
+            self._open_reservation(engine, message, granted, tenant, blocks, writing, chain, hint, now)
             engine.reservations[granted.reservation].from_tier = from_tier
         return granted
 
@@ -118,7 +118,7 @@ class StoreService:
         message: Reserve,
         granted: GrantResult,
         tenant: Tenant,
-        found: Sequence[Block | None],
+        blocks: Sequence[Block | None],
         writing: dict[int, Block],
         chain: Sequence[tuple[int, Block]],
         hint: Hint | None,
@@ -132,7 +132,7 @@ class StoreService:
             block.timestamp = timestamp
             if at:
                 block.parent = keys[KEY_BYTES * (at - 1) : KEY_BYTES * at]
-                before = block.before = writing.get(at - 1) or found[at - 1]
+                before = block.before = writing.get(at - 1) or blocks[at - 1]
                 if before is not None:
                     before.children += 1
             elif message.parent:
@@ -155,16 +155,18 @@ class StoreService:
             hint=hint,
         )
 
-    def _without_invalid(self, found: list[Block | None]) -> list[Block | None]:
+    def _without_invalid(self, blocks: list[Block | None]) -> list[Block | None]:
         """Treat blocks that an invalidation covers as missing, even before the sweep has reached them."""
         pool = self._pool
         if not pool.sweeps.active:
-            return found
-        covered = [block for block in found if block is not None and block.state is State.READY and pool.invalid(block)]
+            return blocks
+        covered = [
+            block for block in blocks if block is not None and block.state is State.READY and pool.invalid(block)
+        ]
         if not covered:
-            return found
+            return blocks
         pool.totals.invalidated_blocks += pool.mark_dead(covered)
-        return [None if block in pool.dead else block for block in found]
+        return [None if block in pool.dead else block for block in blocks]
 
     def _check(self, engine: Engine, message: Reserve) -> U64:
         if message.tenant not in self._pool.tenants.by_salt:
@@ -213,11 +215,11 @@ class StoreService:
         else:
             allowed, refusal = self._allowed(tenant, message.space, words, missing, size, now)
         count = min(count, allowed)
-        described = self._room.free_descriptors(tenant, count, now)
+        described = self._reclaimer.free_descriptors(tenant, count, now)
         if described < count:
             full = pool.used_bytes + size > pool.slabs.capacity_bytes
             count, refusal = described, Code.POOL_FULL if full else Code.NO_DESCRIPTOR
-        slots, reason = self._room.take_slots(tenant, message.space, size, count, now)
+        slots, reason = self._reclaimer.take_slots(tenant, message.space, size, count, now)
         refusal = refusal if reason is None else reason
         chosen = missing[: len(slots)]
         writing = self._create_blocks(engine, message, words, index_slots, chosen, slots, tenant, now)
@@ -276,7 +278,7 @@ class StoreService:
             if not tenant.enforced:  # an observed limit evicts nothing
                 return most
             if most > 0 and tenant.bytes + most * size > limit:
-                self._room.shrink_tenant(tenant, limit - most * size, now)
+                self._reclaimer.shrink_tenant(tenant, limit - most * size, now)
         return max(0, min(most, (limit - tenant.bytes) // size))
 
     def _create_blocks(
@@ -296,11 +298,11 @@ class StoreService:
         entries = pool.table.free_entries(index_slots, chosen) if chosen else []
         marks: list[int] = (words[chosen, 0] ^ np.uint64(message.space)).tolist()
         for number, (at, slot, entry) in enumerate(zip(chosen, slots, entries, strict=True)):
-            entry_slot = entry or self._room.make_entry(
+            entry_slot = entry or self._reclaimer.make_entry(
                 tenant, index_slots.buckets[at], set(filter(None, entries)), now
             )
             if entry_slot is None:
-                self._room.give_slots(slots[number:])
+                self._reclaimer.give_slots(slots[number:])
                 break
             key = message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)]
             writing[at] = pool.table.add(
@@ -451,7 +453,7 @@ class StoreService:
 
     def expire(self, engine: Engine, now: float) -> None:
         """Quarantine the blocks of reservations whose deadline has passed."""
-        for number in [number for number, each in engine.reservations.items() if each.deadline <= now]:
+        for number in [number for number, reservation in engine.reservations.items() if reservation.deadline <= now]:
             reservation = engine.reservations.pop(number)
             size = self._pool.quarantine(reservation.writing.values())
             engine.expired[number] = reservation
@@ -490,14 +492,14 @@ class StoreService:
         return size
 
 
-def _sorted_out(found: Sequence[Block | None], granted: GrantResult) -> tuple[list[int], list[tuple[int, Block]]]:
+def _sorted_out(blocks: Sequence[Block | None], granted: GrantResult) -> tuple[list[int], list[tuple[int, Block]]]:
     """Return the positions of missing blocks, and the READY blocks with their positions.
 
     Set the outcomes of the blocks that are present.
     """
     missing: list[int] = []
     ready: list[tuple[int, Block]] = []
-    for at, block in enumerate(found):
+    for at, block in enumerate(blocks):
         if block is None:
             missing.append(at)
         elif block.control & STATE_MASK == _READY:

@@ -24,14 +24,14 @@ def touching(reservations: Sequence[OpenReservation], keys: U64) -> list[OpenRes
     looked: list[OpenReservation] = []
     over: list[OpenReservation] = []
     size = 0
-    for each in sorted(reservations, key=lambda each: len(each.keys)):
-        size += len(each.keys) // KEY_BYTES
-        (looked if size <= MAX_KEYS else over).append(each)
-    if sum(len(each.writing) for each in over) > MAX_KEYS:
+    for reservation in sorted(reservations, key=lambda reservation: len(reservation.keys)):
+        size += len(reservation.keys) // KEY_BYTES
+        (looked if size <= MAX_KEYS else over).append(reservation)
+    if sum(len(reservation.writing) for reservation in over) > MAX_KEYS:
         return list(reservations)
     parts = [keys, *map(_written, over), *map(_written, looked), *map(_through, looked)]
-    names, count = identities(np.concatenate(parts))
-    split = np.split(names, np.cumsum([len(part) for part in parts])[:-1])
+    key_ids, count = identities(np.concatenate(parts))
+    split = np.split(key_ids, np.cumsum([len(part) for part in parts])[:-1])
     first = 1 + len(over)
     start = np.concatenate(split[:first])
     written, through = split[first : first + len(looked)], split[first + len(looked) :]

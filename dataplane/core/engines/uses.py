@@ -67,24 +67,24 @@ class AccessReports:
         pool.usage.pass_to(now)
         # The schedulers of a gateway hold blocks of all its spaces, including spaces created after they attached.
         spaces = pool.spaces.of_gateway(engine.gateway) if engine.gateway else engine.spaces
-        found = drain(engine.ring, pool.table.memory, pool.tenants, spaces, limit, engine.leading)
-        if found is None:
+        result = drain(engine.ring, pool.table.memory, pool.tenants, spaces, limit, engine.leading)
+        if result is None:
             return
-        budget.entries -= found.entries
+        budget.entries -= result.entries
         totals = pool.totals
-        totals.read_bytes = wrapped(totals.read_bytes + found.read_bytes)
-        totals.requested_blocks = wrapped(totals.requested_blocks + found.requested)
-        totals.hit_blocks = wrapped(totals.hit_blocks + found.hits)
+        totals.read_bytes = wrapped(totals.read_bytes + result.read_bytes)
+        totals.requested_blocks = wrapped(totals.requested_blocks + result.requested)
+        totals.hit_blocks = wrapped(totals.hit_blocks + result.hits)
         blocks = pool.table.blocks
-        for run, nbytes in zip(found.runs, found.run_bytes, strict=True):
+        for run, nbytes in zip(result.runs, result.run_bytes, strict=True):
             first = blocks[run[-1]]
             tokens = pool.usage.served(first.tenant, first.space, len(run), nbytes)
             if pool.arrivals:
                 pool.arrivals.acquired(first, (blocks[number] for number in run))
             first.tenant.hit(tokens, nbytes)
             engine.read(tokens, nbytes)
-        pool.use([blocks[number] for number in found.touched], now)
-        self._credit(engine, found.runs, budget, now)
+        pool.use([blocks[number] for number in result.touched], now)
+        self._credit(engine, result.runs, budget, now)
 
     def _credit(self, engine: Engine, runs: list[list[int]], budget: DrainBudget, now: float) -> None:
         """Credit acquired chains to hot prefixes and the trace: all, or a sample that includes the last one."""

@@ -25,19 +25,19 @@ def with_ancestors(table: BlockTable, leased: Sequence[Block], used: Set[Block])
     ancestors, to_look_up = MAX_ANCESTORS, MAX_LOOKED_UP
     for block in reversed(leased):
         line: list[Block] = []
-        each: Block | None = block
-        while each is not None and each not in seen:
-            seen.add(each)
-            line.append(each)
-            if each not in used:
+        current: Block | None = block
+        while current is not None and current not in seen:
+            seen.add(current)
+            line.append(current)
+            if current not in used:
                 ancestors -= 1
-            before = each.before
-            if each.parent and (before is None or before.entry is None):
+            before = current.before
+            if current.parent and (before is None or before.entry is None):
                 to_look_up -= 1
                 if to_look_up >= 0:
-                    before = each.before = table.find(pack_keys([each.parent]), each.space)[0]
+                    before = current.before = table.find(pack_keys([current.parent]), current.space)[0]
             if ancestors < 0 or to_look_up < 0:
                 return lines
-            each = before
+            current = before
         lines += reversed(line)
     return lines

@@ -31,7 +31,7 @@ class ReclaimPlan:
     missing: int
     skip: Callable[[Block], bool]
     """Predicate for blocks that this search may not evict because they are leased or must be spared."""
-    room: int
+    free_bytes: int
     """Bytes that a new segment could have after `_emptied` and the empty segments are retired; -1 when the machine has
     no memory for new segments."""
     ranges: Ranges | None = None
@@ -44,7 +44,7 @@ class ReclaimPlan:
     """For each slab of another slot size: the blocks met, and the number of slots that it would yield."""
     _counts: dict[Segment, list[int]] = field(default_factory=dict)
     """For each segment that makes room only as a whole: the number of blocks met, half of its blocks, all of them."""
-    _whole: dict[Slab, list[int]] = field(default_factory=dict)
+    _counts_of_slab: dict[Slab, list[int]] = field(default_factory=dict)
     """For each slab in such a segment, the counts of the segment."""
     _ripe: list[Slab | Segment] = field(default_factory=list)
     """Slabs and segments of which half was met, in the order in which they reached it."""
@@ -62,7 +62,7 @@ class ReclaimPlan:
     def along(self, candidates: Iterable[Block]) -> None:
         """Walk along the candidates until there are enough victims or no more candidates."""
         space, size, skip, take, taken = self.space, self.size, self.skip, self.search.take, self._taken
-        whole = self._whole
+        counts_of = self._counts_of_slab
         for block in candidates:
             if skip(block) or block in taken:
                 continue
@@ -73,7 +73,7 @@ class ReclaimPlan:
                     taken.add(block)
                     self.victims.append([block])
                     self.missing -= 1
-            elif (counts := whole.get(slab)) is not None:
+            elif (counts := counts_of.get(slab)) is not None:
                 self.evictable_bytes += block.charge
                 counts[0] += 1
                 if counts[0] == counts[1] or counts[0] == counts[2]:
@@ -86,14 +86,14 @@ class ReclaimPlan:
 
     def _visit(self, block: Block, slab: Slab) -> None:
         """Count a block of another size or space, which makes room only together with its whole slab or segment."""
-        found = self._visited.get(slab)
-        if found is None:
+        visit = self._visited.get(slab)
+        if visit is None:
             slots = self.slabs.yields(slab, self.space, self.size)
             if not slots:
                 self._visit_first(slab)
                 return
-            found = self._visited[slab] = ([], slots)
-        blocks, slots = found
+            visit = self._visited[slab] = ([], slots)
+        blocks, slots = visit
         blocks.append(block)
         if len(blocks) == len(slab.blocks):
             self._take(blocks, slots)
@@ -105,9 +105,9 @@ class ReclaimPlan:
         segment = slab.segment
         counts = self._counts.get(segment)
         if counts is None:
-            blocks = sum(len(each.blocks) for each in segment.slabs) if self.room >= 0 else 0
+            blocks = sum(len(slab.blocks) for slab in segment.slabs) if self.free_bytes >= 0 else 0
             counts = self._counts[segment] = [0, -(-blocks // 2), blocks]
-        self._whole[slab] = counts
+        self._counts_of_slab[slab] = counts
         counts[0] += 1
         if counts[0] == counts[1] or counts[0] == counts[2]:
             self._visit_segment(segment, counts)
@@ -119,25 +119,25 @@ class ReclaimPlan:
         if counts[0] < counts[2]:
             return
         self._emptied.append(segment)
-        self.room += segment.nbytes
+        self.free_bytes += segment.nbytes
         if self.ranges is not None:
             if self._vacant is None:
                 self._vacant = self.ranges.copy()
             if segment.base is not None:
                 self._vacant.give(segment.base, segment.nbytes)
-            if min(self.room, self._vacant.largest()) >= self.size:
+            if min(self.free_bytes, self._vacant.largest()) >= self.size:
                 self._take_neighbours(self.ranges, self._vacant)
             return
-        if self.room < self.size:
+        if self.free_bytes < self.size:
             return
-        group = [block for each in self._emptied for block in self._blocks(each)]
+        group = [block for emptied in self._emptied for block in self._blocks(emptied)]
         if self.search.take_all(group):
             self._go(group)
         else:
             self._without_protected()
-        if self.room >= self.size:
-            self.missing -= self.room // self.size
-            self.room %= self.size
+        if self.free_bytes >= self.size:
+            self.missing -= self.free_bytes // self.size
+            self.free_bytes %= self.size
             self._emptied.clear()
 
     def _take_neighbours(self, ranges: Ranges, vacant: Ranges) -> None:
@@ -147,20 +147,22 @@ class ReclaimPlan:
         One range is enough, because the caller searches again if it needs more.
         """
         while True:
-            side_by_side = [(each.base, each.nbytes, each) for each in self._emptied if each.base is not None]
+            side_by_side = [
+                (segment.base, segment.nbytes, segment) for segment in self._emptied if segment.base is not None
+            ]
             going = ranges.cheapest(self.size, side_by_side)
             if going is None:
                 return
-            lacking = self.size - self.room + sum(each.nbytes for each in self._emptied)
-            lacking -= sum(each.nbytes for each in going)
-            for each in self._emptied:
-                if lacking > 0 and each not in going:
-                    going.append(each)
-                    lacking -= each.nbytes
+            lacking = self.size - self.free_bytes + sum(segment.nbytes for segment in self._emptied)
+            lacking -= sum(segment.nbytes for segment in going)
+            for segment in self._emptied:
+                if lacking > 0 and segment not in going:
+                    going.append(segment)
+                    lacking -= segment.nbytes
             if lacking > 0:
                 return
-            if all(self._may_go(each, vacant) for each in going):
-                self._go([block for each in going for block in self._blocks(each)])
+            if all(self._may_go(segment, vacant) for segment in going):
+                self._go([block for segment in going for block in self._blocks(segment)])
                 self.missing = 0
                 return
 
@@ -170,7 +172,7 @@ class ReclaimPlan:
         if segment not in self._agreed:
             if not self.search.take_all(self._blocks(segment)):
                 self._emptied.remove(segment)
-                self.room -= segment.nbytes
+                self.free_bytes -= segment.nbytes
                 if segment.base is not None:
                     vacant.take(segment.base, segment.nbytes)
                 return False
@@ -184,10 +186,10 @@ class ReclaimPlan:
             if self.search.take_all(self._blocks(segment)):
                 remaining.append(segment)
             else:
-                self.room -= segment.nbytes
+                self.free_bytes -= segment.nbytes
         self._emptied = remaining
-        if self.room >= self.size:
-            self._go([block for each in remaining for block in self._blocks(each)])
+        if self.free_bytes >= self.size:
+            self._go([block for segment in remaining for block in self._blocks(segment)])
 
     def _take_ripe(self) -> bool:
         """Take the first half-met slab or segment all of whose blocks may be evicted; return whether there was one."""
@@ -196,35 +198,35 @@ class ReclaimPlan:
             if isinstance(container, Slab):
                 blocks = [self.search.blocks[number] for number in container.blocks]
                 slots = self._visited[container][1]
-                whole = len(blocks) == len(self._visited[container][0])
+                complete = len(blocks) == len(self._visited[container][0])
                 gone = {container}
             else:
                 blocks = self._blocks(container)
-                whole = self._counts[container][0] == self._counts[container][2]
+                complete = self._counts[container][0] == self._counts[container][2]
                 slots = self._slots_of(container)
                 gone = container.slabs
-            if whole or not slots or any(self._stays(block) for block in blocks):
+            if complete or not slots or any(self._stays(block) for block in blocks):
                 continue
             if self._take(blocks, slots):
                 self._gone |= gone
                 if isinstance(container, Segment):
                     for slab in gone:
-                        self._whole.pop(slab, None)
+                        self._counts_of_slab.pop(slab, None)
                     if self.ranges is None:
-                        self.room = (self.room + container.nbytes) % self.size
+                        self.free_bytes = (self.free_bytes + container.nbytes) % self.size
                 return True
         return False
 
     def _slots_of(self, segment: Segment) -> int:
         """Return how many slots new segments would have if `segment` were emptied too."""
         if self.ranges is None:
-            return (self.room + segment.nbytes) // self.size
-        room = self.room - sum(each.nbytes for each in self._emptied)
+            return (self.free_bytes + segment.nbytes) // self.size
+        free_bytes = self.free_bytes - sum(emptied.nbytes for emptied in self._emptied)
         ranges = self.ranges
         if segment.base is not None:
             ranges = ranges.copy()
             ranges.give(segment.base, segment.nbytes)
-        fits = min(room + segment.nbytes, ranges.largest()) >= self.size
+        fits = min(free_bytes + segment.nbytes, ranges.largest()) >= self.size
         return self.missing if fits else 0
 
     def _take(self, blocks: list[Block], slots: int) -> bool:

@@ -173,11 +173,11 @@ class Reclaimer:
                 self._pool.hints.forget(block)
             if block.queue is not None:
                 block.queue.evict(block, now)
-            mine = freed.get(block.tenant)
-            if mine is None:
+            tenant_blocks = freed.get(block.tenant)
+            if tenant_blocks is None:
                 freed[block.tenant] = [block]
             else:
-                mine.append(block)
+                tenant_blocks.append(block)
         self._table.free_all(going, BlockStep.FREE)
         for block in going:
             if slot_request is None or not slot_request.take(block.slot):
@@ -258,8 +258,8 @@ class Reclaimer:
             return False
         self._taken_back = max(blocks, 2 * self._taken_back)
 
-        def useful(held: Sequence[int]) -> bool:
-            helpful = held[:1] if among is None else [number for number in held if number in among]
+        def useful(numbers: Sequence[int]) -> bool:
+            helpful = numbers[:1] if among is None else [number for number in numbers if number in among]
             return any(self._may_lose(self._table.blocks.get(number), asking) for number in helpful)
 
         if lookups.take_back(self._taken_back, useful):
@@ -304,7 +304,7 @@ class Reclaimer:
     def _own(self, account: Account, now: float, *, nbytes: int) -> list[Block]:
         """Return the first victims of an account in its own order, until `nbytes` bytes are reached."""
         own = chain.from_iterable(account.queue.victims(rank, now) for rank in Rank)
-        return self._some(map(self._table.blocks.__getitem__, own), nbytes=nbytes, count=MAX_AT_ONCE)
+        return self._select(map(self._table.blocks.__getitem__, own), nbytes=nbytes, count=MAX_AT_ONCE)
 
     def keep_below(self, high: float, low: float, now: float) -> None:
         """If use is above the fraction `high` of the capacity, evict ahead of need towards the fraction `low`. Each
@@ -358,15 +358,15 @@ class Reclaimer:
             if self._leased is None and not walk.victims:  # search again with the leases known, for the right reason
                 self._leased = self._leases.held_by_any(self._table.space_of)
                 continue
-            wanted = count - len(slots)
+            missing = count - len(slots)
 
-            def found(wanted: int = wanted, may_add: bool = may_add, others: bool = within_floor) -> bool:
+            def finds_victims(missing: int = missing, may_add: bool = may_add, spares_own: bool = within_floor) -> bool:
                 if self._unleased_dead():
                     return True
-                victims = self._walk(account, space, size, wanted, now, may_add=may_add).victims
-                return bool(victims) and not (others and _any_of(account, victims))
+                victims = self._walk(account, space, size, missing, now, may_add=may_add).victims
+                return bool(victims) and not (spares_own and _any_of(account, victims))
 
-            if self._take_back(account, wanted, found):
+            if self._take_back(account, missing, finds_victims):
                 continue
             if walk.victims:
                 protects_own = False
@@ -385,7 +385,7 @@ class Reclaimer:
     def _pool_version(self) -> Hashable:
         """Return a value that changes when a refused request might succeed for a reason other than the end of a
         lease."""
-        return self._slabs.given, self._order.changes, self._order.ranking.changes
+        return self._slabs.releases, self._order.changes, self._order.ranking.changes
 
     def _blocked(self, leased: bytes | None) -> Flags:
         """Return a mask of the descriptors that are leased or that this search passed over."""
@@ -461,29 +461,29 @@ class Reclaimer:
         """Return the first victims, until `count` blocks or `nbytes` bytes are reached."""
         search = VictimIterator(self._order, self._table.blocks, asking, now)
         with closing(search.candidates()) as candidates:
-            return self._some(candidates, search, count=count, nbytes=nbytes)
+            return self._select(candidates, search, count=count, nbytes=nbytes)
 
-    def _some(
+    def _select(
         self, candidates: Iterable[Block], search: VictimIterator | None = None, *, count: int, nbytes: int
     ) -> list[Block]:
         """Return candidates that are not skipped and that the search may take, until `count` blocks or `nbytes` bytes
         are reached."""
-        found: list[Block] = []
+        selected: list[Block] = []
         for block in candidates:
             if not self._skip(block) and (search is None or search.take(block)):
-                found.append(block)
+                selected.append(block)
                 nbytes -= block.charge
-                if len(found) == count or nbytes <= 0:
+                if len(selected) == count or nbytes <= 0:
                     break
-        return found
+        return selected
 
     def _walk(self, asking: Account, space: int, size: int, missing: int, now: float, *, may_add: bool) -> ReclaimPlan:
         """Return a plan that makes room for `missing` slots. `may_add` says whether the machine has memory for new
         segments."""
         search = VictimIterator(self._order, self._table.blocks, asking, now)
-        room = self._pool.segments.room_bytes() if may_add else -1
+        free_bytes = self._pool.segments.room_bytes() if may_add else -1
         ranges = self._pool.segments.vacant_ranges(space)
-        walk = ReclaimPlan(self._slabs, search, space, size, missing, self._skip, room, ranges)
+        walk = ReclaimPlan(self._slabs, search, space, size, missing, self._skip, free_bytes, ranges)
         with closing(search.candidates()) as candidates:
             walk.along(candidates)
         return walk
@@ -502,4 +502,4 @@ def _by_space(blocks: Sequence[Block], nbytes: int) -> Iterable[tuple[int, int, 
     for block in blocks:
         count, size = sums.get(block.space, (0, 0))
         sums[block.space] = count + 1, size + block.charge
-    return [(space, *each) for space, each in sums.items()]
+    return [(space, count, size) for space, (count, size) in sums.items()]

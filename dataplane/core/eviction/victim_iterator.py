@@ -46,10 +46,10 @@ class VictimIterator:
         if self.order.alone:
             return True
         account = block.tenant.account
-        left = self._left(account) - block.charge
-        if account is not self.asking and left < account.floor_bytes:
+        remaining_bytes = self._remaining_bytes(account) - block.charge
+        if account is not self.asking and remaining_bytes < account.floor_bytes:
             return False
-        self._taken[account] = account.bytes - left
+        self._taken[account] = account.bytes - remaining_bytes
         return True
 
     def take_all(self, blocks: Sequence[Block]) -> bool:
@@ -60,7 +60,7 @@ class VictimIterator:
         self._taken = before
         return False
 
-    def _left(self, account: Account) -> int:
+    def _remaining_bytes(self, account: Account) -> int:
         return account.bytes - self._taken.get(account, 0)
 
     def candidates(self) -> Generator[Block, None, None]:
@@ -96,13 +96,13 @@ class VictimIterator:
         misses = 0
         for number in account.queue.victims(rank, self.now):
             block = self.blocks[number]
-            left = self._left(account)
-            if left - block.charge >= floor:
+            remaining_bytes = self._remaining_bytes(account)
+            if remaining_bytes - block.charge >= floor:
                 if self._first_time(number):
                     yield block
                 continue
             misses += 1
-            if left <= floor or misses == _MISSES:
+            if remaining_bytes <= floor or misses == _MISSES:
                 return
 
     def _borrowed(self, ranks: Sequence[Rank]) -> Iterator[Block]:
@@ -119,7 +119,7 @@ class VictimIterator:
                         blocks: Iterator[int] = chain.from_iterable(
                             [following.queue.victims(rank, self.now) for rank in ranks]
                         )
-                        share = self._left(following) / following.weight
+                        share = self._remaining_bytes(following) / following.weight
                         heappush(turns, (-share, count, following, blocks))
                     following = next(waiting, None)
                     continue
@@ -128,18 +128,18 @@ class VictimIterator:
                 if following is not None:
                     until = min(until, -following.share)
                 misses = 0
-                for each in blocks:
-                    block = self.blocks[each]
-                    left = self._left(account)
-                    if left <= account.floor_bytes or misses == _MISSES:
+                for descriptor in blocks:
+                    block = self.blocks[descriptor]
+                    remaining_bytes = self._remaining_bytes(account)
+                    if remaining_bytes <= account.floor_bytes or misses == _MISSES:
                         break
-                    if left - block.charge < account.floor_bytes:
+                    if remaining_bytes - block.charge < account.floor_bytes:
                         misses += 1
                         continue
-                    if not self._first_time(each):
+                    if not self._first_time(descriptor):
                         continue
                     yield block
-                    share = self._left(account) / account.weight
+                    share = self._remaining_bytes(account) / account.weight
                     if -share > until:
                         heappush(turns, (-share, number, account, blocks))
                         break

@@ -75,10 +75,10 @@ class GpuCopyTable:
     def read_by(self, client: int, device: str, spaces: Iterable[int] | None = None) -> None:
         """Register an engine as a reader of the GPU copies of some of its spaces; None means all of them."""
         pool, own = self.pools[device], self._engines[client].spaces
-        wanted = own.keys() if spaces is None else own.keys() & set(spaces)
-        known = pool.readers.setdefault(client, set())
-        if not wanted <= known:
-            known.update(wanted)
+        requested_spaces = own.keys() if spaces is None else own.keys() & set(spaces)
+        read_spaces = pool.readers.setdefault(client, set())
+        if not requested_spaces <= read_spaces:
+            read_spaces.update(requested_spaces)
             pool.changed = True
 
     def grant(self, client: int, device: str, numbers: Sequence[int]) -> list[Extent]:
@@ -110,8 +110,8 @@ class GpuCopyTable:
             if pool.readers.pop(client, None) is None:
                 continue
             pool.changed = True
-            for some in (pool.extents, pool.leaving):
-                for extent in list(some.values()):
+            for extents in (pool.extents, pool.leaving):
+                for extent in list(extents.values()):
                     extent.readers.discard(client)
             for extent in list(pool.leaving.values()):
                 self._leave(pool, extent)
@@ -142,7 +142,7 @@ class GpuCopyTable:
                 self._give_back(pool)
         # One plan per step, because engines wait while a plan is made.
         due = [pool for pool in self.pools.values() if now >= pool.plan_at and not pool.broken]
-        for pool in sorted(due, key=lambda each: each.plan_at):
+        for pool in sorted(due, key=lambda pool: pool.plan_at):
             if pool.changed or self._needs_new_plan(pool):
                 self._plan(pool, now)
                 return
@@ -160,7 +160,7 @@ class GpuCopyTable:
         spaces = set().union(*pool.readers.values())
         self._recount |= spaces != pool.spaces
         pool.spaces = spaces
-        gone = sum(each.nbytes for each in (*pool.leaving.values(), *pool.freeing))
+        gone = sum(extent.nbytes for extent in (*pool.leaving.values(), *pool.freeing))
         bundles = self._pool.pins.with_gpu_copies
         plan = CopyPlan(
             bundles, spaces, ExtentBudget(pool.capacity_bytes, pool.left_bytes - gone), pool.planned_since, now
@@ -169,7 +169,7 @@ class GpuCopyTable:
         pool.plan_at = now + max(PLAN_INTERVAL_S, plan.looked * PLAN_S_PER_LOOK)
         pool.short, pool.wanted, pool.too_large = plan.short, plan.wanted, len(plan.too_large)
         pool.planned_since = {bundle: pool.planned_since.get(bundle, now) for bundle in plan.bundles}
-        self._withdraw(pool, [each for block, each in pool.gpu_copies.items() if block not in plan.blocks])
+        self._withdraw(pool, [gpu_copy for block, gpu_copy in pool.gpu_copies.items() if block not in plan.blocks])
         pool.missing = deque(block for block in plan.blocks if block not in pool.gpu_copies)
         self._make_way(pool, plan)
         self._list(pool)
@@ -184,7 +184,7 @@ class GpuCopyTable:
             pool.evicted_blocks += gpu_copy.shown
             gpu_copy.shown = False
             pool.withdrawn.append(gpu_copy)
-        pool.table.hide(np.array([each.block.number for each in gpu_copies if each.alive], np.int64))
+        pool.table.hide(np.array([gpu_copy.block.number for gpu_copy in gpu_copies if gpu_copy.alive], np.int64))
         self._recount = True
 
     def _give_back(self, pool: GpuCopyPool) -> None:
@@ -198,7 +198,7 @@ class GpuCopyTable:
             else:  # a block disappears only when no lease holds it
                 gpu_copy.extent.give(gpu_copy)
         if checked:
-            leased = self._pool.leases.held([each.block for each in checked])
+            leased = self._pool.leases.held([gpu_copy.block for gpu_copy in checked])
             for gpu_copy, is_leased in zip(checked, leased, strict=True):
                 if is_leased:
                     waiting.append(gpu_copy)
@@ -227,12 +227,12 @@ class GpuCopyTable:
             lacking += max(0, -(-blocks // slots) - len(by_shape.get(shape, ()))) * nbytes
         for shape, extents in by_shape.items():
             slots, _ = size_of(shape, pool.capacity_bytes)
-            extents.sort(key=lambda each: len(each.gpu_copies), reverse=True)
+            extents.sort(key=lambda extent: len(extent.gpu_copies), reverse=True)
             surplus += extents[-(-need.get(shape, 0) // slots) :]
         lacking -= pool.left_bytes - pool.used_bytes
-        for extent in sorted(surplus, key=lambda each: len(each.gpu_copies)):
+        for extent in sorted(surplus, key=lambda extent: len(extent.gpu_copies)):
             if lacking > 0 and extent.gpu_copies:
-                self._withdraw(pool, [each for each in extent.gpu_copies if each.wanted])
+                self._withdraw(pool, [gpu_copy for gpu_copy in extent.gpu_copies if gpu_copy.wanted])
                 lacking -= extent.nbytes
             if not extent.gpu_copies:
                 del pool.extents[extent.number]
@@ -284,9 +284,9 @@ class GpuCopyTable:
     @staticmethod
     def _extent_for(pool: GpuCopyPool, shape: ExtentShape) -> Extent | None:
         """Return an extent with a free slot, a new one if necessary, or None if there is no room."""
-        open_ones = [each for each in pool.extents.values() if each.shape == shape and each.free]
-        if open_ones:  # the fullest one, so that others may become empty
-            return min(open_ones, key=lambda each: len(each.free))
+        open_extents = [extent for extent in pool.extents.values() if extent.shape == shape and extent.free]
+        if open_extents:  # the fullest one, so that others may become empty
+            return min(open_extents, key=lambda extent: len(extent.free))
         slots, nbytes = size_of(shape, pool.capacity_bytes)
         if pool.used_bytes + nbytes > pool.left_bytes or len(pool.extents) >= MAX_EXTENTS:
             return None
@@ -321,9 +321,9 @@ class GpuCopyTable:
         if gpu_copy.wanted:
             self._withdraw(pool, [gpu_copy])
         if memory and not lasting:
-            for extent in [each for each in pool.extents.values() if not each.made]:
-                self._withdraw(pool, [each for each in extent.gpu_copies if each.wanted])
-            pool.left_bytes = sum(each.nbytes for each in pool.extents.values() if each.made)
+            for extent in [extent for extent in pool.extents.values() if not extent.made]:
+                self._withdraw(pool, [slot for slot in extent.gpu_copies if slot.wanted])
+            pool.left_bytes = sum(extent.nbytes for extent in pool.extents.values() if extent.made)
             self._report(pool, problem, now)
         else:
             self.refused(device, problem, now, lasting=lasting)
@@ -358,12 +358,12 @@ class GpuCopyTable:
         pool, blocks = self.pools.get(device), self._pool.table.blocks
         if pool is None or not pool.gpu_copies:
             return [None] * len(descriptors)
-        found: list[CopySlot | None] = []
+        slots: list[CopySlot | None] = []
         for number in descriptors:
             gpu_copy = pool.gpu_copies.get(blocks[number])
-            found.append(gpu_copy if gpu_copy is not None and gpu_copy.shown else None)
-        pool.read_blocks += sum(each is not None for each in found)
-        return found
+            slots.append(gpu_copy if gpu_copy is not None and gpu_copy.shown else None)
+        pool.read_blocks += sum(slot is not None for slot in slots)
+        return slots
 
     # ---- state
 

@@ -31,7 +31,7 @@ class CopyPlan:
         self,
         bundles: Iterable[PinBundle],
         spaces: Collection[int],
-        room: ExtentBudget,
+        extent_budget: ExtentBudget,
         came: dict[PinBundle, float],
         now: float,
     ) -> None:
@@ -50,15 +50,15 @@ class CopyPlan:
         self.looked = 0
         """Number of pins and blocks that were looked at, a measure of the plan's cost."""
         self._spaces = spaces
-        self._room = room
+        self._extent_budget = extent_budget
         self._used: dict[Tenant, int] = {}
         by_strength: dict[str, list[PinBundle]] = {strength: [] for strength in STRENGTHS}
         for bundle in bundles:
             by_strength[bundle.strength].append(bundle)
         soft = by_strength.pop("soft")
         soft.sort(key=lambda bundle: (now - came.get(bundle, -STAY_S) >= STAY_S, -bundle.hit_at))
-        for some in by_strength.values():
-            self._fill(some, {})
+        for of_strength in by_strength.values():
+            self._fill(of_strength, {})
         self._fill(soft, self._shares(soft))
         self._fill(soft, {})
         self.wanted = self._wanted((*by_strength["permanent"], *by_strength["guaranteed"], *soft))
@@ -81,14 +81,14 @@ class CopyPlan:
         tenants = {next(iter(bundle.blocks)).tenant for bundle in bundles if bundle.blocks}
         weights = {tenant: 1.0 if tenant.spec is None else tenant.spec.weight for tenant in tenants}
         total = sum(weights.values())
-        left = self._room.free_bytes
-        return {tenant: int(left * weight / total) for tenant, weight in weights.items()}
+        free_bytes = self._extent_budget.free_bytes
+        return {tenant: int(free_bytes * weight / total) for tenant, weight in weights.items()}
 
     def _fill(self, bundles: Iterable[PinBundle], shares: dict[Tenant, int]) -> None:
         taken: dict[Tenant, int] = {}
-        room, blocks = self._room, self.blocks
+        extent_budget, blocks = self._extent_budget, self.blocks
         for bundle in bundles:
-            if room.full:
+            if extent_budget.full:
                 return
             chain = self._chain(bundle)
             self.looked += 1 + len(chain)
@@ -97,19 +97,19 @@ class CopyPlan:
             tenant = chain[0].tenant  # a pin has blocks of one tenant
             used, share = self._used.get(tenant, 0), taken.get(tenant, 0)
             budget = tenant.pin_budget_bytes
-            left = None if budget is None else budget - used
+            left_bytes = None if budget is None else budget - used
             if shares:
                 fair = shares[tenant] - share
-                left = fair if left is None else min(left, fair)
+                left_bytes = fair if left_bytes is None else min(left_bytes, fair)
             filled = 0
             for block in chain:
                 shape = shape_of(block)
-                if left is not None and filled + shape.slot_bytes > left:
+                if left_bytes is not None and filled + shape.slot_bytes > left_bytes:
                     break
-                if room.take(shape):
+                if extent_budget.take(shape):
                     filled += shape.slot_bytes
                     blocks[block] = None
-                elif room.never(shape):
+                elif extent_budget.never(shape):
                     self.too_large.add(block)
             if filled:
                 self._used[tenant], taken[tenant] = used + filled, share + filled
@@ -117,8 +117,8 @@ class CopyPlan:
 
     def _chain(self, bundle: PinBundle) -> list[Block]:
         """Return the bundle's blocks in readable spaces that are not yet in the plan, head of the chain first."""
-        spaces, there = self._spaces, self.blocks
-        blocks = [block for block in bundle.blocks if block.space in spaces and block not in there]
+        spaces, planned = self._spaces, self.blocks
+        blocks = [block for block in bundle.blocks if block.space in spaces and block not in planned]
         if len(blocks) > 1:
             position = {key: at for at, key in enumerate(bundle.keys)}
             blocks.sort(key=lambda block: position[block.key])

@@ -89,8 +89,8 @@ class GpuCopyPool:
 
     @property
     def used_bytes(self) -> int:
-        return sum(each.nbytes for some in (self.extents, self.leaving) for each in some.values()) + sum(
-            each.nbytes for each in self.freeing
+        return sum(extent.nbytes for extents in (self.extents, self.leaving) for extent in extents.values()) + sum(
+            extent.nbytes for extent in self.freeing
         )
 
 
@@ -105,8 +105,8 @@ def stats_of(pool: GpuCopyPool) -> GpuCopyPoolStats:
         gpu_copy_bytes=pool.shown_bytes,
         wanted=pool.wanted,
         copying=len(pool.copying),
-        leaving_bytes=sum(each.nbytes for each in pool.leaving.values())
-        + sum(each.extent.shape.slot_bytes for each in pool.withdrawn),
+        leaving_bytes=sum(extent.nbytes for extent in pool.leaving.values())
+        + sum(gpu_copy.extent.shape.slot_bytes for gpu_copy in pool.withdrawn),
         readers=len(pool.readers),
         copied_blocks=pool.copied_blocks,
         copied_bytes=pool.copied_bytes,
@@ -120,12 +120,12 @@ def stats_of(pool: GpuCopyPool) -> GpuCopyPoolStats:
 def faults_of(pool: GpuCopyPool) -> list[str]:
     """Return the inconsistencies between the data structures of a pool; empty if there are none."""
     faults = []
-    listed = {each for extent in pool.extents.values() for each in extent.gpu_copies}
-    known = {*pool.gpu_copies.values(), *pool.withdrawn}
-    if listed != known:
-        faults.append(f"GPU copies on {pool.device}: extents hold {len(listed)}, {len(known)} are known")
+    listed = {gpu_copy for extent in pool.extents.values() for gpu_copy in extent.gpu_copies}
+    tracked = {*pool.gpu_copies.values(), *pool.withdrawn}
+    if listed != tracked:
+        faults.append(f"GPU copies on {pool.device}: extents hold {len(listed)}, {len(tracked)} are known")
     for extent in pool.extents.values():
-        slots = sorted([*extent.free, *(each.slot for each in extent.gpu_copies)])
+        slots = sorted([*extent.free, *(gpu_copy.slot for gpu_copy in extent.gpu_copies)])
         if slots != list(range(extent.slots)):
             faults.append(f"extent {extent.number} on {pool.device} has duplicate or missing slots")
     if pool.used_bytes > pool.capacity_bytes:

@@ -161,7 +161,7 @@ class IdJournal:
         """Offset of the next head from the start of the active half, in bytes."""
         self._left_out = 0
         self.live = live
-        self.known: dict[tuple[type[Record], int], int] = {}
+        self.record_bytes: dict[tuple[type[Record], int], int] = {}
         """Size in bytes of each live record, by kind and number."""
         self._kind_bytes: Counter[type[Record]] = Counter()
         """Bytes of the live records of each kind."""
@@ -178,10 +178,10 @@ class IdJournal:
     @classmethod
     def private(cls) -> IdJournal:
         """Return a journal in private memory, which no later data plane can read."""
-        names = cls(bytearray(names_bytes(PAGE * 16)))
-        names._bounded = False
-        names.format()
-        return names
+        journal = cls(bytearray(names_bytes(PAGE * 16)))
+        journal._bounded = False
+        journal.format()
+        return journal
 
     @property
     def nbytes(self) -> int:
@@ -197,17 +197,17 @@ class IdJournal:
     def attach(cls, buffer: memoryview | bytearray) -> tuple[IdJournal, JournalContents]:
         """Return the journal that a previous data plane wrote, and its contents. Raise LayoutError when it is
         invalid."""
-        names = cls(buffer)
-        if names._cells[N_MAGIC] != NAMES_MAGIC:
+        journal = cls(buffer)
+        if journal._cells[N_MAGIC] != NAMES_MAGIC:
             raise LayoutError("not a journal of a Larder data plane")
-        if names._cells[N_VERSION] != LAYOUT_VERSION:
-            raise LayoutError(f"the journal has layout {names._cells[N_VERSION]}, expected {LAYOUT_VERSION}")
-        if names._cells[N_OVERFLOWED] or names._cells[N_HALF] > 1:
-            raise LayoutError("the journal overflowed" if names._cells[N_OVERFLOWED] else "the journal has no half")
-        return names, names._read()
+        if journal._cells[N_VERSION] != LAYOUT_VERSION:
+            raise LayoutError(f"the journal has layout {journal._cells[N_VERSION]}, expected {LAYOUT_VERSION}")
+        if journal._cells[N_OVERFLOWED] or journal._cells[N_HALF] > 1:
+            raise LayoutError("the journal overflowed" if journal._cells[N_OVERFLOWED] else "the journal has no half")
+        return journal, journal._read()
 
     def _read(self) -> JournalContents:
-        known = JournalContents()
+        contents = JournalContents()
         start = self._start()
         while self._end + _HEAD <= self._half_bytes:
             head = self._cells[(start + self._end) // 8]
@@ -224,10 +224,10 @@ class IdJournal:
                 record = _decoder.decode(body)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 raise LayoutError(f"the journal has an unknown record at {self._end}: {error}") from None
-            known.take(record)
+            contents.take(record)
             self._note(record, _HEAD + _padded(length))
             self._end += _HEAD + _padded(length)
-        return known
+        return contents
 
     def _start(self) -> int:
         return PAGE + self._half_bytes * self._cells[N_HALF]
@@ -235,7 +235,7 @@ class IdJournal:
     def _note(self, record: Record, nbytes: int) -> None:
         if isinstance(record, EngineName):
             self._remember(EngineName, record.client, nbytes)
-            spaces = sum(self.known.get((SpaceName, number), 0) for number, _ in record.spaces)
+            spaces = sum(self.record_bytes.get((SpaceName, number), 0) for number, _ in record.spaces)
             self._engines[record.client] = record.pid, nbytes + spaces
             self._process_bytes[record.pid] += nbytes + spaces
         elif isinstance(record, EngineEnd):
@@ -249,11 +249,11 @@ class IdJournal:
 
     def _remember(self, kind: type[Record], number: int, nbytes: int) -> None:
         self._forget(kind, number)
-        self.known[kind, number] = nbytes
+        self.record_bytes[kind, number] = nbytes
         self._kind_bytes[kind] += nbytes
 
     def _forget(self, kind: type[Record], number: int) -> None:
-        nbytes = self.known.pop((kind, number), 0)
+        nbytes = self.record_bytes.pop((kind, number), 0)
         self._kind_bytes[kind] -= nbytes
         if kind is EngineName and number in self._engines:
             pid, brought = self._engines.pop(number)
@@ -298,20 +298,20 @@ class IdJournal:
         """Write the record of a tenant that is about to have blocks, unless there is one."""
         if number in self._unused:
             self._unused.remove(number)
-            self._unused_bytes -= self.known[TenantName, number]
-        elif (TenantName, number) not in self.known:
+            self._unused_bytes -= self.record_bytes[TenantName, number]
+        elif (TenantName, number) not in self.record_bytes:
             self.append(TenantName(number, salt))
 
     def tenant_unused(self, number: int) -> None:
         """Let the next compaction drop the record of a tenant that no longer has blocks."""
-        nbytes = self.known.get((TenantName, number))
+        nbytes = self.record_bytes.get((TenantName, number))
         if nbytes is not None and number not in self._unused:
             self._unused.add(number)
             self._unused_bytes += nbytes
 
     def only_tenants(self, used: Container[int]) -> None:
         """Mark the records of all tenants that are not in `used` as unused, after a restart."""
-        for kind, number in list(self.known):
+        for kind, number in list(self.record_bytes):
             if kind is TenantName and number not in used:
                 self.tenant_unused(number)
 
@@ -353,9 +353,9 @@ class IdJournal:
             self._compaction = Compaction(halves[active], halves[1 - active], self._end, self._survives)
         if self._compaction.step(self._end, COMPACTED_AT_ONCE):
             end, self._compaction = self._compaction.end, None
-            other = 1 - self._cells[N_HALF]
-            self._cells[(PAGE + self._half_bytes * other + end) // 8] = 0  # clear a stale head
-            self._cells[N_HALF] = other
+            other_half = 1 - self._cells[N_HALF]
+            self._cells[(PAGE + self._half_bytes * other_half + end) // 8] = 0  # clear a stale head
+            self._cells[N_HALF] = other_half
             self._end, self._left_out = end, 0
 
     def _survives(self, body: memoryview, is_new: bool) -> bool:
@@ -364,18 +364,18 @@ class IdJournal:
         if isinstance(record, EngineEnd | SpaceEnd | SegmentEnd):
             return is_new  # the record that it ends may have been copied; records that ended before are not
         if isinstance(record, EngineName):
-            return (EngineName, record.client) in self.known
+            return (EngineName, record.client) in self.record_bytes
         if record.number in self._unused and isinstance(record, TenantName):
             self._unused.remove(record.number)
-            self._unused_bytes -= self.known[TenantName, record.number]
+            self._unused_bytes -= self.record_bytes[TenantName, record.number]
             self._forget(TenantName, record.number)  # if it is used again, its record is written again
-        return (type(record), record.number) in self.known
+        return (type(record), record.number) in self.record_bytes
 
     def _compact(self) -> None:
         """Write all live records into the other half, then make that half active."""
         self._compaction = None
-        other = 1 - self._cells[N_HALF]
-        start, end = PAGE + self._half_bytes * other, 0
+        other_half = 1 - self._cells[N_HALF]
+        start, end = PAGE + self._half_bytes * other_half, 0
         self._cells[start // 8] = 0
         self._note_nothing()
         for record in self.live() if self.live is not None else ():
@@ -385,12 +385,12 @@ class IdJournal:
                 return
             end = self._write(start, end, body)
             self._note(record, _HEAD + _padded(len(body)))
-        self._cells[N_HALF] = other
+        self._cells[N_HALF] = other_half
         self._cells[N_OVERFLOWED] = 0
         self._end, self._left_out = end, 0
 
     def _note_nothing(self) -> None:
-        self.known.clear()
+        self.record_bytes.clear()
         self._engines.clear()
         self._process_bytes.clear()
         self._kind_bytes.clear()
@@ -403,19 +403,19 @@ class IdJournal:
         return bool(self._cells[N_OVERFLOWED])
 
 
-def migrated(known: JournalContents, buffer: memoryview | bytearray) -> IdJournal:
+def migrated(contents: JournalContents, buffer: memoryview | bytearray) -> IdJournal:
     """Return a journal in fresh (zeroed) memory with the records of a journal of another size."""
-    names = IdJournal(buffer)
-    names.format()
-    for number, space in known.spaces.items():
-        names.append(SpaceName(number, space))
-    for number, salt in known.tenants.items():
-        names.append(TenantName(number, salt))
-    for segment in known.segments.values():
-        names.append(segment)
-    for engine in known.engines.values():
-        names.append(engine)
-    return names
+    journal = IdJournal(buffer)
+    journal.format()
+    for number, space in contents.spaces.items():
+        journal.append(SpaceName(number, space))
+    for number, salt in contents.tenants.items():
+        journal.append(TenantName(number, salt))
+    for segment in contents.segments.values():
+        journal.append(segment)
+    for engine in contents.engines.values():
+        journal.append(engine)
+    return journal
 
 
 def _size_of(record: Record) -> int:

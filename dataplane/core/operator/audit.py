@@ -40,8 +40,8 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
         faults.append(
             f"hinted bytes: blocks {hinted}, tenants {by_tenant}, accounts {by_account}, pool {pool.hints.pinned_bytes}"
         )
-    taken = {(block.slot.slab.segment.number, block.slot.offset) for block in blocks}
-    if len(taken) != len(blocks):
+    slots = {(block.slot.slab.segment.number, block.slot.offset) for block in blocks}
+    if len(slots) != len(blocks):
         faults.append("two blocks share a slot")
     return faults
 
@@ -72,10 +72,10 @@ def _rows(pool: Pool, blocks: list[Block]) -> list[str]:
     if len(live) != len(blocks):
         faults.append(f"{len(live)} descriptors are not FREE, {len(blocks)} blocks are known")
     described = int(memory.hot[live, HOT_NBYTES].sum())
-    known = sum(block.nbytes for block in blocks)
+    block_bytes = sum(block.nbytes for block in blocks)
     unpadded = pool.used_bytes - pool.padding_bytes
-    if not described == known == unpadded:
-        faults.append(f"block bytes: descriptors {described}, blocks {known}, pool without padding {unpadded}")
+    if not described == block_bytes == unpadded:
+        faults.append(f"block bytes: descriptors {described}, blocks {block_bytes}, pool without padding {unpadded}")
     entries = int(np.count_nonzero(memory.entries))
     listed = sum(block.entry is not None for block in blocks)
     if entries != listed:

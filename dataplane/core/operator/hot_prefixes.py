@@ -34,19 +34,19 @@ def hot_prefixes(
 
 def hot_prefix(pool: Pool, prefixes: PrefixSketches, label: str, now: float) -> Prefix:
     """Return one listed prefix with its keys. Raise ProtocolError(UNKNOWN_PREFIX) if it is not known."""
-    found = prefixes.find(label, now)
-    keys = None if found is None else prefixes.keys(found)
-    if found is None or keys is None:
+    prefix = prefixes.find(label, now)
+    keys = None if prefix is None else prefixes.keys(prefix)
+    if prefix is None or keys is None:
         raise ProtocolError(Code.UNKNOWN_PREFIX, "no hot prefix has this label now", "label")
-    (shown,) = _shown(pool, prefixes, [found])
+    (shown,) = _shown(pool, prefixes, [prefix])
     shown.keys = b"".join(keys)
     return shown
 
 
 def _shown(pool: Pool, prefixes: PrefixSketches, listed: Sequence[HotPrefix]) -> list[Prefix]:
     share = MAX_LOOKED_UP // max(1, len(listed))
-    looked_up = [_some(prefixes.keys(hot) or (), share) for hot in listed]
-    there = _there(pool, list(zip(listed, looked_up, strict=True)))
+    looked_up = [_sample(prefixes.keys(hot) or (), share) for hot in listed]
+    resident_counts = _count_resident(pool, list(zip(listed, looked_up, strict=True)))
     models = pool.spaces.models()
     return [
         Prefix(
@@ -57,41 +57,41 @@ def _shown(pool: Pool, prefixes: PrefixSketches, listed: Sequence[HotPrefix]) ->
             hits=hot.hits,
             bytes_served=hot.bytes,
             error=hot.error,
-            resident=round(hot.depth * found / max(1, len(keys))),
+            resident=round(hot.depth * resident / max(1, len(keys))),
             last_used=hot.last_used,
         )
-        for hot, keys, found in zip(listed, looked_up, there, strict=True)
+        for hot, keys, resident in zip(listed, looked_up, resident_counts, strict=True)
     ]
 
 
-def _some(keys: Sequence[bytes], most: int) -> Sequence[bytes]:
+def _sample(keys: Sequence[bytes], most: int) -> Sequence[bytes]:
     """Return all keys of a prefix, or `most` evenly spaced ones if it has more."""
     if len(keys) <= most:
         return keys
     return [keys[at * len(keys) // most] for at in range(most)]
 
 
-def _there(pool: Pool, chains: Sequence[tuple[HotPrefix, Sequence[bytes]]]) -> list[int]:
+def _count_resident(pool: Pool, chains: Sequence[tuple[HotPrefix, Sequence[bytes]]]) -> list[int]:
     """Return, for each prefix, how many keys are readable blocks of its tenant in its space.
 
     There is one look-up per space.
     """
-    there = [0] * len(chains)
+    counts = [0] * len(chains)
     of_space: dict[int, list[int]] = {}
     for at, (hot, keys) in enumerate(chains):
         if keys and hot.space in pool.spaces.by_number:
             of_space.setdefault(hot.space, []).append(at)
-    for space, some in of_space.items():
-        words = pack_keys([key for at in some for key in chains[at][1]])
-        lengths = [len(chains[at][1]) for at in some]
+    for space, positions in of_space.items():
+        words = pack_keys([key for at in positions for key in chains[at][1]])
+        lengths = [len(chains[at][1]) for at in positions]
         numbers, control = pool.table.memory.find(words, space)
         owners = pool.table.memory.cold.take(numbers, axis=0, mode="clip")[:, COLD_TENANT]
-        tenants = np.array([_number(pool, chains[at][0].tenant) for at in some], np.uint64)
-        found = (numbers >= 0) & is_ready(control) & (owners == np.repeat(tenants, lengths))
+        tenants = np.array([_number(pool, chains[at][0].tenant) for at in positions], np.uint64)
+        is_resident = (numbers >= 0) & is_ready(control) & (owners == np.repeat(tenants, lengths))
         begins = np.cumsum([0, *lengths[:-1]])
-        for at, count in zip(some, np.add.reduceat(found, begins, dtype=np.int64).tolist(), strict=True):
-            there[at] = count
-    return there
+        for at, count in zip(positions, np.add.reduceat(is_resident, begins, dtype=np.int64).tolist(), strict=True):
+            counts[at] = count
+    return counts
 
 
 def _number(pool: Pool, tenant: Tenant) -> int:
@@ -99,5 +99,5 @@ def _number(pool: Pool, tenant: Tenant) -> int:
 
     A tenant that was forgotten and came back has a different number from the one in its hot prefixes.
     """
-    known = pool.tenants.by_salt.get(tenant.salt)
-    return 0 if known is None else known.number
+    current = pool.tenants.by_salt.get(tenant.salt)
+    return 0 if current is None else current.number

@@ -101,8 +101,8 @@ class CorruptionReports:
 
     @staticmethod
     def _check(message: Report) -> None:
-        count, rest = divmod(len(message.descriptors), 4)
-        if rest or not 1 <= count <= MAX_KEYS_PER_REQUEST:
+        count, remainder = divmod(len(message.descriptors), 4)
+        if remainder or not 1 <= count <= MAX_KEYS_PER_REQUEST:
             raise ProtocolError(
                 Code.MALFORMED,
                 f"expected 1 to {MAX_KEYS_PER_REQUEST} u32 descriptors, got {len(message.descriptors)} bytes",
@@ -119,7 +119,7 @@ class CorruptionReports:
         """Return the reported blocks that can be verified, each once."""
         descriptors = np.frombuffer(message.descriptors, np.uint32).tolist()
         controls = np.frombuffer(message.controls, np.uint64).tolist()
-        found: dict[int, Block] = {}
+        blocks: dict[int, Block] = {}
         for number, control in zip(descriptors, controls, strict=True):
             block = self._pool.table.blocks.get(number)
             if (
@@ -130,8 +130,8 @@ class CorruptionReports:
                 and block.space in spaces
                 and self.has_checksum(block)
             ):
-                found[number] = block
-        return list(found.values())
+                blocks[number] = block
+        return list(blocks.values())
 
     def has_checksum(self, block: Block) -> bool:
         """Return whether an engine supplied a checksum with a READY block."""

@@ -225,7 +225,7 @@ class Intent:
     """The intent of the management plane, as far as this node has applied it."""
 
     pool: Pool
-    room: Reclaimer
+    reclaimer: Reclaimer
     observed: dict[SnapshotType, Observed] = field(default_factory=dict)
     bodies: dict[str, bytes] = field(default_factory=dict)
     """Pin bodies in force, by digest."""
@@ -343,8 +343,8 @@ class Intent:
             return
         over = [tenant for tenant in self.pool.tenants.managed() if tenant.enforced and tenant.over_bytes]
         for tenant in over:
-            self.room.protect(())
-            self.room.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
+            self.reclaimer.protect(())
+            self.reclaimer.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
         order.watch([tenant.account for tenant in over if tenant.over_bytes])
 
     # ---- policies
@@ -375,13 +375,13 @@ class Intent:
                 continue
             pins.remove(pin)
             touched.append(pin)
-        known: dict[str, tuple[bytes, ...]] = {}
+        keys_by_digest: dict[str, tuple[bytes, ...]] = {}
         for spec in specs_left.values():
-            keys = known.get(spec.keys_digest)
+            keys = keys_by_digest.get(spec.keys_digest)
             if keys is None:
                 body = bodies[spec.keys_digest]
                 keys = tuple(dict.fromkeys(split_keys(body)))
-                known[spec.keys_digest] = keys
+                keys_by_digest[spec.keys_digest] = keys
             pin = Pin(spec, keys, spec.expires_at)
             pins.add(pin)
             touched.append(pin)
@@ -413,17 +413,17 @@ class Intent:
                     use = pool.slabs.spaces.get(space)
                     if use is None or not use.slots:  # many spaces may be attached but never written to
                         continue
-                    for found in self._found(specs_left, space):
+                    for blocks in self._ready_blocks(specs_left, space):
                         # The head gets budget first; unpinned blocks queue for eviction tail first, like any chain.
-                        for block in found if live else reversed(found):
+                        for block in blocks if live else reversed(blocks):
                             pool.repin(block, now)
                         if live:
-                            pool.line_up_soft(found, now)
+                            pool.line_up_soft(blocks, now)
         pool.promote_pins(now)
         if pool.tiers is not None:
             pool.tiers.pins_changed(pins)
 
-    def _found(self, chains: Sequence[tuple[str, tuple[bytes, ...]]], space: int) -> Iterator[list[Block]]:
+    def _ready_blocks(self, chains: Sequence[tuple[str, tuple[bytes, ...]]], space: int) -> Iterator[list[Block]]:
         """Yield, for each salt and chain, its READY blocks in a space that belong to that tenant.
 
         Many chains share one look-up.
@@ -434,13 +434,13 @@ class Intent:
             while last < len(chains) and count < LOOKED_UP_TOGETHER:
                 count += len(chains[last][1])
                 last += 1
-            some = chains[first:last]
+            batch = chains[first:last]
             first = last
-            found = iter(self.pool.table.find(pack_keys([key for _, keys in some for key in keys]), space))
-            for salt, keys in some:
+            blocks = iter(self.pool.table.find(pack_keys([key for _, keys in batch for key in keys]), space))
+            for salt, keys in batch:
                 yield [
                     block
-                    for block in islice(found, len(keys))
+                    for block in islice(blocks, len(keys))
                     if block is not None and block.tenant.salt == salt and block.state is State.READY
                 ]
 

@@ -50,7 +50,7 @@ def list_blocks(pool: Pool, message: ListBlocks) -> tuple[list[CachedBlock], int
         following = int(numbers[-1]) + 1
     lease_counts = pool.leases.counts(numbers, pool.table.space_of[numbers])
     chosen = [pool.table.blocks[number] for number in numbers.tolist()]
-    spaces = {number: pool.spaces.by_number[number] for number in {each.space for each in chosen}}
+    spaces = {number: pool.spaces.by_number[number] for number in {block.space for block in chosen}}
     identities = {number: space.identity() for number, space in spaces.items()}
     blocks = [
         _described(pool, block, spaces[block.space], identities[block.space], count)
@@ -72,7 +72,7 @@ def _matching(pool: Pool, message: ListBlocks, first: int, last: int) -> I64:
     if spaces is not None:
         chosen &= np.isin(hot[:, HOT_SPACE_SEGMENT] & _LOW32, np.array(sorted(spaces), np.uint64))
     if message.gateway is not None:
-        served = [number for number, each in pool.spaces.by_number.items() if each.gateway == message.gateway]
+        served = [number for number, space in pool.spaces.by_number.items() if space.gateway == message.gateway]
         chosen &= np.isin(hot[:, HOT_SPACE_SEGMENT] & _LOW32, np.array(served, np.uint64))
     if message.keys:
         check_keys(message.keys)
@@ -126,21 +126,21 @@ def look_up(pool: Pool, message: LookupChain) -> tuple[list[SpaceHits], int]:
     if message.tenant is not None:
         check_salt(message.tenant)
     numbers = sorted(number for number in pool.spaces.of_model(message.model) if number > message.after)
-    found: list[SpaceHits] = []
+    space_hits: list[SpaceHits] = []
     looked_up, last = 0, message.after
     for number in numbers:
         use = pool.slabs.spaces.get(number)
         holds = use is not None and use.slots > 0
-        if len(found) >= MAX_SPACES or (holds and found and looked_up + len(words) > MAX_LOOKED_UP):
-            return found, last
+        if len(space_hits) >= MAX_SPACES or (holds and space_hits and looked_up + len(words) > MAX_LOOKED_UP):
+            return space_hits, last
         last = number
         hits, resident = (0, 0)
         if holds:
             looked_up += len(words)
             hits, resident = _hits(pool, words, number, message.tenant)
         space = pool.spaces.by_number[number]
-        found.append(SpaceHits(space.identity(), space, {L1: hits}, {L1: resident}))
-    return found, 0
+        space_hits.append(SpaceHits(space.identity(), space, {L1: hits}, {L1: resident}))
+    return space_hits, 0
 
 
 def _hits(pool: Pool, words: U64, space: int, salt: str | None) -> tuple[int, int]:

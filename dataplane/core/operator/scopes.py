@@ -48,8 +48,8 @@ def keys_of(scope: Scope) -> list[bytes]:
             check_salt(scope.tenant)
         except ProtocolError as error:
             raise ProtocolError(error.code, error.message, "scope.tenant") from None
-    count, rest = divmod(len(scope.keys), KEY_BYTES)
-    if rest or count > MAX_KEYS_PER_REQUEST:
+    count, remainder = divmod(len(scope.keys), KEY_BYTES)
+    if remainder or count > MAX_KEYS_PER_REQUEST:
         raise ProtocolError(
             Code.BAD_KEYS,
             f"expected up to {MAX_KEYS_PER_REQUEST} keys of {KEY_BYTES} bytes, got {len(scope.keys)} bytes",

@@ -34,7 +34,7 @@ class Hint:
     def bounded(self, most_s: float) -> Hint | None:
         """Return the hint with durations of at most `most_s`; None if nothing is left of it. A duration that is not a
         positive number counts as none."""
-        ttl_s, pin_s = (min(each, most_s) if each > 0 else 0.0 for each in (self.ttl_s, self.pin_s))
+        ttl_s, pin_s = (min(seconds, most_s) if seconds > 0 else 0.0 for seconds in (self.ttl_s, self.pin_s))
         return Hint(ttl_s, pin_s) if ttl_s or pin_s else None
 
 
@@ -131,7 +131,7 @@ class HintTable:
         if now < self._next:
             return []
         due: list[Block] = []
-        for second in sorted(each for each in self._due if each <= now):
+        for second in sorted(second for second in self._due if second <= now):
             due += list(self._due[second])[: MAX_AT_ONCE - len(due)]
         dropped = []
         for block in due:
@@ -159,15 +159,15 @@ class HintTable:
     def _look_again(self, block: Block, now: float) -> None:
         """Note when the hints of a block are due next; forget a block without hints."""
         hint = self.hinted[block]
-        ends = [hint.pinned_until] if hint.pinned_until else []
+        due_times = [hint.pinned_until] if hint.pinned_until else []
         if hint.ttl_s:
             dropped_at = block.used_at + hint.ttl_s
-            ends.append(dropped_at if dropped_at > now else now + hint.ttl_s)
-        if not ends:
+            due_times.append(dropped_at if dropped_at > now else now + hint.ttl_s)
+        if not due_times:
             self.forget(block)
             return
         self._leave(block, hint.due)
-        hint.due = ceil(min(ends))
+        hint.due = ceil(min(due_times))
         self._due.setdefault(hint.due, {})[block] = None
         self._next = min(self._next, hint.due)
 

@@ -20,13 +20,13 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 def among(keys: U64, members: Collection[bytes]) -> Mask:
     """Return a mask of the keys (n, 4) that are in `members`."""
-    found = np.zeros(len(keys), np.bool_)
+    mask = np.zeros(len(keys), np.bool_)
     if not members:
-        return found
+        return mask
     alike = np.flatnonzero(np.isin(keys[:, 0], pack_keys(list(members))[:, 0]))
     packed, exact = keys[alike].tobytes(), frozenset(members)
-    found[alike] = [packed[at : at + KEY_BYTES] in exact for at in range(0, len(packed), KEY_BYTES)]
-    return found
+    mask[alike] = [packed[at : at + KEY_BYTES] in exact for at in range(0, len(packed), KEY_BYTES)]
+    return mask
 
 
 def identities(keys: U64, spaces: U64 | None = None) -> tuple[I64, int]:
@@ -56,11 +56,11 @@ def descendants(parents: I64, chosen: Mask) -> Mask:
     `parents` (n) is the row of each row's parent, -1 for none.
     """
     count = len(parents)
-    found = np.append(chosen, np.False_)
+    mask = np.append(chosen, np.False_)
     above = np.append(np.where(parents < 0, count, parents), count)
     for _ in range(count.bit_length()):  # each iteration doubles the distance to the ancestors
         if (above == count).all():
             break
-        found |= found[above]
+        mask |= mask[above]
         above = above[above]
-    return found[:count]
+    return mask[:count]

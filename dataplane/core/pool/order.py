@@ -106,9 +106,9 @@ class EvictionOrder:
             if block.queue is not None and (block.tenant in targets or (whole and block.tenant.account is self.common)):
                 members.setdefault(block.queue, []).append(block)
         arriving: dict[Account, list[list[Block]]] = {}
-        for queue, found in members.items():
+        for queue, queued in members.items():
             parts: dict[Account, list[Block]] = {}
-            for block in _in_turn(queue, found, now):
+            for block in _in_turn(queue, queued, now):
                 queue.remove(block)
                 parts.setdefault(targets.get(block.tenant, self.common), []).append(block)
             for account, part in parts.items():
@@ -140,7 +140,11 @@ class EvictionOrder:
 
     def over_limit(self) -> list[Account]:
         """Return the watched accounts that are charged more than their limit."""
-        return [each for each in self._watched if each.limit_bytes is not None and each.bytes > each.limit_bytes]
+        return [
+            account
+            for account in self._watched
+            if account.limit_bytes is not None and account.bytes > account.limit_bytes
+        ]
 
     def watch(self, over: Sequence[Account]) -> None:
         """Set the accounts that were found above their limit.

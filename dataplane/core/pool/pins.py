@@ -163,7 +163,7 @@ class Pin:
             gpu_copies=0 if with_gpu_copies is None else with_gpu_copies.gpu_copies,
             gpu_copy_bytes=0 if with_gpu_copies is None else with_gpu_copies.gpu_copy_bytes,
             gpu_copies_wanted=0 if with_gpu_copies is None else with_gpu_copies.gpu_copies_wanted,
-            tiers={} if self.bundle is None else {name: copy(known) for name, known in self.bundle.tiers.items()},
+            tiers={} if self.bundle is None else {name: copy(in_tier) for name, in_tier in self.bundle.tiers.items()},
             only_in_tiers=only_in_tiers,
             not_loaded=keeps.not_loaded if keeps is not None and only_in_tiers else "",
         )
@@ -261,8 +261,8 @@ class PinTable:
             self.gpu_copies_changed = True
         keys, alone = self._by_key.setdefault((bundle.model, bundle.tenant), {}), (bundle,)
         for key in bundle.keys:
-            known = keys.get(key)
-            keys[key] = alone if known is None else known + alone
+            bundles = keys.get(key)
+            keys[key] = alone if bundles is None else bundles + alone
 
     def _unlist(self, bundle: PinBundle) -> None:
         del self._bundles[bundle.model, bundle.tenant, bundle.digest]
@@ -271,7 +271,7 @@ class PinTable:
             self.gpu_copies_changed = True
         keys = self._by_key[bundle.model, bundle.tenant]
         for key in bundle.keys:
-            others = tuple([each for each in keys[key] if each is not bundle])
+            others = tuple([other for other in keys[key] if other is not bundle])
             if others:
                 keys[key] = others
             else:
@@ -291,11 +291,11 @@ class PinTable:
     def room_bytes(self, tenant: Tenant | None, *, permanent: bool) -> int:
         """Return how many more bytes of a tenant the budgets can guarantee. `tenant` is None for one without blocks.
         For a permanent pin, bytes that it may displace count as free."""
-        room = self.budget_bytes - self.pinned_bytes + (self._yielding_bytes if permanent else 0)
+        free_bytes = self.budget_bytes - self.pinned_bytes + (self._yielding_bytes if permanent else 0)
         if tenant is not None and tenant.pin_budget_bytes is not None:
             yielding = self._yielding.get(tenant, 0) if permanent else 0
-            room = min(room, tenant.pin_budget_bytes - tenant.pinned_bytes + yielding)
-        return room
+            free_bytes = min(free_bytes, tenant.pin_budget_bytes - tenant.pinned_bytes + yielding)
+        return free_bytes
 
     # ---- marks on blocks
 
@@ -386,8 +386,8 @@ class PinTable:
         return self.pinned_bytes > self.budget_bytes or (budget is not None and tenant.pinned_bytes > budget)
 
     def _last_of(self, tenant: Tenant) -> Block | None:
-        known = self._inside.get(tenant)
-        return next(reversed(known)) if known else None
+        inside = self._inside.get(tenant)
+        return next(reversed(inside)) if inside else None
 
     def _displace(self, block: Block, displaced: list[Block]) -> bool:
         """End guarantees of other blocks until a permanent block fits, first in its own tenant, then in any tenant.
@@ -402,7 +402,7 @@ class PinTable:
             own = budget is not None and block.tenant.pinned_bytes + block.charge > budget
             last = self._last_of(block.tenant)
             if last is None and not own:
-                last = next((each for tenant in self._inside if (each := self._last_of(tenant))), None)
+                last = next((candidate for tenant in self._inside if (candidate := self._last_of(tenant))), None)
             if last is None:
                 return False
             self._end_guarantee(last)
@@ -430,12 +430,12 @@ class PinTable:
         self.pinned_bytes -= block.charge
         block.tenant.pinned_bytes -= block.charge
         self._freed = True
-        known = self._inside.get(block.tenant)
-        if known is not None and block in known:
-            del known[block]
+        inside = self._inside.get(block.tenant)
+        if inside is not None and block in inside:
+            del inside[block]
             self._yielding[block.tenant] -= block.charge
             self._yielding_bytes -= block.charge
-            if not known:
+            if not inside:
                 del self._inside[block.tenant], self._yielding[block.tenant]
         for pin in self.marked[block]:
             pin.guaranteed -= 1
@@ -446,11 +446,11 @@ class PinTable:
         """Return the live pins that have reached their end."""
         if now < self._next_due:
             return []
-        ends = [(pin, pin.expires_at) for pin in self.by_name.values() if not pin.expired]
-        self._next_due = min((end for _, end in ends if end is not None and end > now), default=float("inf"))
-        return [pin for pin, end in ends if end is not None and end <= now]
+        expiries = [(pin, pin.expires_at) for pin in self.by_name.values() if not pin.expired]
+        self._next_due = min((end for _, end in expiries if end is not None and end > now), default=float("inf"))
+        return [pin for pin, end in expiries if end is not None and end <= now]
 
 
 def strongest(strengths: Collection[Strength]) -> Strength:
     """Return the strongest of some strengths."""
-    return next(each for each in STRENGTHS if each in strengths)
+    return next(strength for strength in STRENGTHS if strength in strengths)

@@ -390,10 +390,10 @@ class Pool:
         for tenant in self._holders:
             tenant.lookup_bytes = 0
         memory = self.table.memory
-        held = self.leases.raised_by(self.lookups.clients)
-        _, first, owner = np.unique(memory.cold[held, COLD_TENANT], return_index=True, return_inverse=True)
-        self._holders = [self.table.blocks[number].tenant for number in held[first].tolist()]
-        sizes = np.bincount(owner, memory.hot[held, HOT_NBYTES].astype(np.float64), len(first))
+        leased = self.leases.raised_by(self.lookups.clients)
+        _, first, owner = np.unique(memory.cold[leased, COLD_TENANT], return_index=True, return_inverse=True)
+        self._holders = [self.table.blocks[number].tenant for number in leased[first].tolist()]
+        sizes = np.bincount(owner, memory.hot[leased, HOT_NBYTES].astype(np.float64), len(first))
         for tenant, size in zip(self._holders, sizes.tolist(), strict=True):
             tenant.lookup_bytes = int(size)
 

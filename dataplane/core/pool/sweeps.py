@@ -65,8 +65,8 @@ class Sweep:
 
     def take(self, count: int) -> I64:
         """Remove and return the next `count` descriptors."""
-        taken, self.queue = self.queue[:count], self.queue[count:]
-        return taken
+        descriptors, self.queue = self.queue[:count], self.queue[count:]
+        return descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,21 +241,22 @@ class Sweeps:
         """
         hot, above = self._memory.hot[numbers], self._table.rows[numbers, ROW_PARENT:]
         spaces = _space(hot)
-        every = self._memory.hot[readable]
-        at = len(every)
-        names, count = identities(
-            np.concatenate((every[:, _KEY], hot[:, _KEY], above)), np.concatenate((_space(every), spaces, spaces))
+        readable_rows = self._memory.hot[readable]
+        at = len(readable_rows)
+        key_ids, count = identities(
+            np.concatenate((readable_rows[:, _KEY], hot[:, _KEY], above)),
+            np.concatenate((_space(readable_rows), spaces, spaces)),
         )
-        own, parents = names[at : at + len(numbers)], names[at + len(numbers) :]
+        own, parents = key_ids[at : at + len(numbers)], key_ids[at + len(numbers) :]
         rooted = (above != 0).any(axis=1)
         row_of = np.full(count, -1, np.int64)
         row_of[own] = np.arange(len(numbers))
         prefix = among(hot[:, _KEY], keys)
         chosen = rooted & among(above, keys[-1:])
         if torn:
-            there = np.zeros(count, np.bool_)
-            there[names[:at]] = True
-            loose = rooted & ~there[parents] & ~among(above, keys)
+            is_present = np.zeros(count, np.bool_)
+            is_present[key_ids[:at]] = True
+            loose = rooted & ~is_present[parents] & ~among(above, keys)
             owners = np.unique(self._memory.cold[numbers[prefix], COLD_TENANT])
             if len(owners):
                 loose &= np.isin(self._memory.cold[numbers, COLD_TENANT], owners)

@@ -47,7 +47,7 @@ class Ranking:
     _count: int = 0
     changes: int = 0
     """Number of times that an account changed."""
-    _room: int = 1024
+    _max_entries: int = 1024
     """Number of entries, including outdated ones, above which the heap is cleaned."""
 
     def changed(self, account: Account) -> None:
@@ -63,17 +63,17 @@ class Ranking:
     def borrowers(self) -> Generator[Account, None, None]:
         """Yield accounts above their floor, largest share first. Close the generator before anything changes."""
         self._settle()
-        heap, taken = self._heap, []
+        heap, popped = self._heap, []
         try:
             while heap:
                 entry = heappop(heap)
                 account = entry[2]
                 if account.entry != entry[:2]:
                     continue
-                taken.append(entry)
+                popped.append(entry)
                 yield account
         finally:
-            for entry in taken:
+            for entry in popped:
                 heappush(heap, entry)
 
     def _settle(self) -> None:
@@ -85,10 +85,10 @@ class Ranking:
             account.entry = (-account.share, self._count)
             heappush(self._heap, (*account.entry, account))
         self._changed.clear()
-        if len(self._heap) > self._room:
+        if len(self._heap) > self._max_entries:
             self._heap = [entry for entry in self._heap if entry[2].entry == entry[:2]]
             heapify(self._heap)
-            self._room = 2 * len(self._heap) + 1024
+            self._max_entries = 2 * len(self._heap) + 1024
 
 
 def effective_floors(floors: dict[str, int], capacity_bytes: int) -> dict[str, int]:

@@ -58,7 +58,7 @@ class EvictionQueue:
         self._ranks: list[EvictionPolicy | None] = [None, self.policy, None, None]
 
     def __len__(self) -> int:
-        return sum(len(each) for each in self._ranks if each is not None)
+        return sum(len(policy) for policy in self._ranks if policy is not None)
 
     def count(self, rank: Rank) -> int:
         """Return the number of blocks of one rank."""

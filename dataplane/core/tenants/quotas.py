@@ -147,11 +147,11 @@ class TenantTable:
         others = self._others
         if len(self.by_salt) > len(ranked):
             listed = set(ranked)
-            rest = [tenant for tenant in self.by_salt.values() if tenant not in listed]
-            for tenant in rest:
+            unlisted = [tenant for tenant in self.by_salt.values() if tenant not in listed]
+            for tenant in unlisted:
                 self._count_among_others(tenant)
             for name in _GAUGES:
-                setattr(others, name, sum([getattr(tenant, name) for tenant in rest]))
+                setattr(others, name, sum([getattr(tenant, name) for tenant in unlisted]))
         elif others == TenantStats(tenant="other"):
             return None
         else:
@@ -174,9 +174,9 @@ class TenantTable:
             added = getattr(now, name) - getattr(before, name)
             setattr(others, name, wrapped(getattr(others, name) + max(0, added)))
         for name in _COUNTERS_BY_NAME:
-            sums, known = getattr(others, name), getattr(before, name)
+            sums, counted = getattr(others, name), getattr(before, name)
             for reason, count in getattr(now, name).items():
-                if added := count - known.get(reason, 0):
+                if added := count - counted.get(reason, 0):
                     sums[reason] = wrapped(sums.get(reason, 0) + max(0, added))
         tenant.reported = now
 

@@ -27,7 +27,7 @@ class Rate:
     the bucket grants more."""
 
     per_s: int
-    left: float
+    left_bytes: float
     at: float
     _most: int = 0
     """Bytes of the last grant."""
@@ -35,17 +35,17 @@ class Rate:
     def granted(self, size: int, count: int, now: float) -> int:
         """Return how many of `count` slots of `size` bytes may be taken now."""
         passed = max(0.0, now - self.at)  # a clock that was set back must not remove tokens
-        self.left = min(float(self.per_s), self.left + passed * self.per_s)
+        self.left_bytes = min(float(self.per_s), self.left_bytes + passed * self.per_s)
         self.at = now
         # A slot larger than a second's worth is granted when the bucket is full, and paid off afterwards.
-        whole = self.left >= min(size, self.per_s)
-        granted = min(count, max(int(self.left // size), int(whole)))
+        fits_one = self.left_bytes >= min(size, self.per_s)
+        granted = min(count, max(int(self.left_bytes // size), int(fits_one)))
         self._most = size * granted
         return granted
 
     def spend(self, nbytes: int) -> None:
         """Charge taken bytes. Bytes beyond the grant, which occur when the rate is only observed, make no debt."""
-        self.left -= min(nbytes, self._most)
+        self.left_bytes -= min(nbytes, self._most)
 
 
 @dataclass(eq=False, slots=True)

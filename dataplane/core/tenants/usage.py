@@ -201,12 +201,12 @@ class UsageTable:
 
     def _learn_models(self) -> None:
         """Move the bytes of spaces that engines have attached meanwhile to the accounts of their models."""
-        known = {space for space in self._unknown if self._spaces.of_identity(space.hex()) is not None}
-        if not known:
+        attached = {space for space in self._unknown if self._spaces.of_identity(space.hex()) is not None}
+        if not attached:
             return
-        self._unknown -= known
+        self._unknown -= attached
         for (name, salt, space), charge in self._tier_charges.items():
-            if space not in known:
+            if space not in attached:
                 continue
             self._charge_account(charge.account, name, -charge.bytes)
             charge.account = self._account_of(salt, space, managed=charge.account.salt is not None)
@@ -219,14 +219,14 @@ class UsageTable:
         the end."""
         if not after:
             self._learn_models()
-        rest = (account for number, account in self._by_number.items() if number > after)
-        chosen = list(islice(rest, MAX_USAGE_PART + 1))
+        following = (account for number, account in self._by_number.items() if number > after)
+        chosen = list(islice(following, MAX_USAGE_PART + 1))
         for account in chosen:
             if account.holds_bytes:
                 account.settle(self._now_us)
-        more = len(chosen) > MAX_USAGE_PART
+        has_more = len(chosen) > MAX_USAGE_PART
         del chosen[MAX_USAGE_PART:]
-        return [account.counters() for account in chosen], chosen[-1].number if more else 0
+        return [account.counters() for account in chosen], chosen[-1].number if has_more else 0
 
     def close_idle(self, noted: float) -> None:
         """Close accounts that hold no bytes and have long been idle.

@@ -146,7 +146,7 @@ class Cascades:
 
     def _is_elsewhere(self, cascade: Cascade, name: BlockName) -> bool:
         """Return whether a tier other than the source holds a block."""
-        found = self._catalog.existence.found(name)
-        if found is not None and found.tier is not cascade.source:
+        found_block = self._catalog.existence.found(name)
+        if found_block is not None and found_block.tier is not cascade.source:
             return True
         return any(tier.entry_of(name) is not None for tier in self._catalog.tiers if tier is not cascade.source)

@@ -288,8 +288,12 @@ class Catalog:
             entry = tier.entry_of(name) if tier.serves else None
             if entry is not None:
                 return Source(tier, entry.stored.length, entry.stored.tenant)
-        found = self.existence.found(name)
-        return None if found is None else Source(found.tier, found.stored.length, found.stored.tenant)
+        found_block = self.existence.found(name)
+        return (
+            None
+            if found_block is None
+            else Source(found_block.tier, found_block.stored.length, found_block.stored.tenant)
+        )
 
     def is_served(self, name: BlockName) -> bool | None:
         """Return whether a tier in service holds a block that may be loaded; None if no tier is known to hold it."""
@@ -299,9 +303,9 @@ class Catalog:
 
     def stored(self, name: BlockName) -> StoredBlock | None:
         """Return a block as any tier holds it; None if none does."""
-        found = self.existence.found(name)
-        if found is not None:
-            return found.stored
+        found_block = self.existence.found(name)
+        if found_block is not None:
+            return found_block.stored
         entries = (tier.contents.entries.get(name) for tier in self.tiers)
         return next((entry.stored for entry in entries if entry is not None), None)
 
@@ -383,8 +387,8 @@ class Catalog:
     def _forget(self, tier: TierState, names: Sequence[BlockName]) -> None:
         removed: list[BlockName] = []
         for name in names:
-            found = self.existence.found(name)
-            if found is not None and found.tier is tier:
+            found_block = self.existence.found(name)
+            if found_block is not None and found_block.tier is tier:
                 self.existence.forget(name)
             if tier.listed_blocks is not None:
                 tier.forgotten.add(name)
@@ -444,10 +448,10 @@ class Catalog:
         tier.deleting = frozenset(names)
         return names
 
-    def deleted(self, tier: TierState, left: Sequence[BlockName]) -> None:
-        """Take the end of the deletion of what `take_deletions` returned. The tier could not delete `left`."""
+    def deleted(self, tier: TierState, not_deleted: Sequence[BlockName]) -> None:
+        """Take the end of the deletion of what `take_deletions` returned. The tier could not delete `not_deleted`."""
         tier.deleting = frozenset()
-        tier.deletions.add(left)
+        tier.deletions.add(not_deleted)
         self.wake()
 
     def invalidate(self, tombstone: Tombstone) -> None:

@@ -177,8 +177,8 @@ class TierContents:
         order: Any = self._order  # the search is written for blocks of the pool
         numbered: Any = self.numbered
         search: Any = VictimIterator(order, numbered, account, now)
-        found: Any = self._own_first(search, account) if own else search.candidates()
-        with closing(found) as candidates:
+        iterator: Any = self._own_first(search, account) if own else search.candidates()
+        with closing(iterator) as candidates:
             for looked_at, entry in enumerate(candidates):
                 if (freed >= excess and freed_own >= own) or looked_at == MAX_LOOKED_AT:
                     break
@@ -202,14 +202,14 @@ class TierContents:
 
     def _own_first(self, search: VictimIterator, account: Account) -> Iterator[TierEntry]:
         """Yield the blocks of an account that is at its limit, then those of others."""
-        known: set[int] = set()
+        own_numbers: set[int] = set()
         for rank in Rank:
             for number in account.queue.victims(rank, search.now):
-                known.add(number)
+                own_numbers.add(number)
                 yield self._at(number)
-        others: Any = search.candidates()
-        with closing(others):
-            yield from (entry for entry in others if entry.number not in known)
+        candidates: Any = search.candidates()
+        with closing(candidates):
+            yield from (entry for entry in candidates if entry.number not in own_numbers)
 
     def beyond_limits(self, now: float, most: int) -> list[TierEntry]:
         """Return at most `most` blocks of tenants that exceed a lowered limit. The caller removes them, and calls
@@ -290,10 +290,10 @@ class TierContents:
         return entry
 
     def _tenant(self, salt: str) -> TierTenant:
-        known = self.tenants.get(salt)
-        if known is None:
-            known = self.tenants[salt] = TierTenant(salt, self._order.common)
-        return known
+        tenant = self.tenants.get(salt)
+        if tenant is None:
+            tenant = self.tenants[salt] = TierTenant(salt, self._order.common)
+        return tenant
 
     def _forget_unused(self, tenant: TierTenant) -> None:
         if tenant.unused and self.tenants.get(tenant.salt) is tenant:
@@ -334,7 +334,7 @@ def pin_budgets(tenants: Iterable[Tenant], shares: Mapping[str, TierShare]) -> d
         share = shares.get(tenant.salt)
         limit = None if share is None else share.limit_bytes
         bounds = [tenant.spec.pin_budget_bytes, None if limit is None else limit * 9 // 10]
-        given = [bound for bound in bounds if bound is not None]
-        if given:
-            budgets[tenant.salt] = min(given)
+        limits = [bound for bound in bounds if bound is not None]
+        if limits:
+            budgets[tenant.salt] = min(limits)
     return budgets

@@ -47,17 +47,17 @@ class Copies:
         """Let blocks wait for a tier that neither holds them nor has them wait already: for SPILL or for PIN. A block
         that was stored again takes the place of its older one."""
         request = self._request(tier, reason)
-        requests = [self._request(tier, each) for each in (JobReason.SPILL, JobReason.PIN)]
+        requests = [self._request(tier, job_reason) for job_reason in (JobReason.SPILL, JobReason.PIN)]
         for block in blocks:
             space = self._catalog.identity(block.space)
             if space is None:
                 continue
             name = BlockName(space, block.key)
-            waits = [each for each in requests if name in each.waiting]
-            for each in waits:
-                older = each.waiting[name]
+            waits = [copy_request for copy_request in requests if name in copy_request.waiting]
+            for copy_request in waits:
+                older = copy_request.waiting[name]
                 if older is not None and not self._pool.readable(*older):
-                    each.wait(name, block)
+                    copy_request.wait(name, block)
             if waits or tier.entry_of(name) is not None:
                 continue
             if not tier.serves:
@@ -73,8 +73,8 @@ class Copies:
             names, tier.again = tier.again, []
             spaces = self._catalog.space_numbers()
             numbered = [(name, spaces[name.space]) for name in names if name.space in spaces]
-            found = (self._pool.table.find(pack_keys([name.key]), space)[0] for name, space in numbered)
-            ready = [block for block in found if block is not None and self._pool.readable(block, block.control)]
+            blocks = (self._pool.table.find(pack_keys([name.key]), space)[0] for name, space in numbered)
+            ready = [block for block in blocks if block is not None and self._pool.readable(block, block.control)]
             self.propose(tier, JobReason.SPILL, ready)
 
     @property
@@ -112,7 +112,7 @@ class Copies:
             if blocks or not request.waiting:
                 self._table.turn_ended(request)
             if blocks:
-                numbers = [each.block.number for each in blocks if each.block is not None]
+                numbers = [job_block.block.number for job_block in blocks if job_block.block is not None]
                 self._pool.leases.hold(numbers, self._pool.table.max_blocks)
                 return TierJob(request.reason, None, tier, blocks, request.began)
             if request.waiting:
@@ -123,9 +123,9 @@ class Copies:
         """Plan the next block of a request that may be copied; None if none may be copied now."""
         tier = request.target
         while request.waiting:
-            name, held = next(iter(request.waiting.items()))
-            assert held is not None
-            block, control = held
+            name, waiting_block = next(iter(request.waiting.items()))
+            assert waiting_block is not None
+            block, control = waiting_block
             if not self._pool.readable(block, control):
                 request.take(name)
                 continue
@@ -137,11 +137,11 @@ class Copies:
             if name in tier.arriving or tier.entry_of(name) is not None:
                 continue
             stored = self._stored(tier, name, block)
-            taken = self._catalog.admit(tier, stored, now, self._is_used_in_memory, since=request.began)
-            if taken is not None:
+            charged = self._catalog.admit(tier, stored, now, self._is_used_in_memory, since=request.began)
+            if charged is not None:
                 segment, offset = block.slot.slab.segment.number, block.slot.offset
                 form = self._catalog.form(block.space)
-                return JobBlock(name, block.nbytes, stored, taken, block, segment, offset, form)
+                return JobBlock(name, block.nbytes, stored, charged, block, segment, offset, form)
         return None
 
     def _stored(self, tier: TierState, name: BlockName, block: Block) -> StoredBlock:
@@ -235,9 +235,9 @@ class Copies:
         growth = 0
         if tier.spec.compress == "none" or entry.encoding == "fp8":  # a lossless codec undoes what fp8 saved
             growth = max(0, tier.stored_size(entry.stored.length) - entry.charge)
-            room = tier.contents.victims(growth, entry.stored.tenant, now, lambda entry: False)
-            if room:  # it has none, or only at the cost of other blocks
-                tier.note(room if isinstance(room, str) else "budget", name)
+            victims = tier.contents.victims(growth, entry.stored.tenant, now, lambda entry: False)
+            if victims:  # it has none, or only at the cost of other blocks
+                tier.note(victims if isinstance(victims, str) else "budget", name)
                 return None
         self._catalog.take(tier, entry.stored, growth)
         return entry.stored, growth

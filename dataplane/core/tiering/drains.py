@@ -29,15 +29,15 @@ class TierDrain:
         """Number of the next block to look at in `TierContents.numbered`."""
         self.refused_blocks = 0
         """Blocks of this pass that the target did not take."""
-        self.left = len(source.contents)
+        self.left_blocks = len(source.contents)
         """The most blocks that only the source may hold."""
         self.begins_at = now
         """When the next pass begins."""
 
     def count(self, unseen: int) -> None:
         """Update the number of blocks that are left, `unseen` of which this pass has not looked at yet."""
-        known = len(self.copies.copying) + self.refused_blocks
-        self.left = max(known, min(self.left, known + unseen, len(self.source.contents)))
+        undone = len(self.copies.copying) + self.refused_blocks
+        self.left_blocks = max(undone, min(self.left_blocks, undone + unseen, len(self.source.contents)))
 
 
 class Drains:
@@ -52,7 +52,7 @@ class Drains:
         if tier.spec.spill != "drain":
             return None
         drain = self._drains.get(tier)
-        return len(tier.contents) if drain is None else drain.left
+        return len(tier.contents) if drain is None else drain.left_blocks
 
     def target(self, source: TierState) -> TierState | None:
         """Return the tier that takes the blocks: the next one in the order, or else the first one."""

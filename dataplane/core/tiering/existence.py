@@ -73,7 +73,7 @@ class Existence:
     def __init__(self, tiers: Sequence[TierState], listed: BlockListings) -> None:
         """`tiers` may change later."""
         self._tiers, self._listed = tiers, listed
-        self._found: OrderedDict[BlockName, FoundBlock] = OrderedDict()
+        self._found_blocks: OrderedDict[BlockName, FoundBlock] = OrderedDict()
         self._missing: OrderedDict[BlockName, float] = OrderedDict()
         self._queried: dict[BlockName, int] = {}
         """Number of tiers that have not answered yet, by block."""
@@ -93,7 +93,7 @@ class Existence:
         if not tiers:
             return
         for name in names:
-            if name in self._queried or name in self._found or name in self._missing:
+            if name in self._queried or name in self._found_blocks or name in self._missing:
                 continue
             if self._counts.get(client, 0) >= max(OWN_QUESTIONS, MAX_QUERIES - len(self._queried)):
                 return
@@ -109,8 +109,8 @@ class Existence:
 
     def found(self, name: BlockName) -> FoundBlock | None:
         """Return a block that a shared tier in service was found to hold."""
-        known = self._found.get(name)
-        return known if known is not None and known.tier.serves else None
+        found_block = self._found_blocks.get(name)
+        return found_block if found_block is not None and found_block.tier.serves else None
 
     def next_names(self, tier: TierState) -> list[BlockName]:
         """Return the next names to ask a tier for; an empty list if there are none."""
@@ -125,20 +125,24 @@ class Existence:
             if name not in self._queried:
                 continue
             self._queried[name] -= 1
-            known = self._found.get(name)
-            if block is not None and tier.serves and (known is None or tier.spec.order < known.tier.spec.order):
-                if known is not None:
+            found_block = self._found_blocks.get(name)
+            if (
+                block is not None
+                and tier.serves
+                and (found_block is None or tier.spec.order < found_block.tier.spec.order)
+            ):
+                if found_block is not None:
                     self.forget(name)
-                entry = self._found[name] = FoundBlock(tier, block, now + FOUND_S)
+                entry = self._found_blocks[name] = FoundBlock(tier, block, now + FOUND_S)
                 self._listed.add(tier.number, [entry.stored])
             if self._queried[name]:
                 continue
             self._end_question(name)
-            if name not in self._found:
+            if name not in self._found_blocks:
                 self._missing[name] = now + MISSING_S
                 self._listed.note_missing(name, missing=True)
-        while len(self._found) > MAX_FOUND:
-            self.forget(next(iter(self._found)))
+        while len(self._found_blocks) > MAX_FOUND:
+            self.forget(next(iter(self._found_blocks)))
         while len(self._missing) > MAX_MISSING:
             self._listed.note_missing(self._missing.popitem(last=False)[0], missing=False)
 
@@ -151,16 +155,16 @@ class Existence:
 
     def used(self, name: BlockName, now: float) -> None:
         """Note that a block was loaded, which extends the time for which it is remembered."""
-        known = self._found.get(name)
-        if known is not None:
-            known.until = now + FOUND_S
-            self._found.move_to_end(name)
+        found_block = self._found_blocks.get(name)
+        if found_block is not None:
+            found_block.until = now + FOUND_S
+            self._found_blocks.move_to_end(name)
 
     def forget(self, name: BlockName) -> None:
         """Forget a block that was found."""
-        known = self._found.pop(name, None)
-        if known is not None and name not in known.tier.contents.entries:
-            self._listed.remove(known.tier.number, [name])
+        found_block = self._found_blocks.pop(name, None)
+        if found_block is not None and name not in found_block.tier.contents.entries:
+            self._listed.remove(found_block.tier.number, [name])
 
     def stored(self, name: BlockName) -> None:
         """Note that this node wrote a block: it is no longer missing."""
@@ -170,7 +174,7 @@ class Existence:
     def step(self, now: float) -> None:
         """Forget answers that are too old, and answer in place of tiers that are not in service."""
         for _ in range(EXPIRED_AT_ONCE):
-            oldest = next(iter(self._found.items()), None)
+            oldest = next(iter(self._found_blocks.items()), None)
             if oldest is None or oldest[1].until > now:
                 break
             self.forget(oldest[0])
@@ -188,5 +192,5 @@ class Existence:
 
     def leave(self, tier: TierState) -> None:
         """Forget the blocks of a tier that is removed; the caller clears the directory."""
-        for name in [name for name, known in self._found.items() if known.tier is tier]:
-            del self._found[name]
+        for name in [name for name, found_block in self._found_blocks.items() if found_block.tier is tier]:
+            del self._found_blocks[name]

@@ -98,18 +98,18 @@ class Tombstone(msgspec.Struct, frozen=True):
         With keys, these are the blocks of the prefix, those that were stored behind it, and those of the same tenants
         whose parent the tier does not hold: they may have been behind it.
         """
-        mine = [block for block in blocks if self.covers(block)]
+        covered = [block for block in blocks if self.covers(block)]
         if self.keys is None:
-            return {block.name for block in mine}
+            return {block.name for block in covered}
         children: dict[tuple[bytes, bytes], list[StoredBlock]] = {}
-        present = {block.name for block in mine}
-        for block in mine:
+        present = {block.name for block in covered}
+        for block in covered:
             if block.parent:
                 children.setdefault((block.name.space, block.parent), []).append(block)
-        prefix = [block for block in mine if block.name.key in self.keys]
+        prefix = [block for block in covered if block.name.key in self.keys]
         tenants = {block.tenant for block in prefix}
-        found = {block.name for block in prefix}
-        waiting = [(block.name.space, self.last_key) for block in mine]
+        dead = {block.name for block in prefix}
+        waiting = [(block.name.space, self.last_key) for block in covered]
         loose = [
             parent
             for parent, behind in children.items()
@@ -120,10 +120,10 @@ class Tombstone(msgspec.Struct, frozen=True):
         stack = [*dict.fromkeys(waiting), *loose]
         while stack:
             for block in children.get(stack.pop(), ()):
-                if block.name not in found:
-                    found.add(block.name)
+                if block.name not in dead:
+                    dead.add(block.name)
                     stack.append((block.name.space, block.name.key))
-        return found
+        return dead
 
     def within(self, pool: Pool, gateway: str) -> Tombstone:
         """Return the tombstone for the spaces of one gateway alone."""
@@ -135,12 +135,12 @@ class Tombstone(msgspec.Struct, frozen=True):
 
 def tombstone_of(pool: Pool, scope: Scope, before: int, excluded: Iterable[Block] = ()) -> Tombstone:
     """Return the tombstone of an operator's scope, which is valid. `excluded` blocks are not covered."""
-    known = {number: bytes.fromhex(space.identity()) for number, space in pool.spaces.by_number.items()}
+    identities = {number: bytes.fromhex(space.identity()) for number, space in pool.spaces.by_number.items()}
     merged: frozenset[bytes] | None = None
     spaces: frozenset[bytes] | None = None
     if scope.model is not None:
         merged = frozenset(
-            known[number] for number, space in pool.spaces.by_number.items() if space.model != scope.model
+            identities[number] for number, space in pool.spaces.by_number.items() if space.model != scope.model
         )
     if scope.space is not None:
         try:
@@ -155,7 +155,7 @@ def tombstone_of(pool: Pool, scope: Scope, before: int, excluded: Iterable[Block
         spaces=spaces,
         keys=frozenset(keys) if keys else None,
         last_key=keys[-1] if keys else b"",
-        excluded=frozenset((known[block.space], block.key) for block in excluded),
+        excluded=frozenset((identities[block.space], block.key) for block in excluded),
     )
 
 
@@ -167,15 +167,15 @@ def compacted(tombstones: Sequence[Tombstone], most: int) -> list[Tombstone]:
     able to invalidate blocks of others with many requests. All tombstones are merged only if `most` tenants have one.
     """
     merged = list(tombstones)
-    while sum(each.size for each in merged) > most:
+    while sum(tombstone.size for tombstone in merged) > most:
         sizes: dict[str | None, int] = {}
-        for each in merged:
-            sizes[each.tenant] = sizes.get(each.tenant, 0) + each.size
+        for tombstone in merged:
+            sizes[tombstone.tenant] = sizes.get(tombstone.tenant, 0) + tombstone.size
         tenant = max(sizes, key=lambda salt: sizes[salt])
         if sizes[tenant] == 1:
-            return [Tombstone(before=max(each.before for each in merged))]
-        newest = max(each.before for each in merged if each.tenant == tenant)
-        merged = [each for each in merged if each.tenant != tenant]
+            return [Tombstone(before=max(tombstone.before for tombstone in merged))]
+        newest = max(tombstone.before for tombstone in merged if tombstone.tenant == tenant)
+        merged = [tombstone for tombstone in merged if tombstone.tenant != tenant]
         merged.append(Tombstone(before=newest, tenant=tenant))
     return merged
 
@@ -202,8 +202,8 @@ class _Invalidation:
         entries, tombstone = self._contents.entries, self.tombstone
         spaces = [space for space in self._contents.spaces if tombstone.covers_space(space)]
         names = (BlockName(space, key) for space in spaces for key in tombstone.keys or ())
-        found = (entries.get(name) for name in names)
-        return {each.stored.tenant for each in found if each is not None and tombstone.covers(each.stored)}
+        candidates = (entries.get(name) for name in names)
+        return {entry.stored.tenant for entry in candidates if entry is not None and tombstone.covers(entry.stored)}
 
     def covers(self, entry: TierEntry) -> bool:
         """Return whether the block is dead, or may be."""
@@ -288,17 +288,19 @@ class TierInvalidations:
         """Put an invalidation in force. Call `step` until nothing is under way."""
         self._waiting.append(_Invalidation(tombstone, self._contents))
         begun = [self._waiting[0]] if self._run is not None else []
-        rest = list(self._waiting)[len(begun) :]
-        tombstones = [each.tombstone for each in rest]
+        waiting = list(self._waiting)[len(begun) :]
+        tombstones = [invalidation.tombstone for invalidation in waiting]
         remaining = compacted(tombstones, MAX_STARTED)
-        if len(remaining) < len(rest) or remaining != tombstones:
-            known = {id(each.tombstone): each for each in rest}
-            merged = [known.get(id(each)) or _Invalidation(each, self._contents) for each in remaining]
+        if len(remaining) < len(waiting) or remaining != tombstones:
+            by_tombstone = {id(invalidation.tombstone): invalidation for invalidation in waiting}
+            merged = [
+                by_tombstone.get(id(tombstone)) or _Invalidation(tombstone, self._contents) for tombstone in remaining
+            ]
             self._waiting = deque([*begun, *merged])
 
     def is_dead(self, entry: TierEntry) -> bool:
         """Return whether an invalidation under way covers a block."""
-        return any(each.covers(entry) for each in self._waiting)
+        return any(invalidation.covers(entry) for invalidation in self._waiting)
 
     def step(self) -> list[TierEntry]:
         """Visit the next blocks, at most SLICE_VISITS, and return those that are dead. The caller forgets them."""
@@ -307,9 +309,9 @@ class TierInvalidations:
         while self._waiting and visits < SLICE_VISITS and len(dead) < SLICE_DEAD:
             if self._run is None:
                 self._run = self._waiting[0].run()
-            for found in self._run:
-                if found is not None:
-                    dead.append(found)
+            for entry in self._run:
+                if entry is not None:
+                    dead.append(entry)
                 else:
                     visits += 1
                 if visits >= SLICE_VISITS or len(dead) >= SLICE_DEAD:

@@ -175,9 +175,9 @@ class CopyRequest:
 
     def take(self, name: BlockName) -> tuple[Block, int] | None:
         """Remove a block that waits."""
-        held = self.waiting.pop(name)
-        self.waiting_bytes -= 0 if held is None else held[0].nbytes
-        return held
+        waiting_block = self.waiting.pop(name)
+        self.waiting_bytes -= 0 if waiting_block is None else waiting_block[0].nbytes
+        return waiting_block
 
 
 class JobTable:
@@ -262,10 +262,10 @@ class JobTable:
         for request in sorted(self.of_target(tier), key=lambda request: -len(request.waiting)):
             blocks += len(request.waiting)
             nbytes += request.waiting_bytes
-            for name, held in request.waiting.items() if counted else ():
-                if held is not None and any(name in other.waiting for other in counted):
+            for name, waiting_block in request.waiting.items() if counted else ():
+                if waiting_block is not None and any(name in other.waiting for other in counted):
                     blocks -= 1
-                    nbytes -= held[0].nbytes
+                    nbytes -= waiting_block[0].nbytes
             counted.append(request)
         return blocks, nbytes
 
@@ -274,6 +274,6 @@ class JobTable:
     def leave(self, jobs: Iterator[TierJob], client: int | None = None, request: LoadRequest | None = None) -> None:
         """Remove the request, or those of the client, from jobs. Jobs that no request needs any more are unwanted."""
         for job in set(jobs):
-            job.waiters = [each for each in job.waiters if each is not request and each.client != client]
+            job.waiters = [waiter for waiter in job.waiters if waiter is not request and waiter.client != client]
             if not job.waiters:
                 self.unwanted.append(job)

@@ -70,11 +70,11 @@ class Loads:
     def attach(self, space: bytes) -> int | None:
         """Attach the mover to a space that no engine has attached now, so that its blocks can be loaded into memory.
         Return its number; None if the space is not known, or contradicts one that is attached."""
-        known = self._catalog.known_spaces.spaces.get(space)
-        if known is None:
+        declared = self._catalog.known_spaces.spaces.get(space)
+        if declared is None:
             return None
         try:
-            return attach_space(self._pool, self._engine, known)
+            return attach_space(self._pool, self._engine, declared)
         except ProtocolError:
             return None
 
@@ -89,17 +89,17 @@ class Loads:
         words = check_keys(keys)
         if self._pool.spaces.by_number.get(space) is None:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {space} is not attached", "space")
-        each = split_keys(keys)
+        key_list = split_keys(keys)
         ready = self._pool.table.memory.leading_ready(words, space)[0]
-        request = LoadRequest(client, space, each, deadline, at=len(ready), tenant=tenant)
-        if request.at >= len(each):
+        request = LoadRequest(client, space, key_list, deadline, at=len(ready), tenant=tenant)
+        if request.at >= len(key_list):
             return None
         identity = self._catalog.identity(space)
         if not self._queue.has_room(client):
             self._refuse(request, identity)
             return None
         if identity is not None and any(tier.shared and tier.serves for tier in self._tiers):
-            names = [BlockName(identity, key) for key in each[request.at :]]
+            names = [BlockName(identity, key) for key in key_list[request.at :]]
             self._catalog.existence.ask((name for name in names if self._catalog.source(name) is None), client)
         self._queue.add(request)
         self._catalog.wake()
@@ -110,7 +110,7 @@ class Loads:
         self.given_up += 1
         name = BlockName(identity or b"", request.keys[request.at])
         chosen = self._catalog.source(name)
-        tier = next((each for each in self._tiers if each.shared), None) if chosen is None else chosen.tier
+        tier = next((tier for tier in self._tiers if tier.shared), None) if chosen is None else chosen.tier
         if tier is not None:
             tier.count_lost("waiting", len(request.keys) - request.at)
 
@@ -128,10 +128,10 @@ class Loads:
     def withdraw(self, client: int, space: int, keys: bytes) -> None:
         """Cancel a request of an engine for exactly these keys, if there is one. Raise ProtocolError."""
         check_keys(keys)
-        each = split_keys(keys)
-        jobs = {self._table.loading[space, key] for key in each if (space, key) in self._table.loading}
+        key_list = split_keys(keys)
+        jobs = {self._table.loading[space, key] for key in key_list if (space, key) in self._table.loading}
         for request in chain(self._queue.of(client), *(job.waiters for job in jobs)):
-            if (request.client, request.space, request.keys) == (client, space, each):
+            if (request.client, request.space, request.keys) == (client, space, key_list):
                 self.cancel(request)
                 return
 

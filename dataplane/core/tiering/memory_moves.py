@@ -38,18 +38,18 @@ class MoveToTier:
     """Copies blocks to a tier, and releases them from memory if asked to."""
 
     def __init__(
-        self, catalog: Catalog, table: JobTable, room: Reclaimer, message: Move, state: MoveState, tier: TierState
+        self, catalog: Catalog, table: JobTable, reclaimer: Reclaimer, message: Move, state: MoveState, tier: TierState
     ) -> None:
         self.state, self.tier = state, tier
-        self._catalog, self._table, self._room, self._pool = catalog, table, room, catalog.pool
+        self._catalog, self._table, self._reclaimer, self._pool = catalog, table, reclaimer, catalog.pool
         self._release = message.release
         numbers = scopes.selected(self._pool, message.scope)
         state.blocks, state.bytes = len(numbers), self._pool.sweeps.stored_bytes(numbers)
-        self._left: deque[tuple[int, int]] = deque()
+        self._remaining: deque[tuple[int, int]] = deque()
         """Descriptors and control words."""
         if not message.dry_run:
             controls = self._pool.table.memory.control[numbers]
-            self._left.extend(zip(numbers.tolist(), controls.tolist(), strict=True))
+            self._remaining.extend(zip(numbers.tolist(), controls.tolist(), strict=True))
         self._copies = CopyRequest(JobReason.MOVE, None, tier, state.started_at)
         self._copying: dict[BlockName, tuple[Block, int]] = {}
         """Blocks whose copy has not ended, with their control words."""
@@ -59,7 +59,7 @@ class MoveToTier:
         self._look_at_copies()
         self._begin_copies()
         self._release_some(now)
-        return not (self._left or self._copying or self._releasing)
+        return not (self._remaining or self._copying or self._releasing)
 
     def _look_at_copies(self) -> None:
         for name, reason in self._table.take_ended(self._copies):
@@ -84,10 +84,10 @@ class MoveToTier:
     def _begin_copies(self) -> None:
         tier, pool = self.tier, self._pool
         copying_bytes = sum(block.nbytes for block, _ in self._copying.values())
-        for _ in range(min(BLOCKS_PER_STEP, len(self._left))):
+        for _ in range(min(BLOCKS_PER_STEP, len(self._remaining))):
             if len(self._copying) >= MAX_OUTSTANDING or copying_bytes >= 2 * tier.spec.max_bytes_in_flight:
                 break
-            number, control = self._left.popleft()
+            number, control = self._remaining.popleft()
             block = pool.table.blocks.get(number)
             name = None if block is None else self._name(block)
             if block is None or name is None or not self._pool.readable(block, control):
@@ -113,7 +113,7 @@ class MoveToTier:
                 self.state.refuse("evicted")
             elif self._is_pinned(block):
                 self.state.refuse("pinned")
-            elif self._room.evict([block], RELEASED, now):
+            elif self._reclaimer.evict([block], RELEASED, now):
                 self.state.released_blocks += 1
                 self.state.released_bytes += block.nbytes
             else:
@@ -121,15 +121,15 @@ class MoveToTier:
 
     def cancel(self) -> None:
         waiting = self._table.cancel(self._copies)
-        self._copying = {name: held for name, held in self._copying.items() if name in self._copies.copying}
-        self.state.refuse(CANCELLED, len(self._left) + waiting + len(self._releasing))
-        self._left.clear()
+        self._copying = {name: block for name, block in self._copying.items() if name in self._copies.copying}
+        self.state.refuse(CANCELLED, len(self._remaining) + waiting + len(self._releasing))
+        self._remaining.clear()
         self._releasing.clear()
 
     def give_up(self) -> None:
-        self.state.refuse("away" if self.tier.closing else "late", len(self._left) + len(self._copying))
+        self.state.refuse("away" if self.tier.closing else "late", len(self._remaining) + len(self._copying))
         self.state.refuse("leased", len(self._releasing))
-        self._left.clear()
+        self._remaining.clear()
         self._table.end(self._copies)
 
     def _name(self, block: Block) -> BlockName | None:
@@ -201,11 +201,11 @@ class MoveToMemory(SelectedMove):
         reason = ""
         for name in part.missing:
             failed = [tier.watched.pop(name, "") for tier in self._catalog.tiers]
-            reason = next((each for each in failed if each), reason)
-            found = self._find(part.space, name)
-            if found is not None:
+            reason = next((failure for failure in failed if failure), reason)
+            block = self._find(part.space, name)
+            if block is not None:
                 self.state.moved_blocks += 1
-                self.state.moved_bytes += found.nbytes
+                self.state.moved_bytes += block.nbytes
             elif name in part.sizes:
                 self.state.refuse(reason or self._why(now))
 
@@ -218,10 +218,10 @@ class MoveToMemory(SelectedMove):
 
     def _find(self, space: int, name: BlockName) -> Block | None:
         """Return a block of the scope's tenant in memory. A move of one tenant does not reveal blocks of others."""
-        found = self._pool.table.find(pack_keys([name.key]), space)[0]
-        if found is None or self._tenant is None:
-            return found
-        return found if found.tenant.salt == self._tenant else None
+        block = self._pool.table.find(pack_keys([name.key]), space)[0]
+        if block is None or self._tenant is None:
+            return block
+        return block if block.tenant.salt == self._tenant else None
 
     def give_up(self) -> None:
         for _, part in self._requests:

@@ -126,8 +126,8 @@ class ChainSelection:
 
     def _knows(self, space: bytes) -> bool:
         """Add a space of the scope that engines attached earlier, so that its blocks can be loaded into memory."""
-        known, scope = self._catalog.known_spaces.spaces.get(space), self._scope
-        if known is None or scope.model not in (None, known.model) or scope.space not in (None, space.hex()):
+        declared, scope = self._catalog.known_spaces.spaces.get(space), self._scope
+        if declared is None or scope.model not in (None, declared.model) or scope.space not in (None, space.hex()):
             return False
         number = UNATTACHED if self._attach is None else self._attach(space)
         if number is None:
@@ -220,8 +220,8 @@ class SelectedMove:
         """Return the number of blocks that tiers are known to hold and whose copy or load was not asked for."""
         return sum(len(part.sizes) for part in self._selection.parts)
 
-    def _cancel(self, left: int) -> None:
+    def _cancel(self, left_blocks: int) -> None:
         """Select no more, and count the blocks that are left."""
         self._selecting = False
-        self.state.refuse(CANCELLED, left)
+        self.state.refuse(CANCELLED, left_blocks)
         self._selection.parts.clear()

@@ -60,10 +60,10 @@ class Moves:
     """All moves of a node."""
 
     def __init__(
-        self, catalog: Catalog, table: JobTable, loads: Loads, room: Reclaimer, emit: Callable[[Event], None]
+        self, catalog: Catalog, table: JobTable, loads: Loads, reclaimer: Reclaimer, emit: Callable[[Event], None]
     ) -> None:
-        """`room` evicts blocks that moves release; `emit` queues an event of the node."""
-        self._catalog, self._table, self._loads, self._room, self._emit = catalog, table, loads, room, emit
+        """`reclaimer` evicts blocks that moves release; `emit` queues an event of the node."""
+        self._catalog, self._table, self._loads, self._reclaimer, self._emit = catalog, table, loads, reclaimer, emit
         self._active: deque[RunningMove] = deque()
         self._tenants: dict[int, str | None] = {}
         """Tenant of each active move, by number; None for a scope of all tenants."""
@@ -77,7 +77,7 @@ class Moves:
             scopes.check_narrow(message.scope)
         tenant = message.scope.tenant
         # As with requests for loads, a tenant may have as many moves as there are free places, and one in any case.
-        own = sum(each == tenant for each in self._tenants.values())
+        own = sum(active_tenant == tenant for active_tenant in self._tenants.values())
         if own >= max(1, MAX_ACTIVE - len(self._active)):
             raise ProtocolError(
                 Code.TOO_MANY,
@@ -110,13 +110,13 @@ class Moves:
         elif tier is None:
             move = MoveToMemory(self._catalog, self._loads, message, state, now + message.deadline_s)
         else:
-            move = MoveToTier(self._catalog, self._table, self._room, message, state, tier)
+            move = MoveToTier(self._catalog, self._table, self._reclaimer, message, state, tier)
         self._last += 1
         self._active.append(move)
         self._deadlines[state.number] = now + message.deadline_s
         self._tenants[state.number] = tenant
         self._states[state.number] = state
-        ended = [number for number, each in self._states.items() if each.ended_at is not None]
+        ended = [number for number, saved in self._states.items() if saved.ended_at is not None]
         for number in ended[: max(0, len(ended) - MAX_SAVED)]:
             del self._states[number]
         return state
@@ -126,9 +126,9 @@ class Moves:
         ProtocolError."""
         tier = next((tier for tier in self._catalog.tiers if tier.spec.name == name), None)
         if tier is None and name != MEMORY:
-            names = ", ".join(repr(tier.spec.name) for tier in self._catalog.tiers) or "none"
+            tier_names = ", ".join(repr(tier.spec.name) for tier in self._catalog.tiers) or "none"
             offered = " or ".join(
-                [*([repr(MEMORY)] if memory else []), *([f"an open tier ({names}). {ADD_TIER}"] if tiers else [])]
+                [*([repr(MEMORY)] if memory else []), *([f"an open tier ({tier_names}). {ADD_TIER}"] if tiers else [])]
             )
             raise ProtocolError(Code.UNKNOWN_TIER, f"no tier {name!r} is open on this node; expected {offered}", field)
         return tier
@@ -144,7 +144,7 @@ class Moves:
         """Cancel a move, and return its state. It ends when the copies and loads under way have ended. A move that has
         ended stays as it is. Raise ProtocolError(UNKNOWN_MOVE) if it is not known."""
         state = self.state(number)
-        move = next((each for each in self._active if each.state is state), None)
+        move = next((move for move in self._active if move.state is state), None)
         if move is not None and not state.cancelled:
             state.cancelled = True
             move.cancel()

@@ -50,17 +50,19 @@ class Outcomes:
         self._publish(job, {}, now)
         self._catalog.wake()
 
-    def stored(self, job: TierJob, ends: Sequence[CopyEnd], now: float) -> None:
+    def stored(self, job: TierJob, copy_ends: Sequence[CopyEnd], now: float) -> None:
         """Apply the ends of the copies to the target, one for each block that was left, and end the job."""
         target = job.target
         assert target is not None
-        self._pool.leases.release([each.block.number for each in job.blocks if each.block is not None])
-        target.hung.difference_update(each.name for each in job.blocks)
+        self._pool.leases.release([job_block.block.number for job_block in job.blocks if job_block.block is not None])
+        target.hung.difference_update(job_block.name for job_block in job.blocks)
         self._end(job)
         before = target.counters.spilled_blocks
         apply = self._encoded if job.reason is JobReason.ENCODE else self._copied
-        pairs = zip(job.blocks, ends, strict=True)
-        self._catalog.list_blocks(target, [block for each, end in pairs if (block := apply(job, each, end, now))])
+        pairs = zip(job.blocks, copy_ends, strict=True)
+        self._catalog.list_blocks(
+            target, [block for job_block, end in pairs if (block := apply(job, job_block, end, now))]
+        )
         if job.reason is JobReason.CASCADE:
             target.counters.cascaded_blocks += target.counters.spilled_blocks - before
 
@@ -125,7 +127,7 @@ class Outcomes:
             return ""
         if self.is_ahead(stored, now):
             return "clock"
-        dead = any(each.covers_behind(stored, block.before, whole=job.whole) for each in tier.tombstones())
+        dead = any(tombstone.covers_behind(stored, block.before, whole=job.whole) for tombstone in tier.tombstones())
         return "invalidated" if dead or stored.tenant != job.tenant else ""
 
     def is_ahead(self, block: StoredBlock, now: float) -> bool:
@@ -158,11 +160,11 @@ class Outcomes:
     def _loaded_into_buffer(self, job: TierJob, target: TierState, results: Sequence[Loaded], now: float) -> None:
         source = job.source
         assert source is not None
-        left: list[JobBlock] = []
+        intact: list[JobBlock] = []
         for block, result in zip(job.blocks, results, strict=True):
             reason = _not_as_expected(job, block, result)
             if not reason:
-                left.append(block)
+                intact.append(block)
                 continue
             self._release(target, block)
             target.note(reason, block.name)
@@ -172,11 +174,11 @@ class Outcomes:
                 source.lose(reason, block.name)
             if reason in (Outcome.MISSING.value, Outcome.CORRUPT.value) and not source.closing:
                 self._catalog.forget(source, block.name)
-        job.blocks = left
-        if not left:
+        job.blocks = intact
+        if not intact:
             self._end(job)
         elif target.closing:
-            self.stored(job, [CopyEnd(Outcome.FAILED)] * len(left), now)
+            self.stored(job, [CopyEnd(Outcome.FAILED)] * len(intact), now)
 
     def _copied(self, job: TierJob, block: JobBlock, end: CopyEnd, now: float) -> StoredBlock | None:
         """Apply the end of a copy. Return the block if the tier holds it from now on."""

@@ -113,9 +113,9 @@ class PinLoads:
             while not self._loads.idle:
                 yield
             yield from self._load(bundle, part)
-            left = sum(self._is_missing(bundle, block) for block in part)
-            bundle.only_in_tiers = max(0, bundle.only_in_tiers - len(part) + left)
-            if left:
+            still_missing = sum(self._is_missing(bundle, block) for block in part)
+            bundle.only_in_tiers = max(0, bundle.only_in_tiers - len(part) + still_missing)
+            if still_missing:
                 bundle.not_loaded = FAILED
                 self._retries[bundle] = self._now + wait_s, min(2 * wait_s, LONGEST_RETRY_S)
                 return
@@ -147,13 +147,13 @@ class PinLoads:
             return
         for at in range(0, len(bundle.keys), MAX_PART_KEYS):
             keys = bundle.keys[at : at + MAX_PART_KEYS]
-            found = self._pool.table.find(pack_keys(keys), space)
-            names = [BlockName(identity, key) for key, block in zip(keys, found, strict=True) if block is None]
+            blocks = self._pool.table.find(pack_keys(keys), space)
+            names = [BlockName(identity, key) for key, block in zip(keys, blocks, strict=True) if block is None]
             unknown = (name for name in names if catalog.source(name) is None)
             catalog.existence.ask(unknown, self._loads.client)
             while bundle.pins and any(map(catalog.existence.is_queried, names)):
                 yield
-            for position, (key, block) in enumerate(zip(keys, found, strict=True), at):
+            for position, (key, block) in enumerate(zip(keys, blocks, strict=True), at):
                 if block is not None:
                     continue
                 source = catalog.source(BlockName(identity, key))
@@ -168,12 +168,12 @@ class PinLoads:
         """Return the next blocks of one space to load together; empty if the budgets have no room for the next
         block."""
         tenant = self._pool.tenants.by_salt.get(bundle.tenant)
-        room = self._pool.pins.room_bytes(tenant, permanent=bundle.strength == "permanent")
+        free_bytes = self._pool.pins.room_bytes(tenant, permanent=bundle.strength == "permanent")
         part: list[MissingBlock] = []
         total = 0
         for block in missing[at : at + MAX_PART_KEYS]:
             total += block.charge
-            if total > room or block.space != missing[at].space or (part and total > MAX_PART_BYTES):
+            if total > free_bytes or block.space != missing[at].space or (part and total > MAX_PART_BYTES):
                 break
             part.append(block)
         return part

@@ -70,18 +70,18 @@ class PinnedChains:
             if tier.serves and tier.missed_pins:
                 tier.missed_pins = False
                 self.all_changed()
-        left = MAX_STEP_KEYS
-        while self._chains and left > 0 and not self._copies.crowded:
+        left_keys = MAX_STEP_KEYS
+        while self._chains and left_keys > 0 and not self._copies.crowded:
             key = next(iter(self._chains))
             model, salt, _ = key
             keys, at = self._chains[key]
             spaces = self._catalog.spaces_of_model.get(model, [])
-            each = max(1, len(spaces) * len(self._catalog.tiers))
-            part = keys[at : at + max(1, left // each)]
+            cost = max(1, len(spaces) * len(self._catalog.tiers))
+            part = keys[at : at + max(1, left_keys // cost)]
             for space in spaces:
                 self._mark_part(space, salt, part, now)
             self._spill_part(model, salt, part)
-            left -= each * len(part)
+            left_keys -= cost * len(part)
             if at + len(part) < len(keys):
                 self._chains[key] = (keys, at + len(part))
             else:
@@ -98,11 +98,11 @@ class PinnedChains:
     def _spill_part(self, model: str, salt: str, keys: tuple[bytes, ...]) -> None:
         pool = self._pool
         for space in pool.spaces.of_model(model):
-            found = pool.table.find(pack_keys(keys), space)
+            blocks = pool.table.find(pack_keys(keys), space)
             self.stored(
                 [
                     block
-                    for block in found
+                    for block in blocks
                     if block is not None and block.tenant.salt == salt and block.state is State.READY
                 ]
             )

@@ -28,7 +28,7 @@ class Reencoding(SelectedMove):
         self.tier = tier
         self._catalog, self._table = catalog, table
         self._copies = CopyRequest(JobReason.ENCODE, tier, tier)
-        self._left: deque[BlockName] = deque()
+        self._remaining: deque[BlockName] = deque()
         """Blocks that do not wait for their job yet."""
 
     def _select(self) -> bool:
@@ -45,13 +45,13 @@ class Reencoding(SelectedMove):
                 self.state.moved_blocks += 1
                 self.state.moved_bytes += entry.stored.length
         if not self.tier.serves:
-            self.state.refuse("away", len(self._left))
-            self._left.clear()
-        while self._left and len(self._copies.copying) < MAX_OUTSTANDING:
-            self._table.add(self._copies, self._left.popleft())
+            self.state.refuse("away", len(self._remaining))
+            self._remaining.clear()
+        while self._remaining and len(self._copies.copying) < MAX_OUTSTANDING:
+            self._table.add(self._copies, self._remaining.popleft())
         if self._copies.copying:
             self._catalog.wake()
-        return not (self._left or self._copies.copying)
+        return not (self._remaining or self._copies.copying)
 
     def _choose(self) -> bool:
         """Choose some of the blocks that the tier holds in another form, and return whether more are left."""
@@ -68,7 +68,7 @@ class Reencoding(SelectedMove):
                 if entry.encoding == self.tier.spec.compress:
                     state.present_blocks += 1
                 else:
-                    self._left.append(name)
+                    self._remaining.append(name)
         if parts:
             return True
         state.blocks += self._selection.unreachable
@@ -77,11 +77,11 @@ class Reencoding(SelectedMove):
         return False
 
     def cancel(self) -> None:
-        self._cancel(len(self._left) + self._table.cancel(self._copies))
-        self._left.clear()
+        self._cancel(len(self._remaining) + self._table.cancel(self._copies))
+        self._remaining.clear()
 
     def give_up(self) -> None:
-        left = len(self._left) + len(self._copies.copying) + self._unasked()
-        self.state.refuse("away" if self.tier.closing else "late", left)
-        self._left.clear()
+        left_blocks = len(self._remaining) + len(self._copies.copying) + self._unasked()
+        self.state.refuse("away" if self.tier.closing else "late", left_blocks)
+        self._remaining.clear()
         self._table.end(self._copies)

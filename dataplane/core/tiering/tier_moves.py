@@ -28,7 +28,7 @@ class MoveBetweenTiers(SelectedMove):
         self._catalog, self._table = catalog, table
         self._copies = CopyRequest(JobReason.MOVE, source, target, state.started_at)
         self._release = message.release
-        self._left: deque[BlockName] = deque()
+        self._remaining: deque[BlockName] = deque()
         self._releasing: deque[BlockName] = deque()
 
     def step(self, now: float) -> bool:
@@ -41,7 +41,7 @@ class MoveBetweenTiers(SelectedMove):
         self._look_at_copies()
         self._begin_copies()
         self._release_some()
-        return not (self._left or self._selection.parts or self._copies.copying or self._releasing)
+        return not (self._remaining or self._selection.parts or self._copies.copying or self._releasing)
 
     def _look_at_copies(self) -> None:
         for name, reason in self._table.take_ended(self._copies):
@@ -64,13 +64,13 @@ class MoveBetweenTiers(SelectedMove):
         for _ in range(BLOCKS_PER_STEP):
             if len(self._copies.copying) >= MAX_OUTSTANDING:
                 break
-            if not self._left:
+            if not self._remaining:
                 if not self._selection.parts:
                     break
                 part = self._selection.parts.popleft()
-                self._left.extend(name for name in part.names if name in part.sizes)
+                self._remaining.extend(name for name in part.names if name in part.sizes)
                 continue
-            name = self._left.popleft()
+            name = self._remaining.popleft()
             if source.entry_of(name) is None:
                 self.state.refuse("gone")
             elif target.entry_of(name) is not None:
@@ -100,13 +100,13 @@ class MoveBetweenTiers(SelectedMove):
 
     def cancel(self) -> None:
         waiting = self._table.cancel(self._copies)
-        self._cancel(self._unasked() + len(self._left) + waiting + len(self._releasing))
-        self._left.clear()
+        self._cancel(self._unasked() + len(self._remaining) + waiting + len(self._releasing))
+        self._remaining.clear()
         self._releasing.clear()
 
     def give_up(self) -> None:
         reason = "away" if self.tier.closing or self.source.closing else "late"
-        self.state.refuse(reason, self._unasked() + len(self._left) + len(self._copies.copying))
+        self.state.refuse(reason, self._unasked() + len(self._remaining) + len(self._copies.copying))
         self.state.refuse("late", len(self._releasing))
-        self._left.clear()
+        self._remaining.clear()
         self._table.end(self._copies)

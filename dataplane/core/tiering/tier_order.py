@@ -37,12 +37,12 @@ class CommonQueue:
             entry = self._entries[oldest]
             assert entry is not None
             current = entry.used_at, entry.stored.sequence, queue.serial, queue
-        known = queue.turns.get(rank)
-        if known == current:
+        previous = queue.turns.get(rank)
+        if previous == current:
             return
         turns = self._turns[rank]
-        if known is not None:
-            del turns[bisect_left(turns, known)], queue.turns[rank]
+        if previous is not None:
+            del turns[bisect_left(turns, previous)], queue.turns[rank]
         if current is not None:
             insort(turns, current)
             queue.turns[rank] = current

@@ -60,16 +60,16 @@ class Deletions:
 
     def take(self, most: int) -> list[BlockName]:
         """Remove and return the next names."""
-        taken: list[BlockName] = []
-        while self._parts and len(taken) < most:
-            part = self._parts[0][self._at : self._at + most - len(taken)]
-            taken += part
+        names: list[BlockName] = []
+        while self._parts and len(names) < most:
+            part = self._parts[0][self._at : self._at + most - len(names)]
+            names += part
             self._at += len(part)
             if self._at == len(self._parts[0]):
                 self._parts.popleft()
                 self._at = 0
-        self._count -= len(taken)
-        return taken
+        self._count -= len(names)
+        return names
 
     def names(self) -> list[BlockName]:
         """Return all names."""

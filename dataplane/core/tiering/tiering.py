@@ -29,7 +29,12 @@ class Tiering:
     """Decisions about all tiers of a node. Only the thread of the data plane calls it."""
 
     def __init__(
-        self, catalog: Catalog, storing: StoreService, room: Reclaimer, engine: Engine, emit: Callable[[Event], None]
+        self,
+        catalog: Catalog,
+        storing: StoreService,
+        reclaimer: Reclaimer,
+        engine: Engine,
+        emit: Callable[[Event], None],
     ) -> None:
         """`engine` is the mover's."""
         self.catalog = catalog
@@ -42,7 +47,7 @@ class Tiering:
         self.spills = Spills(catalog, self.copies)
         self.cascades = Cascades(catalog, table)
         self.drains = Drains(catalog, table)
-        self.moves = Moves(catalog, table, self.loads, room, emit)
+        self.moves = Moves(catalog, table, self.loads, reclaimer, emit)
         self.pinned_chains = PinnedChains(catalog, self.copies)
         self.pinned_chains.all_changed()
         self.pin_loads = PinLoads(catalog, self.loads)

@@ -275,4 +275,4 @@ def test_a_step_of_a_compaction_visits_few_records(monkeypatch: pytest.MonkeyPat
     assert len(visited) == COMPACTED_AT_ONCE < number
     while names._cells[N_HALF] == 0:
         names.compact_some()
-    assert (len(visited), names._end, names.known) == (number, 0, {})
+    assert (len(visited), names._end, names.record_bytes) == (number, 0, {})

@@ -95,4 +95,4 @@ def test_an_attach_that_is_refused_for_its_names_leaves_nothing(monkeypatch: pyt
     assert (refused.value.code, refused.value.field) == (Code.BAD_SPACE, "spaces")
     assert bench.node.engines == {}
     assert bench.node.pool.spaces.by_number == {}
-    assert names.known == {}
+    assert names.record_bytes == {}

@@ -16,7 +16,7 @@ from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.journal.id_journal import EngineName, IdJournal, names_bytes
 from dataplane.core.journal.recovery_table import RecoveryTable, TableWriter, recovery_table_bytes
 from dataplane.core.node import Node, NodeOptions
-from dataplane.core.restore import Restored, SurvivingMemory, restore, segments_here
+from dataplane.core.restore import Restored, SurvivingMemory, restore, surviving_segments
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.layout import H_MEMORY, PAGE, U64, AreaMemory, IndexMemory, index_bytes
 from dataplane.protocol.states import STATE_BITS, STATE_MASK, State
@@ -114,7 +114,7 @@ class KillBench(Bench):
         def alive(engine: EngineName) -> bool:
             return engine.client not in image.dead
 
-        here = segments_here(known, self.index, image.segments, self.options.named_bytes)
+        here = surviving_segments(known, self.index, image.segments, self.options.named_bytes)
         surviving = SurvivingMemory(known, here, self.memory.areas.get, alive)
         self.restored = restore(self.node, surviving, self.now)
         for segment in self.node.pool.slabs.segments.values():
