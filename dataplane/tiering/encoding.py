@@ -39,17 +39,17 @@ def store_blocks(
 ) -> list[CopyEnd]:
     """Store blocks. A block that cannot be encoded into fewer bytes is stored as it is, or with `encoded_only` not at
     all: its end is then FAILED with a reason. Raises TierError."""
-    ends: list[CopyEnd] = []
+    copy_ends: list[CopyEnd] = []
     stores: dict[int, tuple[BlockStore, str]] = {}
     for at, block in enumerate(blocks):
         store, reason = _encoded(block, codec)
-        ends.append(CopyEnd(Outcome.FAILED, not_compressed=reason))
+        copy_ends.append(CopyEnd(Outcome.FAILED, not_compressed=reason))
         if not (reason and encoded_only):
             stores[at] = store, reason
     outcomes = tier.store([store for store, _ in stores.values()], time.monotonic() + CALL_S)
     for (at, (store, reason)), outcome in zip(stores.items(), outcomes, strict=True):
-        ends[at] = _end(store, outcome, reason, codec, tier)
-    return ends
+        copy_ends[at] = _end(store, outcome, reason, codec, tier)
+    return copy_ends
 
 
 def _encoded(block: BlockBytes, codec: TierCodec | None) -> tuple[BlockStore, str]:

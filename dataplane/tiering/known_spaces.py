@@ -42,10 +42,10 @@ class KnownSpaces:
             data = read_bounded(self._path, MAX_FILE_BYTES)
             # Older releases wrote no digest.
             body = checked_body(data, _MAGIC) if data.startswith(_MAGIC[:1]) else data
-            for identity, known in _decoder.decode(body).items():
-                if isinstance(known, Space):
-                    self.spaces[identity] = known
-                self.models[identity] = known if isinstance(known, str) else known.model
+            for identity, space_or_model in _decoder.decode(body).items():
+                if isinstance(space_or_model, Space):
+                    self.spaces[identity] = space_or_model
+                self.models[identity] = space_or_model if isinstance(space_or_model, str) else space_or_model.model
         except FileNotFoundError:
             pass
         except (OSError, ValueError, RecursionError) as error:
@@ -55,8 +55,8 @@ class KnownSpaces:
         """Record a space that an engine has attached."""
         if self.spaces.get(identity) == space:
             return
-        for known in (self.spaces, self.models):
-            known.pop(identity, None)
+        for table in (self.spaces, self.models):
+            table.pop(identity, None)
         self.spaces[identity], self.models[identity] = space, space.model
         while len(self.models) > MAX_SPACES:
             oldest = next(iter(self.models))

@@ -46,7 +46,7 @@ class TierListing:
         """`tombstones` returns the invalidations that the tier may not have carried out yet."""
         self._background, self._catalog, self._run, self._tier = background, catalog, run, tier
         self._tombstones, self._clock = tombstones, clock
-        self._found: list[StoredBlock] = []
+        self._blocks: list[StoredBlock] = []
         self._under_way = self._complete = False
         self._wait_s, self._next_at = FIRST_WAIT_S, 0.0
         catalog.begin_listing(run.state)
@@ -62,24 +62,24 @@ class TierListing:
         self._call(partial(_page, blocks), partial(self._listed, blocks))
 
     def _listed(self, blocks: Iterator[StoredBlock], page: list[StoredBlock]) -> None:
-        self._found += self._catalog.listed(self._run.state, page, self._clock())
-        if len(self._found) > MAX_LISTED:
+        self._blocks += self._catalog.listed(self._run.state, page, self._clock())
+        if len(self._blocks) > MAX_LISTED:
             self._failed(f"the tier lists more than {MAX_LISTED:,} blocks of this node")
         elif page:
             self._continue(blocks)
         else:
-            self._call(partial(_sort, self._found, list(self._tombstones())), self._sorted)
+            self._call(partial(_sort, self._blocks, list(self._tombstones())), self._sorted)
 
     def _sorted(self, result: tuple[list[StoredBlock], list[StoredBlock]]) -> None:
-        ending = self._catalog.ending_listing(self._run.state, *result)
-        self._background.in_slices(ending, partial(self._ended, len(result[1])))
+        slices = self._catalog.ending_listing(self._run.state, *result)
+        self._background.in_slices(slices, partial(self._ended, len(result[1])))
 
     def _ended(self, dead: int) -> None:
         state = self._run.state
         self._under_way, self._complete = False, True
         self._run.listing_fault = ""
-        log.info("tier.listed", tier=state.spec.name, blocks=len(self._found), invalidated=dead)
-        self._found = []
+        log.info("tier.listed", tier=state.spec.name, blocks=len(self._blocks), invalidated=dead)
+        self._blocks = []
         usage = self._tier.usage()
         if usage.foreign_objects:
             log.warning(
@@ -119,8 +119,10 @@ def _page(blocks: Iterator[StoredBlock]) -> list[StoredBlock]:
     return list(islice(blocks, PAGE_BLOCKS))
 
 
-def _sort(found: Sequence[StoredBlock], tombstones: Sequence[Tombstone]) -> tuple[list[StoredBlock], list[StoredBlock]]:
+def _sort(
+    blocks: Sequence[StoredBlock], tombstones: Sequence[Tombstone]
+) -> tuple[list[StoredBlock], list[StoredBlock]]:
     """Return all blocks, newest first, and the blocks that a tombstone covers."""
-    dead = {name for tombstone in tombstones for name in tombstone.among(found)}
-    newest_first = sorted(found, key=lambda stored: stored.sequence, reverse=True)
-    return newest_first, [stored for stored in found if stored.name in dead]
+    dead = {name for tombstone in tombstones for name in tombstone.among(blocks)}
+    newest_first = sorted(blocks, key=lambda stored: stored.sequence, reverse=True)
+    return newest_first, [stored for stored in blocks if stored.name in dead]

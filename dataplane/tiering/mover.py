@@ -211,12 +211,14 @@ class Mover:
         failed = isinstance(result, TierError)
         results = [Loaded(Outcome.FAILED)] * len(job.blocks) if isinstance(result, TierError) else result.results
         if not isinstance(result, TierError) and job.target is None:
-            arrived = (block.nbytes for block, each in zip(job.blocks, results, strict=True) if each.block is not None)
+            arrived = (
+                block.nbytes for block, loaded in zip(job.blocks, results, strict=True) if loaded.block is not None
+            )
             run.rates.add(sum(arrived), result.began, result.ended)
         self._calls.pop(job, None)
         self._outcomes.loaded(job, results, self._clock())
-        self._spans.end(span, sum(each.outcome is not Outcome.OK for each in results))
-        self._judge(run, result, [] if hung or failed else [each.outcome for each in results])
+        self._spans.end(span, sum(loaded.outcome is not Outcome.OK for loaded in results))
+        self._judge(run, result, [] if hung or failed else [loaded.outcome for loaded in results])
         if job.state is JobState.LOADING:
             job.give_up_at = time.monotonic() + GIVE_UP_S
             self._store(self._run_of(job.target), job, [buffers[block] for block in job.blocks], codec)
@@ -246,11 +248,11 @@ class Mover:
 
     def _stored(self, run: TierRun, job: TierJob, span: MovedBatch | None, result: list[CopyEnd] | TierError) -> None:
         run.copying -= job.source is None
-        ends = [CopyEnd(Outcome.FAILED)] * len(job.blocks) if isinstance(result, TierError) else result
-        self._outcomes.stored(job, ends, self._clock())
-        self._spans.end(span, sum(end.outcome is not Outcome.OK for end in ends))
+        copy_ends = [CopyEnd(Outcome.FAILED)] * len(job.blocks) if isinstance(result, TierError) else result
+        self._outcomes.stored(job, copy_ends, self._clock())
+        self._spans.end(span, sum(end.outcome is not Outcome.OK for end in copy_ends))
         # A block that is not encoded again, because it would not become smaller, is no failure of the tier.
-        outcomes = [end.outcome for end in ends if not (end.outcome is Outcome.FAILED and end.not_compressed)]
+        outcomes = [end.outcome for end in copy_ends if not (end.outcome is Outcome.FAILED and end.not_compressed)]
         self._judge(run, result, outcomes)
 
     def _run_of(self, state: TierState | None) -> TierRun:
@@ -270,8 +272,8 @@ class Mover:
         self, run: TierRun, names: Sequence[BlockName], result: list[StoredBlock | None] | TierError
     ) -> None:
         run.looking -= 1
-        found = [None] * len(names) if isinstance(result, TierError) else result
-        self._tiering.looked_up(run.state, names, found, self._clock())
+        stored = [None] * len(names) if isinstance(result, TierError) else result
+        self._tiering.looked_up(run.state, names, stored, self._clock())
         if isinstance(result, TierError):
             self._judge(run, result, ())
 
@@ -291,8 +293,8 @@ class Mover:
         outcomes = result if not isinstance(result, TierError) else [Outcome.FAILED] * len(names)
         if run.state.closing:
             return
-        left = [name for name, outcome in zip(names, outcomes, strict=True) if outcome is not Outcome.OK]
-        self._catalog.deleted(run.state, left)
+        not_deleted = [name for name, outcome in zip(names, outcomes, strict=True) if outcome is not Outcome.OK]
+        self._catalog.deleted(run.state, not_deleted)
         self._judge(run, result, outcomes)
         self._wake.set()
 

@@ -153,13 +153,13 @@ class TierService:
                 self._close(tier)
                 del self._tiers[name]
         for name, spec in specs_by_name.items():
-            known = self._tiers.get(name)
-            if known is None:
+            existing = self._tiers.get(name)
+            if existing is None:
                 self._tiers[name] = NodeTier(spec, from_settings=False)
-            elif _store_of(known.spec) != _store_of(spec):
-                self._reopen(known, spec)
-            elif known.spec != spec:
-                self._change(known, spec)
+            elif _store_of(existing.spec) != _store_of(spec):
+                self._reopen(existing, spec)
+            elif existing.spec != spec:
+                self._change(existing, spec)
         self.step()
 
     def _change(self, tier: NodeTier, spec: TierSpec) -> None:
@@ -209,10 +209,10 @@ class TierService:
         self._background.wait(settled, START_WAIT_S)
 
     def _open(self, tier: NodeTier, now: float) -> None:
-        taken = {each.opening.number for each in self._tiers.values() if each.opening is not None}
-        taken |= {each.run.state.number for each in self._tiers.values() if each.run is not None}
-        taken |= {run.state.number for run in self._leaving}
-        number = next((number for number in range(MAX_TIERS) if number not in taken), None)
+        used_numbers = {other.opening.number for other in self._tiers.values() if other.opening is not None}
+        used_numbers |= {other.run.state.number for other in self._tiers.values() if other.run is not None}
+        used_numbers |= {run.state.number for run in self._leaving}
+        number = next((number for number in range(MAX_TIERS) if number not in used_numbers), None)
         if number is None:
             tier.failed("other tiers are still being closed", now)
             return
@@ -335,11 +335,11 @@ class TierService:
         assert self._mover is not None
         self._leaving[run] = tier.from_settings
         self.tiering.remove_tier(run.state)
-        left = {"closed", "forgotten"}
+        unfinished = {"closed", "forgotten"}
 
-        def ended(what: str) -> None:
-            left.discard(what)
-            if not left:
+        def ended(event: str) -> None:
+            unfinished.discard(event)
+            if not unfinished:
                 del self._leaving[run]
                 log.info("tier.closed", tier=run.state.spec.name)
                 self.step()
@@ -360,11 +360,11 @@ class TierService:
 
     def stats(self) -> list[TierStats]:
         """Return the statistics of all tiers: in use, not open, or being closed."""
-        found = [self._stats_of(tier) for tier in self._tiers.values()]
+        tier_stats = [self._stats_of(tier) for tier in self._tiers.values()]
         for run, from_settings in self._leaving.items():
             if run.state.spec.name not in self._tiers:
-                found.append(self._run_stats(run, from_settings=from_settings))
-        return found
+                tier_stats.append(self._run_stats(run, from_settings=from_settings))
+        return tier_stats
 
     def load_seconds(self) -> dict[str, Histogram]:
         """Return the durations of calls that load blocks, by tier."""

@@ -102,7 +102,7 @@ class TombstoneFile:
         for tier in old[: max(0, beyond)]:
             both = [*self._lists.get(UNKNOWN, ()), *self._lists.pop(tier)]
             # From now on, the list gets each invalidation, because a tier that it stands for may be added again.
-            self._lists[UNKNOWN] = [Tombstone(before=max(each.before for each in both))] if both else []
+            self._lists[UNKNOWN] = [Tombstone(before=max(tombstone.before for tombstone in both))] if both else []
 
     def clear(self, tier: str) -> None:
         """Forget the tombstones of a tier that has deleted the blocks that they cover."""

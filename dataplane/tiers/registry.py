@@ -74,11 +74,11 @@ def tier_types() -> list[str]:
 @cache
 def tier_type(name: str) -> TierType:
     """Return a type by its name. Raises ParameterError for `type` if there is none or it cannot be imported."""
-    found = entry_points(group=GROUP, name=name)
-    if not found:
+    matches = entry_points(group=GROUP, name=name)
+    if not matches:
         raise ParameterError("type", f"expected one of {', '.join(tier_types())}, got {name[:64]!r}")
     try:
-        loaded = next(iter(found)).load()
+        loaded = next(iter(matches)).load()
     except (ImportError, AttributeError) as error:
         raise ParameterError("type", f"{name} cannot be imported: {error}") from None
     if not isinstance(loaded, TierType):

@@ -67,8 +67,8 @@ class Written:
         """Set bytes aside for a store, unless the budget has no room. `commit` or `cancel` must follow."""
         with self._lock:
             self._expire()
-            known = self._entries.get(_identity(name))
-            charged = self._stored_bytes + self._reserved_bytes - (known.size if known else 0)
+            entry = self._entries.get(_identity(name))
+            charged = self._stored_bytes + self._reserved_bytes - (entry.size if entry else 0)
             if self._budget_bytes and charged + size > self._budget_bytes:
                 return False
             self._reserved_bytes += size
@@ -112,13 +112,13 @@ class Written:
                 unread = sum(outcome in (Outcome.LATE, Outcome.FAILED) for outcome in outcomes)
                 if unread:
                     raise TierError(f"{unread} of {len(outcomes)} headers of listed blocks cannot be read")
-                found = [block for block in blocks if block is not None]
-                for block in found:
+                readable = [block for block in blocks if block is not None]
+                for block in readable:
                     if block.writer == writer:
                         encoding = block.encoding
                         nbytes = block.length if encoding is None else encoding.nbytes
                         self.found(block.name, value_size(nbytes))
-                return found
+                return readable
         except TimeoutError:
             raise TierError("blocks cannot be listed by the deadline") from None
 
@@ -133,9 +133,9 @@ class Written:
             return
         with self._lock:
             identity = _identity(name)
-            known = self._entries.get(identity)
-            if known is not None:
-                self._entries[identity] = known._replace(touched=time.monotonic())
+            entry = self._entries.get(identity)
+            if entry is not None:
+                self._entries[identity] = entry._replace(touched=time.monotonic())
                 self._entries.move_to_end(identity)
 
     def commits(self) -> int:
@@ -146,8 +146,8 @@ class Written:
         """Stop counting a block that the store did not have, unless it was stored after the first `commits` stores."""
         with self._lock:
             identity = _identity(name)
-            known = self._entries.get(identity)
-            if known is not None and known.commit <= commits:
+            entry = self._entries.get(identity)
+            if entry is not None and entry.commit <= commits:
                 self._remove(identity)
 
     def remove(self, name: BlockName) -> None:
@@ -192,9 +192,9 @@ class Written:
             )
 
     def _remove(self, identity: bytes) -> None:
-        known = self._entries.pop(identity, None)
-        if known is not None:
-            self._stored_bytes -= known.size
+        entry = self._entries.pop(identity, None)
+        if entry is not None:
+            self._stored_bytes -= entry.size
 
     def _expire(self) -> None:
         if not self._ttl_s:

@@ -79,8 +79,8 @@ def get(process: WorkerProcess, size: int) -> PendingRequest:
 
 
 def start_of(request: PendingRequest) -> int:
-    assert request.taken is not None
-    return request.taken.start
+    assert request.memory_range is not None
+    return request.memory_range.start
 
 
 def why(request: PendingRequest) -> str:

@@ -26,12 +26,12 @@ def fill(parts: list[Any], into: memoryview, cluster: bytes, name: BlockName) ->
     Returns the block with the checksum of the bytes in memory, or None if the value is not valid for the name.
     """
     parts = [memoryview(part).cast("B") for part in parts]
-    found = read_encoded_header(parts[0][:HEADER_BYTES], cluster, name)
+    header = read_encoded_header(parts[0][:HEADER_BYTES], cluster, name)
     data = [parts[0][HEADER_BYTES:], *parts[1:]]
     nbytes = sum(map(len, data))
-    if found is None or found[0].length != len(into):
+    if header is None or header[0].length != len(into):
         return None
-    block, encoding = found
+    block, encoding = header
     if encoding is None:
         if nbytes != block.length:
             return None

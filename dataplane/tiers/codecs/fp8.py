@@ -47,8 +47,8 @@ class Fp8Codec:
         group, nbytes = form.head_size, memoryview(data).nbytes
         if dtype not in _NUMBERS:
             raise NotEncoded("dtype")
-        count, left = divmod(nbytes, ITEM_BYTES[dtype])
-        if not 0 < group <= 0xFFFF or left or not count or count % group:
+        count, remainder = divmod(nbytes, ITEM_BYTES[dtype])
+        if not 0 < group <= 0xFFFF or remainder or not count or count % group:
             raise NotEncoded("heads")
         encoded = np.empty(count // group + count, np.uint8)
         if encoded.nbytes >= nbytes:
@@ -67,8 +67,8 @@ class Fp8Codec:
         if dtype is None:
             raise DecodeError(f"expected a type of 1 to {len(_TYPES)}, got {encoding.element}")
         group, stored = encoding.group, np.frombuffer(data, np.uint8)
-        count, left = divmod(into.nbytes, ITEM_BYTES[dtype])
-        if left or not group or count % group or len(stored) != count // group + count:
+        count, remainder = divmod(into.nbytes, ITEM_BYTES[dtype])
+        if remainder or not group or count % group or len(stored) != count // group + count:
             raise DecodeError(
                 f"expected {into.nbytes} bytes of {dtype} with heads of {group}, got {len(stored)} encoded bytes"
             )

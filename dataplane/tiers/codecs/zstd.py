@@ -34,17 +34,17 @@ class ZstdCodec:
         self._threads = threading.local()
 
     def encode(self, data: Buffer, form: BlockForm) -> EncodedBlock:
-        whole = np.frombuffer(data, np.uint8)
+        raw = np.frombuffer(data, np.uint8)
         element = ITEM_BYTES.get(canonical(form.dtype) or "", 1)
         parameters = zstandard.ZstdCompressionParameters.from_level(
-            _LEVEL, source_size=whole.nbytes, hash_log=_HASH_LOG, min_match=_MIN_MATCH, write_content_size=True
+            _LEVEL, source_size=raw.nbytes, hash_log=_HASH_LOG, min_match=_MIN_MATCH, write_content_size=True
         )
-        frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=whole.nbytes)
+        frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=raw.nbytes)
         parts: list[bytes] = []
-        for plane in _planes(whole, element):  # each in separate zstd blocks, so that each has its own table
+        for plane in _planes(raw, element):  # each in separate zstd blocks, so that each has its own table
             parts += [frame.compress(plane), frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)]
         packed = b"".join([*parts, frame.flush()])
-        if len(packed) >= whole.nbytes:
+        if len(packed) >= raw.nbytes:
             raise NotEncoded("size")
         return EncodedBlock(Encoding(self.number, element, 0, len(packed)), packed)
 
@@ -68,10 +68,10 @@ class ZstdCodec:
 
     def _decompressor(self) -> zstandard.ZstdDecompressor:
         """Return the decompressor of this thread. Two threads must not use one at the same time."""
-        known: zstandard.ZstdDecompressor | None = getattr(self._threads, "decompressor", None)
-        if known is None:
-            known = self._threads.decompressor = zstandard.ZstdDecompressor()
-        return known
+        decompressor: zstandard.ZstdDecompressor | None = getattr(self._threads, "decompressor", None)
+        if decompressor is None:
+            decompressor = self._threads.decompressor = zstandard.ZstdDecompressor()
+        return decompressor
 
 
 def _planes(data: Array, element: int) -> Iterator[Buffer]:

@@ -84,13 +84,13 @@ def write_slots(
     memory = _scratch.take(2 * PAGE_BYTES * len(slots))
     parts = []
     for at, (header, data) in enumerate(slots):
-        page, rest_page = (memory[each * PAGE_BYTES : (each + 1) * PAGE_BYTES] for each in (2 * at, 2 * at + 1))
+        page, rest_page = (memory[number * PAGE_BYTES : (number + 1) * PAGE_BYTES] for number in (2 * at, 2 * at + 1))
         page[:] = header
-        whole = data.nbytes // PAGE_BYTES * PAGE_BYTES
-        parts += [page, data[:whole]]
-        if rest := data.nbytes - whole:
-            rest_page[:rest] = data[whole:]
-            rest_page[rest:] = _ZEROS[rest:]
+        paged_bytes = data.nbytes // PAGE_BYTES * PAGE_BYTES
+        parts += [page, data[:paged_bytes]]
+        if rest_bytes := data.nbytes - paged_bytes:
+            rest_page[:rest_bytes] = data[paged_bytes:]
+            rest_page[rest_bytes:] = _ZEROS[rest_bytes:]
             parts.append(rest_page)
     _all(os.pwritev, fd, parts, offset)
 
@@ -108,14 +108,14 @@ def read_slot(fd: int, offset: int, into: memoryview, *, direct: bool) -> memory
         into[:] = memory[HEADER_BYTES : HEADER_BYTES + length]
         return memory[:HEADER_BYTES]
     memory = _scratch.take(2 * PAGE_BYTES)
-    whole = length // PAGE_BYTES * PAGE_BYTES
-    parts = [memory[:HEADER_BYTES], into[:whole]]
-    if rest := length - whole:
+    paged_bytes = length // PAGE_BYTES * PAGE_BYTES
+    parts = [memory[:HEADER_BYTES], into[:paged_bytes]]
+    if rest_bytes := length - paged_bytes:
         parts.append(memory[HEADER_BYTES:])
     if _all(os.preadv, fd, parts, offset) < HEADER_BYTES + length:
         return None
-    if rest:
-        into[whole:] = memory[HEADER_BYTES : HEADER_BYTES + rest]
+    if rest_bytes:
+        into[paged_bytes:] = memory[HEADER_BYTES : HEADER_BYTES + rest_bytes]
     return memory[:HEADER_BYTES]
 
 
@@ -138,9 +138,9 @@ def _all(move: Callable[[int, Sequence[memoryview], int], int], fd: int, parts: 
 
 def _after(parts: list[memoryview], moved: int) -> list[memoryview]:
     """Return what is left of the parts."""
-    left = []
+    remaining = []
     for part in parts:
         if moved < part.nbytes:
-            left.append(part[moved:])
+            remaining.append(part[moved:])
         moved = max(moved - part.nbytes, 0)
-    return left
+    return remaining

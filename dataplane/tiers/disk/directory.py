@@ -93,28 +93,28 @@ class DiskDirectory:
             segment = SegmentFile(self.path, self.superblock, number, direct=self.direct, create=False)
             self.segments[number] = segment
             segment.read_shape()
-        found = recover(self.path, self.superblock, self.segments)
-        self._tenants = found.tenants
-        self._tenant_numbers = {tenant: number for number, tenant in enumerate(found.tenants)}
-        names = split_names(found.records["name"].tobytes())
-        self.index = dict(zip(names, locations_of(found.records).tolist(), strict=True))
-        self._undecided = set(found.stale)
-        records = found.records[np.argsort(found.records["segment"], kind="stable")]
+        recovered = recover(self.path, self.superblock, self.segments)
+        self._tenants = recovered.tenants
+        self._tenant_numbers = {tenant: number for number, tenant in enumerate(recovered.tenants)}
+        names = split_names(recovered.records["name"].tobytes())
+        self.index = dict(zip(names, locations_of(recovered.records).tolist(), strict=True))
+        self._undecided = set(recovered.stale)
+        records = recovered.records[np.argsort(recovered.records["segment"], kind="stable")]
         for segment, (start, end) in zip(self.segments.values(), self._spans(records), strict=True):
             segment.extend()
             self._fill(segment, records[start:end])
         try:
-            if found.journal_size:
-                self._journal.resume(Checkpoint(found.tenants, found.records), found.journal_size)
+            if recovered.journal_size:
+                self._journal.resume(Checkpoint(recovered.tenants, recovered.records), recovered.journal_size)
             else:
                 self._journal.replace(self._checkpoint())
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             self._journal_failed(error)
-        for location in found.stale:
+        for location in recovered.stale:
             self.release(location)
-        return found.reason
+        return recovered.reason
 
     def _spans(self, records: np.ndarray) -> list[tuple[int, int]]:
         """Return where the records of each segment are among records that are sorted by segment."""
@@ -142,7 +142,7 @@ class DiskDirectory:
         """Take a free slot without I/O, and return its place, or None."""
         available = self._available.setdefault(slot_bytes, OrderedDict())
         if not available:
-            numbers = (number for number, each in self._empty.items() if each.slot_bytes == slot_bytes)
+            numbers = (number for number, segment in self._empty.items() if segment.slot_bytes == slot_bytes)
             if (number := next(numbers, None)) is None:
                 return None
             available[number] = self._empty.pop(number)
@@ -195,7 +195,7 @@ class DiskDirectory:
     def has_slot(self, slot_bytes: int) -> bool:
         """Return whether `take` would succeed."""
         return bool(self._available.get(slot_bytes)) or any(
-            each.slot_bytes == slot_bytes for each in self._empty.values()
+            segment.slot_bytes == slot_bytes for segment in self._empty.values()
         )
 
     def unused_bytes(self) -> int:
@@ -300,15 +300,15 @@ class DiskDirectory:
 
     def measure(self) -> int:
         """Return the bytes that the device has left. Raises OSError."""
-        found = os.statvfs(self.path)
-        self.device_free_bytes = found.f_bavail * found.f_frsize
+        file_system = os.statvfs(self.path)
+        self.device_free_bytes = file_system.f_bavail * file_system.f_frsize
         self.device = os.stat(self.path).st_dev
         return self.device_free_bytes
 
-    def failed(self, what: str, error: OSError) -> None:
+    def failed(self, operation: str, error: OSError) -> None:
         """Store nothing here until `probe` succeeds. A full device is no failure."""
         if not self.fault and error.errno not in _FULL:
-            self.fault = f"{what} failed: {error.strerror}"
+            self.fault = f"{operation} failed: {error.strerror}"
 
     def probe(self) -> None:
         """Find out whether the directory can be written, and write the journal again if that failed before."""

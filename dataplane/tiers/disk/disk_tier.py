@@ -36,9 +36,9 @@ def check_parameters(parameters: DiskParameters, budget_bytes: int) -> None:
     """Raise ParameterError for parameters that contradict each other or the budget."""
     if budget_bytes < parameters.segment_bytes:
         size = format_size(parameters.segment_bytes)
-        given = format_size(budget_bytes)
+        budget = format_size(budget_bytes)
         raise ParameterError(
-            "budget_bytes", f"expected at least one segment of {size} (parameters.segment_bytes), got {given}"
+            "budget_bytes", f"expected at least one segment of {size} (parameters.segment_bytes), got {budget}"
         )
     if len(set(parameters.directories)) != len(parameters.directories):
         raise ParameterError("directories", "expected each directory once")
@@ -108,21 +108,21 @@ class DiskTier:
 
     def load(self, loads: Sequence[BlockLoad], deadline: float) -> list[Loaded]:
         with self._call():
-            return self._spread(lambda each: self._load(each, deadline), loads)
+            return self._spread(lambda load: self._load(load, deadline), loads)
 
     def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
         with self._call():
-            return self._spread(lambda each: self._delete(each, deadline), names)
+            return self._spread(lambda name: self._delete(name, deadline), names)
 
     def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
         with self._call():
-            known = [list(directory.index) for directory in self._directories]
-        for names in known:
+            names_by_directory = [list(directory.index) for directory in self._directories]
+        for names in names_by_directory:
             for at in range(0, len(names), _LISTED):
                 listed = [BlockName(name[:16], name[16:]) for name in names[at : at + _LISTED]]
                 with self._call(), self._lock:
-                    found = [self._block(name) for name in listed]
-                yield from (block for block in found if block is not None)
+                    blocks = [self._block(name) for name in listed]
+                yield from (block for block in blocks if block is not None)
 
     def resize(self, budget_bytes: int) -> bool:
         """Change the budget, unless segment files exceed it."""
@@ -171,28 +171,28 @@ class DiskTier:
         return None
 
     def _block(self, name: BlockName) -> StoredBlock | None:
-        found = self._find(packed_name(name))
-        return found[0].block(name, found[1]) if found else None
+        place = self._find(packed_name(name))
+        return place[0].block(name, place[1]) if place else None
 
     def _store_run(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
         """Store blocks one after the other, with one write for those whose slots are adjacent."""
         if monotonic() >= deadline:
             return [Outcome.LATE] * len(stores)
         outcomes = [Outcome.FAILED] * len(stores)
-        taken: dict[DiskDirectory, list[_TakenSlot]] = {}
+        slots_by_directory: dict[DiskDirectory, list[_TakenSlot]] = {}
         for at, store in enumerate(stores):
             header = self._header(store)
             if header is None:
                 continue
             size = stored_size(store.block.length)
-            found = self._take(size, [])
-            if found is None:
+            place = self._take(size, [])
+            if place is None:
                 outcomes[at] = self._no_room([])
                 continue
-            holder, location = found
+            holder, location = place
             data = memoryview(store.data).cast("B")
-            taken.setdefault(holder, []).append(_TakenSlot(at, location, header, data, store.block, size))
-        for directory, slots in taken.items():
+            slots_by_directory.setdefault(holder, []).append(_TakenSlot(at, location, header, data, store.block, size))
+        for directory, slots in slots_by_directory.items():
             directory.begin([slot.location for slot in slots])
             written: list[_TakenSlot] = []
             failed: list[_TakenSlot] = []
@@ -227,8 +227,8 @@ class DiskTier:
 
     def _store_elsewhere(self, slot: "_TakenSlot", tried: list[DiskDirectory]) -> Outcome:
         """Store a block in a directory that is not in `tried`."""
-        while (taken := self._take(slot.size, tried)) is not None:
-            directory, location = taken
+        while (place := self._take(slot.size, tried)) is not None:
+            directory, location = place
             directory.begin([location])
             try:
                 directory.write([location], [(slot.header, slot.data)])
@@ -245,7 +245,7 @@ class DiskTier:
         return self._no_room(tried)
 
     def _no_room(self, tried: Sequence[DiskDirectory]) -> Outcome:
-        failed = any(each.fault for each in tried) or all(each.fault for each in self._directories)
+        failed = any(directory.fault for directory in tried) or all(directory.fault for directory in self._directories)
         return Outcome.FAILED if failed else Outcome.FULL
 
     def _commit(self, directory: DiskDirectory, stored: Sequence[tuple[int, StoredBlock]]) -> None:
@@ -271,10 +271,10 @@ class DiskTier:
         key = packed_name(load.name)
         while monotonic() < deadline:
             with self._lock:
-                found = self._find(key)
-                if not found:
+                place = self._find(key)
+                if not place:
                     return Loaded(Outcome.MISSING)
-                directory, location = found
+                directory, location = place
                 expected = directory.block(load.name, location)
             if expected.length == into.nbytes:
                 try:
@@ -284,7 +284,7 @@ class DiskTier:
                 if header is not None and self._matches(header, expected, into):
                     return Loaded(Outcome.OK, expected)
             with self._lock:
-                unchanged = self._find(key) == found and directory.sequence(location) == expected.sequence
+                unchanged = self._find(key) == place and directory.sequence(location) == expected.sequence
                 if unchanged:
                     directory.drop(key)
                     self._corrupt_blocks += 1
@@ -304,10 +304,10 @@ class DiskTier:
             return Outcome.LATE
         key = packed_name(name)
         with self._lock:
-            found = self._find(key)
-            if found:
-                found[0].drop(key)
-        return Outcome.OK if not found or found[0].release(found[1]) else Outcome.FAILED
+            place = self._find(key)
+            if place:
+                place[0].drop(key)
+        return Outcome.OK if not place or place[0].release(place[1]) else Outcome.FAILED
 
     # --- slots
 
@@ -317,7 +317,9 @@ class DiskTier:
     def _take(self, size: int, tried: list[DiskDirectory]) -> tuple[DiskDirectory, int] | None:
         """Take a slot of the best directory, with a new segment if that needs one."""
         full: list[DiskDirectory] = []
-        while ranked := [each for each in self._ranked(size) if each not in tried and each not in full]:
+        while ranked := [
+            directory for directory in self._ranked(size) if directory not in tried and directory not in full
+        ]:
             best = ranked[0]
             with self._lock:
                 location = best.take(size)
@@ -329,12 +331,16 @@ class DiskTier:
 
     def _ranked(self, size: int) -> list[DiskDirectory]:
         """Return the directories in service, best first: bandwidth and free space, over what is being written."""
-        fastest = max((each.bandwidth for each in self._directories), default=0.0) or 1.0
+        fastest = max((directory.bandwidth for directory in self._directories), default=0.0) or 1.0
 
         def score(directory: DiskDirectory) -> float:
             return (directory.bandwidth or fastest) * directory.unused_bytes() / (directory.writing_bytes + size)
 
-        usable = [each for each in self._directories if not each.fault and size <= each.segment_bytes - PAGE_BYTES]
+        usable = [
+            directory
+            for directory in self._directories
+            if not directory.fault and size <= directory.segment_bytes - PAGE_BYTES
+        ]
         return sorted(usable, key=score, reverse=True) if len(usable) > 1 else usable
 
     def _grow(self, directory: DiskDirectory, size: int) -> bool:
@@ -358,17 +364,17 @@ class DiskTier:
             return True
 
     def _segment_bytes(self) -> int:
-        return sum(len(each.segments) * each.segment_bytes for each in self._directories)
+        return sum(len(directory.segments) * directory.segment_bytes for directory in self._directories)
 
     # --- the start
 
     def _keep_newest(self) -> None:
         """Keep the newest block of a name that several directories hold."""
-        for number, one in enumerate(self._directories):
+        for number, directory in enumerate(self._directories):
             for other in self._directories[number + 1 :]:
-                for key in one.index.keys() & other.index.keys():
-                    newer = one.sequence(one.index[key]) > other.sequence(other.index[key])
-                    older = other if newer else one
+                for key in directory.index.keys() & other.index.keys():
+                    newer = directory.sequence(directory.index[key]) > other.sequence(other.index[key])
+                    older = other if newer else directory
                     older.release(older.drop(key))
 
     def _fit_budget(self) -> None:
@@ -416,13 +422,13 @@ class DiskTier:
             for number, item in numbered:
                 results[number] = work(item)
 
-        others = [self._pool.submit(work_on) for _ in range(min(self._threads, len(items)) - 1)]
+        futures = [self._pool.submit(work_on) for _ in range(min(self._threads, len(items)) - 1)]
         try:
             work_on()
         finally:
-            for other in others:
-                if not other.cancel():
-                    other.result()
+            for future in futures:
+                if not future.cancel():
+                    future.result()
         return results  # type: ignore[return-value]  # every item is done
 
     def _measure(self) -> None:
@@ -441,7 +447,7 @@ class DiskTier:
             if not directory.direct:
                 notes.append("I/O is buffered, without O_DIRECT")
             faults += [f"{directory.path}: {note}" for note in notes if note]
-        return TierHealth(any(not each.fault for each in self._directories), "; ".join(faults))
+        return TierHealth(any(not directory.fault for directory in self._directories), "; ".join(faults))
 
 
 class _TakenSlot(NamedTuple):

@@ -96,7 +96,7 @@ def repair(directory: str) -> DirectoryCheck:
     Returns what the check found.
     """
     with _opened(directory) as contents:
-        found, bad = _checked(contents)
+        check, bad = _checked(contents)
         for number in contents.orphans:
             contents.segments[number].remove()
         for location in bad:
@@ -108,7 +108,7 @@ def repair(directory: str) -> DirectoryCheck:
         journal = SlotJournal(contents.path, contents.superblock.directory)
         journal.replace(Checkpoint(contents.recovered.tenants, retained))
         journal.close()
-        return found
+        return check
 
 
 def usage(directory: str) -> DirectoryUsage:
@@ -175,11 +175,11 @@ def _checked(contents: _Contents) -> tuple[DirectoryCheck, set[int]]:
     def of_segment(segment: SegmentFile) -> list[tuple[int, str]]:
         slots = range(segment.slots)
         locations = (location_of(segment.number, slot) for slot in slots)
-        found = ((location, _slot_fault(segment, location, cluster, expected, stale)) for location in locations)
-        return [(location, reason) for location, reason in found if reason]
+        checked = ((location, _slot_fault(segment, location, cluster, expected, stale)) for location in locations)
+        return [(location, reason) for location, reason in checked if reason]
 
     with ThreadPoolExecutor(_THREADS, "larder-tier-check") as pool:
-        bad = dict(each for found in pool.map(of_segment, contents.segments.values()) for each in found)
+        bad = dict(bad_slot for bad_slots in pool.map(of_segment, contents.segments.values()) for bad_slot in bad_slots)
     name = {number: segment.path.name for number, segment in contents.segments.items()}
     faults = [TierFault(name[number], None, reason) for number, reason in contents.orphans.items()]
     for number, segment in contents.segments.items():

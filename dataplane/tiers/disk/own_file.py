@@ -23,14 +23,14 @@ def open_own(path: Path, flags: int) -> int:
             raise _refusal("expected a regular file, got a link", path) from None
         raise
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise _refusal("expected a regular file, got another type", path)
-        if found.st_nlink > 1:
-            raise _refusal(f"expected a file without other hard links, got one with {found.st_nlink} links", path)
-        if found.st_uid not in (os.geteuid(), path.parent.stat().st_uid):
+        if status.st_nlink > 1:
+            raise _refusal(f"expected a file without other hard links, got one with {status.st_nlink} links", path)
+        if status.st_uid not in (os.geteuid(), path.parent.stat().st_uid):
             raise _refusal(
-                f"expected a file of uid {os.geteuid()} or of the directory's owner, got one of uid {found.st_uid}",
+                f"expected a file of uid {os.geteuid()} or of the directory's owner, got one of uid {status.st_uid}",
                 path,
             )
     except BaseException:

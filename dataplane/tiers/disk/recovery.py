@@ -62,8 +62,8 @@ def read_header(segment: SegmentFile, slot: int, cluster: bytes) -> StoredBlock 
 def data_matches(segment: SegmentFile, slot: int, length: int, expected: bytes) -> bool:
     """Return whether the data of a slot matches a checksum. Raises OSError."""
     data = memoryview(bytearray(length))
-    found = read_slot(segment.fd, segment.offset(slot), data, direct=True)
-    return found is not None and checksum(data) == expected
+    header = read_slot(segment.fd, segment.offset(slot), data, direct=True)
+    return header is not None and checksum(data) == expected
 
 
 def recover(folder: Path, superblock: Superblock, segments: Mapping[int, SegmentFile]) -> Recovered:
@@ -74,15 +74,15 @@ def recover(folder: Path, superblock: Superblock, segments: Mapping[int, Segment
     try:
         journal = read_journal(folder, superblock.directory)
         last = _last(journal.records)
-        found, undecided = _of_journal(journal.tenants, last, segments)
-        exact = not undecided and len(found.records) == np.count_nonzero(last["op"] == STORE)
+        checkpoint, undecided = _of_journal(journal.tenants, last, segments)
+        exact = not undecided and len(checkpoint.records) == np.count_nonzero(last["op"] == STORE)
         journal_size = journal.size if exact else 0
-        found = _joined(found, undecided, segments, cluster)
+        checkpoint = _joined(checkpoint, undecided, segments, cluster)
     except JournalError as error:
         reason = str(error)
-        found = scan(segments.values(), cluster)
-    newest, stale = _without_duplicates(found.records, segments)
-    tenants = found.tenants
+        checkpoint = scan(segments.values(), cluster)
+    newest, stale = _without_duplicates(checkpoint.records, segments)
+    tenants = checkpoint.tenants
     used, numbers = np.unique(newest["tenant"], return_inverse=True)
     if len(tenants) > _MAX_UNUSED_TENANTS + len(used):
         tenants, newest["tenant"], journal_size = [tenants[number] for number in used], numbers, 0
@@ -97,14 +97,14 @@ def scan(segments: Iterable[SegmentFile], cluster: bytes) -> Checkpoint:
         return [(location_of(segment.number, slot), block) for slot, block in blocks if block is not None]
 
     with ThreadPoolExecutor(_THREADS, "larder-tier-scan") as pool:
-        return _checkpoint([], [each for found in pool.map(of_segment, segments) for each in found])
+        return _checkpoint([], [slot for slots in pool.map(of_segment, segments) for slot in slots])
 
 
-def _checkpoint(tenants: list[str], found: list[tuple[int, StoredBlock]]) -> Checkpoint:
+def _checkpoint(tenants: list[str], slots: list[tuple[int, StoredBlock]]) -> Checkpoint:
     numbers = {tenant: number for number, tenant in enumerate(tenants)}
     packed = [
         pack_record(STORE, location >> 32, location & 0xFFFFFFFF, numbers.setdefault(block.tenant, len(numbers)), block)
-        for location, block in found
+        for location, block in slots
     ]
     return Checkpoint(list(numbers), np.frombuffer(b"".join(packed), RECORD))
 
@@ -129,21 +129,26 @@ def _of_journal(
     slots = np.array([*(segments[number].complete_slots() for number in sorted(segments)), 0])
     sizes = np.array([*(segments[number].slot_bytes for number in sorted(segments)), 0])
     at = np.searchsorted(numbers, last["segment"])
-    last, at = last[known := (numbers[at] == last["segment"]) & (last["slot"] < slots[at])], at[known]
+    last, at = last[exists := (numbers[at] == last["segment"]) & (last["slot"] < slots[at])], at[exists]
     size = HEADER_BYTES + -(-last["length"].astype(np.int64) // HEADER_BYTES) * HEADER_BYTES
     fits = (last["op"] == STORE) & (size == sizes[at]) & (last["tenant"] < len(tenants))
     undecided = locations_of(last[last["op"] == OPEN]).tolist()
     return Checkpoint(tenants, last[fits]), undecided
 
 
-def _joined(found: Checkpoint, undecided: list[int], segments: Mapping[int, SegmentFile], cluster: bytes) -> Checkpoint:
+def _joined(
+    checkpoint: Checkpoint, undecided: list[int], segments: Mapping[int, SegmentFile], cluster: bytes
+) -> Checkpoint:
     """Add the blocks of the slots that their headers decide."""
     blocks = (
         (location, read_header(segments[location >> 32], location & 0xFFFFFFFF, cluster)) for location in undecided
     )
     decided = [(location, block) for location, block in blocks if block is not None]
-    more = _checkpoint(found.tenants, decided)
-    return Checkpoint(more.tenants, np.concatenate([found.records, more.records]) if decided else found.records)
+    decided_checkpoint = _checkpoint(checkpoint.tenants, decided)
+    return Checkpoint(
+        decided_checkpoint.tenants,
+        np.concatenate([checkpoint.records, decided_checkpoint.records]) if decided else checkpoint.records,
+    )
 
 
 def _without_duplicates(records: np.ndarray, segments: Mapping[int, SegmentFile]) -> tuple[np.ndarray, list[int]]:

@@ -135,5 +135,5 @@ class SegmentFile:
 
 def segment_numbers(folder: Path) -> Iterator[int]:
     """Return the numbers of the segments of a directory, in order. Raises OSError."""
-    found = (_NAME.fullmatch(entry.name) for entry in os.scandir(folder))
-    yield from sorted(int(match[1]) for match in found if match is not None)
+    matches = (_NAME.fullmatch(entry.name) for entry in os.scandir(folder))
+    yield from sorted(int(match[1]) for match in matches if match is not None)

@@ -217,7 +217,7 @@ def read_journal(directory: Path, identity: str) -> Checkpoint:
     return Checkpoint(list(tenants), np.frombuffer(b"".join(pieces), RECORD), at)
 
 
-def _read_tenant(payload: memoryview, known: Container[str]) -> str:
+def _read_tenant(payload: memoryview, tenants: Container[str]) -> str:
     """Return the next tenant. Records name tenants by their place, so that none may occur twice."""
     if len(payload) > MAX_TENANT_BYTES:
         raise JournalError(f"{JOURNAL}: the name of a tenant has {len(payload)} bytes, expected {MAX_TENANT_BYTES}")
@@ -225,7 +225,7 @@ def _read_tenant(payload: memoryview, known: Container[str]) -> str:
         tenant = str(payload, "utf-8")
     except UnicodeDecodeError:
         raise JournalError(f"{JOURNAL}: the name of a tenant is not UTF-8") from None
-    if tenant in known:
+    if tenant in tenants:
         raise JournalError(f"{JOURNAL}: it names the tenant {tenant[:64]!r} twice")
     return tenant
 
@@ -236,14 +236,14 @@ def _check_records(payload: memoryview, tenants: int) -> None:
         raise JournalError(f"{JOURNAL}: a record is incomplete")
     records = np.frombuffer(payload, RECORD)
     stored = records[records["op"] == STORE]
-    for what, wrong in (
+    for field, wrong in (
         ("operation", ~np.isin(records["op"], (OPEN, STORE, FREE))),
         ("tenant", stored["tenant"] >= tenants),
         ("sequence", stored["sequence"] > MAX_SEQUENCE),
         ("length", stored["length"] > MAX_BLOCK_BYTES),
     ):
         if wrong.any():
-            raise JournalError(f"{JOURNAL}: a record has an unknown or too high {what}")
+            raise JournalError(f"{JOURNAL}: a record has an unknown or too high {field}")
 
 
 def _read_head(payload: memoryview, identity: str) -> Head:
@@ -258,7 +258,7 @@ def _read_head(payload: memoryview, identity: str) -> Head:
 
 def _write(fd: int, kind: int, payload: bytes) -> int:
     frame = _FRAME.pack(kind, len(payload), xxhash.xxh3_64_intdigest(payload, seed=kind)) + payload
-    left = memoryview(frame)
-    while left:
-        left = left[os.write(fd, left) :]
+    remaining = memoryview(frame)
+    while remaining:
+        remaining = remaining[os.write(fd, remaining) :]
     return len(frame)

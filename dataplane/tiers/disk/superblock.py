@@ -69,8 +69,8 @@ class DirectoryLock:
 
     def probe(self) -> None:
         """Write the owner to the device. Raises OSError if the device cannot be written or the file was replaced."""
-        found, own = os.stat(self.path), os.fstat(self.fd)
-        if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
+        current, own = os.stat(self.path), os.fstat(self.fd)
+        if (current.st_dev, current.st_ino) != (own.st_dev, own.st_ino):
             raise FileNotFoundError(errno.ENOENT, "the directory was replaced", str(self.path))
         owner = f"{self._owner}, process {os.getpid()}\n".encode()
         os.pwrite(self.fd, owner, 0)
@@ -88,26 +88,27 @@ def open_superblock(directory: Path, context: TierContext, segment_bytes: int) -
     Raises TierError if the directory is of another cluster, of a newer version, or holds something else.
     """
     cluster = context.cluster.hex()
-    found = read_superblock(directory)
-    if found is None:
+    superblock = read_superblock(directory)
+    if superblock is None:
         _check_new(directory)
-        found = Superblock(MAGIC, VERSION, cluster, context.node, uuid4().hex, segment_bytes)
-        _write(directory, found)
-    if found.cluster != cluster:
+        superblock = Superblock(MAGIC, VERSION, cluster, context.node, uuid4().hex, segment_bytes)
+        _write(directory, superblock)
+    if superblock.cluster != cluster:
         raise TierError(
             f"{directory}: expected a directory of this node's tier_cluster {context.cluster_name!r} "
-            f"({cluster[:8]}…), got one that node {found.node} used with another tier_cluster ({found.cluster[:8]}…)"
+            f"({cluster[:8]}…), got one that node {superblock.node} used with another tier_cluster "
+            f"({superblock.cluster[:8]}…)"
         )
-    if found.node != context.node:
+    if superblock.node != context.node:
         log.warning(
             "tier.directory_continued",
             directory=str(directory),
-            node_before=found.node,
+            node_before=superblock.node,
             effect="its blocks are served, also those that were invalidated while no node used the directory",
         )
-        found = msgspec.structs.replace(found, node=context.node)
-        _write(directory, found)
-    return found
+        superblock = msgspec.structs.replace(superblock, node=context.node)
+        _write(directory, superblock)
+    return superblock
 
 
 def _check_new(directory: Path) -> None:
@@ -136,14 +137,14 @@ def read_superblock(directory: Path) -> Superblock | None:
         version = msgspec.json.decode(data, type=_Version)
         if version.magic == MAGIC and version.version > VERSION:
             raise TierError(f"{directory}: expected format version {VERSION} or older, got {version.version}")
-        found = msgspec.json.decode(data, type=Superblock)
-        valid = found.magic == MAGIC and len(bytes.fromhex(found.cluster)) == 16
-        valid = valid and len(bytes.fromhex(found.directory)) == 16 and found.segment_bytes > 0
+        superblock = msgspec.json.decode(data, type=Superblock)
+        valid = superblock.magic == MAGIC and len(bytes.fromhex(superblock.cluster)) == 16
+        valid = valid and len(bytes.fromhex(superblock.directory)) == 16 and superblock.segment_bytes > 0
     except ValueError:
         valid = False
     if not valid:
         raise TierError(f"{directory}: {SUPERBLOCK} is damaged; remove the directory's files to start empty")
-    return found
+    return superblock
 
 
 class _Version(msgspec.Struct):

@@ -55,14 +55,14 @@ class MooncakeTier(SharedTier):
             value = self._get(name)
             return None if value is None else read_header(value[:HEADER_BYTES], self._cluster, name)
 
-        return self._each(names, deadline, look, None)
+        return self._call_each(names, deadline, look, None)
 
     def store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
         self._opened()
         return super().store(stores, deadline)
 
     def _store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
-        return self._each(stores, deadline, self._put, Outcome.LATE)
+        return self._call_each(stores, deadline, self._put, Outcome.LATE)
 
     def _put(self, store: BlockStore) -> Outcome:
         block, size = store.block, value_size(store.block.length)
@@ -88,8 +88,8 @@ class MooncakeTier(SharedTier):
 
     def load(self, loads: Sequence[BlockLoad], deadline: float) -> list[Loaded]:
         commits = self._written.commits()
-        loaded = self._each(loads, deadline, self._load, Loaded(Outcome.LATE))
-        self._count_loads([load.name for load in loads], [each.outcome for each in loaded], commits, deadline)
+        loaded = self._call_each(loads, deadline, self._load, Loaded(Outcome.LATE))
+        self._count_loads([load.name for load in loads], [result.outcome for result in loaded], commits, deadline)
         return loaded
 
     def _load(self, load: BlockLoad) -> Loaded:
@@ -108,7 +108,7 @@ class MooncakeTier(SharedTier):
         return super().delete(names, deadline)
 
     def _delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
-        return self._each(names, deadline, self._remove, Outcome.LATE)
+        return self._call_each(names, deadline, self._remove, Outcome.LATE)
 
     def _remove(self, name: BlockName) -> Outcome:
         result = self._opened().remove(self._key(name), True)  # also if the block was read recently
@@ -160,7 +160,7 @@ class MooncakeTier(SharedTier):
         if result <= _UNREACHABLE:
             raise TierError(f"{self._address}: no answer (error {result})")
 
-    def _each(self, items: Sequence[T], deadline: float, call: Callable[[T], R], late: R) -> list[R]:
+    def _call_each(self, items: Sequence[T], deadline: float, call: Callable[[T], R], late: R) -> list[R]:
         """Call for each item until the deadline. Raises TierError."""
         self._opened()
         return [late if time.monotonic() >= deadline else call(item) for item in items]

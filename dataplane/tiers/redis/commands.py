@@ -71,9 +71,9 @@ class StoreCommand(Command):
     def pieces(self) -> Sequence[Buffer]:
         value = b"$%d\r\n%b" % (value_size(len(self._data)), self._header)
         if not self._ttl_s:
-            return [_words(b"SET", self.key, more=1) + value, self._data, _END]
+            return [_words(b"SET", self.key, following=1) + value, self._data, _END]
         expiry = b"".join(map(_word, (b"EX", b"%d" % self._ttl_s)))
-        return [_words(b"SET", self.key, more=3) + value, self._data, _END + expiry]
+        return [_words(b"SET", self.key, following=3) + value, self._data, _END + expiry]
 
     def read(self, connection: BlockConnection, deadline: float) -> None:
         reply = connection.parser.read_short(deadline)
@@ -157,9 +157,9 @@ class DeleteCommand(Command):
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
-def _words(*words: bytes, more: int = 0) -> bytes:
-    """Return a command, or the beginning of one that `more` words follow."""
-    return b"*%d\r\n" % (len(words) + more) + b"".join(map(_word, words))
+def _words(*words: bytes, following: int = 0) -> bytes:
+    """Return a command, or the beginning of one that `following` words follow."""
+    return b"*%d\r\n" % (len(words) + following) + b"".join(map(_word, words))
 
 
 def _word(word: bytes) -> bytes:

@@ -63,19 +63,19 @@ class TimedSocket:
 
     def send(self, pieces: Sequence[Buffer], deadline: float) -> None:
         """Send all bytes of the pieces."""
-        rest = [memoryview(piece).cast("B") for piece in pieces]
-        while rest:
+        remaining = [memoryview(piece).cast("B") for piece in pieces]
+        while remaining:
             self._set_timeout(socket.SO_SNDTIMEO, deadline - time.monotonic())
             try:
-                sent = self._sock.sendmsg(rest) if self._is_plain else self._sock.send(rest[0])
+                sent = self._sock.sendmsg(remaining) if self._is_plain else self._sock.send(remaining[0])
             except (TimeoutError, BlockingIOError):
                 raise TimeoutError("the deadline has passed") from None
             except OSError as error:
                 raise ConnectionError(error.strerror or "the connection is lost") from None
-            while rest and sent >= len(rest[0]):
-                sent -= len(rest.pop(0))
+            while remaining and sent >= len(remaining[0]):
+                sent -= len(remaining.pop(0))
             if sent:
-                rest[0] = rest[0][sent:]
+                remaining[0] = remaining[0][sent:]
 
     def _set_timeout(self, option: int, seconds: float) -> None:
         if seconds <= 0:
@@ -85,9 +85,9 @@ class TimedSocket:
             return
         if seconds <= self._timeouts.get(option, 0.0) <= seconds * _TOLERANCE:
             return
-        whole, part = divmod(max(seconds, _MIN_TIMEOUT_S), 1)
+        whole_seconds, part = divmod(max(seconds, _MIN_TIMEOUT_S), 1)
         try:
-            self._sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole), int(part * 1e6)))
+            self._sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole_seconds), int(part * 1e6)))
         except OSError as error:
             raise ConnectionError(error.strerror or "the connection is lost") from None
         self._timeouts[option] = seconds

@@ -37,7 +37,7 @@ class RedisServers:
         self._idle: dict[Address, list[BlockConnection]] = {}
         self._failures: dict[Address, _Failure] = {}
         self._slots: list[Address] = []
-        self._known: list[Address] = []
+        self._addresses: list[Address] = []
         self._closed = False
 
     def holders(self, keys: Sequence[bytes], deadline: float) -> list[Address]:
@@ -56,12 +56,12 @@ class RedisServers:
     def _read_slots(self, deadline: float) -> list[Address]:
         """Ask the cluster which server holds which slot. Raises TierError if no server can tell, TimeoutError."""
         failure = TierError("no server of the cluster answers")
-        for address in dict.fromkeys([*self._known, *self._seeds]):
+        for address in dict.fromkeys([*self._addresses, *self._seeds]):
             try:
                 with self.connected(address, deadline) as connection:
                     reply = connection.ask("CLUSTER", "SLOTS", deadline=deadline)
                     slots = _slot_map(reply, address)
-                self._slots, self._known = slots, sorted(set(slots))
+                self._slots, self._addresses = slots, sorted(set(slots))
                 return slots
             except TierError as error:
                 failure = error

@@ -205,10 +205,10 @@ class RedisTier(SharedTier):
         fruitless = 0
         while fruitless < _MAX_FRUITLESS:
             before = len(answered)
-            rest = commands[len(answered) :]
+            remaining = commands[len(answered) :]
             try:
                 with self._servers.connected(address, deadline) as connection:
-                    self._exchange(connection, rest, answered, deadline)
+                    self._exchange(connection, remaining, answered, deadline)
                 return None
             except TimeoutError:
                 for command in commands[len(answered) :]:

@@ -157,5 +157,5 @@ def _only_hosts(parameters: S3Parameters) -> str:
     if not url.hostname or (url.scheme in getproxies() and not proxy_bypass(url.hostname)):
         return ""
     scheme = parameters.url.partition(":")[0]
-    others = _SOURCES_OF_CREDENTIALS[scheme] if scheme == "gs" or not parameters.credentials else ()
-    return ",".join((url.hostname, *others))
+    credential_hosts = _SOURCES_OF_CREDENTIALS[scheme] if scheme == "gs" or not parameters.credentials else ()
+    return ",".join((url.hostname, *credential_hosts))

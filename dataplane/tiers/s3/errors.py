@@ -77,10 +77,10 @@ def explain(error: Exception) -> RequestFault:
 def refused_path(error: InvalidPathError) -> str:
     """Return the path of a listed object that the library refuses, because a part of it is empty, `.` or `..`, or has a
     control character. Raises the error if it is about another path."""
-    found = _REFUSED.search(str(error))
-    if found is None:
+    match = _REFUSED.search(str(error))
+    if match is None:
         raise error
-    return found[1]
+    return match[1]
 
 
 def is_beyond_end(error: Exception) -> bool:
@@ -89,5 +89,5 @@ def is_beyond_end(error: Exception) -> bool:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found[1] if found else ""
+    match = pattern.search(text)
+    return match[1] if match else ""

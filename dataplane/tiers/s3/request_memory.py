@@ -69,9 +69,9 @@ class RequestMemory:
         with self._lock:
             cached = self._cached.get(size)
             if cached:
-                taken = cached.pop()
-                self._resident_bytes -= taken.resident_bytes
-                return taken
+                memory_range = cached.pop()
+                self._resident_bytes -= memory_range.resident_bytes
+                return memory_range
             empty = self._empty.get(size)
             if empty:
                 return empty.pop()
@@ -81,28 +81,28 @@ class RequestMemory:
             self._end += size
             return MemoryRange(start, size, 0)
 
-    def view(self, taken: MemoryRange, nbytes: int) -> memoryview:
+    def view(self, memory_range: MemoryRange, nbytes: int) -> memoryview:
         """Return the first bytes of a range."""
-        return memoryview(self._map)[taken.start : taken.start + nbytes]
+        return memoryview(self._map)[memory_range.start : memory_range.start + nbytes]
 
-    def write(self, taken: MemoryRange, pieces: Sequence[Buffer]) -> None:
+    def write(self, memory_range: MemoryRange, pieces: Sequence[Buffer]) -> None:
         """Copy the pieces to a range, while other threads run. Raises OSError."""
-        at = taken.start
+        at = memory_range.start
         for piece in pieces:
-            rest = memoryview(piece).cast("B")
-            while rest:
-                written = os.pwrite(self.fd, rest, at)
-                rest = rest[written:]
+            remaining = memoryview(piece).cast("B")
+            while remaining:
+                written = os.pwrite(self.fd, remaining, at)
+                remaining = remaining[written:]
                 at += written
 
-    def give_back(self, taken: MemoryRange, written: int) -> None:
+    def give_back(self, memory_range: MemoryRange, written: int) -> None:
         """End the use of a range of which at most the first `written` bytes were written."""
-        taken = taken._replace(resident_bytes=max(taken.resident_bytes, written))
+        memory_range = memory_range._replace(resident_bytes=max(memory_range.resident_bytes, written))
         with self._lock:
-            cached = self._cached.pop(taken.nbytes, deque())
-            cached.append(taken)
-            self._cached[taken.nbytes] = cached
-            self._resident_bytes += taken.resident_bytes
+            cached = self._cached.pop(memory_range.nbytes, deque())
+            cached.append(memory_range)
+            self._cached[memory_range.nbytes] = cached
+            self._resident_bytes += memory_range.resident_bytes
             self._release(self._cached_bytes)
 
     def release(self) -> None:

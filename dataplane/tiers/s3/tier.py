@@ -45,17 +45,17 @@ class S3Tier(SharedTier):
 
     def _headers(self, names: Sequence[BlockName], deadline: float) -> tuple[list[StoredBlock | None], list[Outcome]]:
         """Return the blocks with their encodings, and the outcomes of the requests."""
-        found: list[StoredBlock | None] = [None] * len(names)
+        blocks: list[StoredBlock | None] = [None] * len(names)
 
         def start(number: int) -> PendingRequest:
             return self._client.get(self._path(names[number]), HEADER_BYTES, HEADER_BYTES)
 
         def finish(number: int, value: memoryview) -> Outcome:
-            known = read_encoded_header(bytes(value), self._cluster, names[number])
-            found[number] = known and msgspec.structs.replace(known[0], encoding=known[1])
-            return Outcome.OK if found[number] else Outcome.CORRUPT
+            header = read_encoded_header(bytes(value), self._cluster, names[number])
+            blocks[number] = header and msgspec.structs.replace(header[0], encoding=header[1])
+            return Outcome.OK if blocks[number] else Outcome.CORRUPT
 
-        return found, self._run([HEADER_BYTES] * len(names), start, finish, deadline)
+        return blocks, self._run([HEADER_BYTES] * len(names), start, finish, deadline)
 
     def _store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
         outcomes = [Outcome.FAILED] * len(stores)

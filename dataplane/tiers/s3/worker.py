@@ -187,12 +187,12 @@ async def _get(store: ObjectStore, message: GetObject, into: memoryview) -> int:
     size, step = message.size, message.range_bytes
     ranges = [(start, min(start + step, size)) for start in range(0, size, step)]
     for _ in range(_MAX_READS):
-        first, *others = await _together(
+        first, *later_parts = await _together(
             _read_range(store, message.path, ranges[0], into),
-            *(_read_behind(store, message.path, each, into) for each in ranges[1:]),
+            *(_read_behind(store, message.path, byte_range, into) for byte_range in ranges[1:]),
         )
         needed = sum(start < first.size for start, _ in ranges[1:])
-        parts = [first, *(part for part in others if part is not None)]
+        parts = [first, *(part for part in later_parts if part is not None)]
         if len(parts) == 1 + needed and len({part.version for part in parts}) == 1:
             return sum(part.nbytes for part in parts)
     raise GenericError("the object was replaced while it was read")
@@ -212,15 +212,15 @@ async def _together(*reads: Coroutine[Any, Any, Any]) -> list[Any]:
 async def _read_range(store: ObjectStore, path: str, part: tuple[int, int], into: memoryview) -> _Part:
     """Read exactly one range, because the response of a faulty server may be endless."""
     at, end = part
-    got = await obstore.get_async(store, path, options={"range": part})
-    async for data in got.stream(min_chunk_size=min(end - at, _CHUNK_BYTES)):
+    response = await obstore.get_async(store, path, options={"range": part})
+    async for data in response.stream(min_chunk_size=min(end - at, _CHUNK_BYTES)):
         if len(data) > end - at:
             raise GenericError(f"expected at most {part[1] - part[0]} bytes, got more")
         into[at : at + len(data)] = data
         at += len(data)
         if at == end:
             break
-    return _Part(at - part[0], got.meta["e_tag"], got.meta["size"])
+    return _Part(at - part[0], response.meta["e_tag"], response.meta["size"])
 
 
 async def _read_behind(store: ObjectStore, path: str, part: tuple[int, int], into: memoryview) -> _Part | None:

@@ -50,11 +50,11 @@ class PendingRequest(Future[StoreRequestDone]):
     """A request. A context manager, which releases the request at its end: it is given up if there is no reply, and its
     memory must no longer be used."""
 
-    def __init__(self, process: WorkerProcess, taken: MemoryRange | None, memory: memoryview) -> None:
+    def __init__(self, process: WorkerProcess, memory_range: MemoryRange | None, memory: memoryview) -> None:
         super().__init__()
         self._process = process
         self.number = 0
-        self.taken = taken
+        self.memory_range = memory_range
         self.memory = memory
         """Shared memory for the value of the object. The process may change it at any time."""
         self.released_at: float | None = None
@@ -86,10 +86,10 @@ class WorkerProcess:
         """
         self._memory_bytes = memory_bytes
         self._memory = RequestMemory(cached_bytes)
-        self._sock, theirs = socket.socketpair()
+        self._sock, worker_sock = socket.socketpair()
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             self._sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _TIMEOUT_S, 0))
-        descriptors = theirs.fileno(), self._memory.fd
+        descriptors = worker_sock.fileno(), self._memory.fd
         try:
             self._process = subprocess.Popen(
                 module_command(_MODULE, *map(str, descriptors), str(memory_bytes)),
@@ -104,7 +104,7 @@ class WorkerProcess:
             self._memory.close()
             raise
         finally:
-            theirs.close()
+            worker_sock.close()
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._last = 0
@@ -139,23 +139,23 @@ class WorkerProcess:
 
         The result of the request raises StoreRequestFailed. Its `release` must be called.
         """
-        taken = self._memory.take(size) if size else None
+        memory_range = self._memory.take(size) if size else None
         memory = memoryview(b"")
-        if taken is not None:
+        if memory_range is not None:
             try:
-                memory = self._memory.view(taken, size)
-                self._memory.write(taken, value)
+                memory = self._memory.view(memory_range, size)
+                self._memory.write(memory_range, value)
             except OSError:
-                self._memory.give_back(taken, size)
+                self._memory.give_back(memory_range, size)
                 raise
-        request = PendingRequest(self, taken, memory)
+        request = PendingRequest(self, memory_range, memory)
         with self._lock:
             if self._failure is not None:
                 request.set_exception(StoreRequestFailed(self._failure))
                 return request
             request.number = self._last = self._last + 1
             self._pending[request.number] = request
-        self._send(make(request.number, taken.start if taken else 0))
+        self._send(make(request.number, memory_range.start if memory_range else 0))
         return request
 
     def release(self, request: PendingRequest) -> None:
@@ -176,8 +176,8 @@ class WorkerProcess:
             self._send(CancelRequest(request.number))
 
     def _give_back(self, request: PendingRequest) -> None:
-        if request.taken is not None:
-            self._memory.give_back(request.taken, len(request.memory))
+        if request.memory_range is not None:
+            self._memory.give_back(request.memory_range, len(request.memory))
 
     def _send(self, message: OpenBucket | CancelRequest | StoreRequest) -> None:
         encoded = frame(message)
