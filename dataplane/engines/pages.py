@@ -76,20 +76,20 @@ class Pages:
             raise ValueError(
                 f"tokens_per_block: expected a divisor of the {chunk_tokens} tokens of a chunk, got {tokens_per_block}"
             )
-        blocks = [each.shape[block_axis(each.shape)] for each in tensors]
+        blocks = [tensor.shape[block_axis(tensor.shape)] for tensor in tensors]
         if min(blocks) < 1:
             raise ValueError("tensors: expected at least one block in each tensor")
         self.group = TensorGroup(
             min(blocks),
             tokens_per_block,
             chunk_tokens // tokens_per_block,
-            tuple(planes_of(each.shape, each.stride, each.item_bytes) for each in tensors),
+            tuple(planes_of(tensor.shape, tensor.stride, tensor.item_bytes) for tensor in tensors),
         )
         self.blocks = self.group.blocks
         self.blocks_per_chunk = self.group.blocks_per_chunk
         self.chunk_bytes = self.group.chunk_bytes
         self._owner = owner
-        self._regions = _regions(self.group, [each.address for each in tensors], blocks)
+        self._regions = _regions(self.group, [tensor.address for tensor in tensors], blocks)
 
     def gather(self, blocks: Sequence[int] | I64, chunk: U8, position: int = 0) -> None:
         """Copy blocks from the tensors into a chunk, from block `position` of the chunk on.
@@ -147,7 +147,10 @@ def pages_of(tensors: Iterable[TorchTensor], *, tokens_per_block: int, chunk_tok
     for at, tensor in enumerate(owned):
         if not tensor.is_cpu:
             raise ValueError(f"tensors[{at}]: expected a tensor in CPU memory")
-    layouts = [Layout(each.data_ptr(), tuple(each.shape), tuple(each.stride()), each.element_size()) for each in owned]
+    layouts = [
+        Layout(tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
+        for tensor in owned
+    ]
     return Pages(layouts, tokens_per_block=tokens_per_block, chunk_tokens=chunk_tokens, owner=owned)
 
 
@@ -170,9 +173,9 @@ class _Region:
 
     def __init__(self, planes: Sequence[_Plane], blocks: int, blocks_per_chunk: int, offset: int) -> None:
         self._page_bytes = planes[0].nbytes
-        self._unit = gcd(*(planes[0].unit(each) for each in planes))
-        base = min(each.address for each in planes)
-        nbytes = max(each.address + each.step * (blocks - 1) for each in planes) + self._page_bytes - base
+        self._unit = gcd(*(planes[0].unit(plane) for plane in planes))
+        base = min(plane.address for plane in planes)
+        nbytes = max(plane.address + plane.step * (blocks - 1) for plane in planes) + self._page_bytes - base
         memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(base))
         self._memory = memory
         self._rows = memory.reshape(-1, self._unit)
@@ -181,8 +184,8 @@ class _Region:
             memory, ((nbytes - self._page_bytes) // self._unit + 1, self._page_bytes), (self._unit, 1)
         )
         """One row of a block's size for each position at which a block may start; rows overlap."""
-        self._starts = np.array([(each.address - base) // self._unit for each in planes], np.int64)[:, None]
-        self._steps = np.array([each.step // self._unit for each in planes], np.int64)[:, None]
+        self._starts = np.array([(plane.address - base) // self._unit for plane in planes], np.int64)[:, None]
+        self._steps = np.array([plane.step // self._unit for plane in planes], np.int64)[:, None]
         self._within = np.arange(self._page_bytes // self._unit, dtype=np.int64)
         order = np.argsort(self._starts[:, 0])
         together = np.diff(self._starts[order, 0]) == len(self._within)
@@ -252,8 +255,8 @@ def _regions(group: TensorGroup, addresses: Sequence[int], blocks: Sequence[int]
             unit = own
     regions: list[_Region] = []
     offset = 0
-    for each in split:
-        regions.append(_Region(each, group.blocks, group.blocks_per_chunk, offset))
+    for planes in split:
+        regions.append(_Region(planes, group.blocks, group.blocks_per_chunk, offset))
         offset += regions[-1].nbytes
     return regions
 

@@ -24,18 +24,18 @@ def read(kind: type[Settings], extra: Mapping[str, Any], container: str, choices
     may have, for errors in which msgspec does not say so.
     """
     own = {key.removeprefix(PREFIX): value for key, value in extra.items() if key.startswith(PREFIX)}
-    names = [each.name for each in msgspec.structs.fields(kind)]
-    unknown = sorted(own.keys() - {*names})
+    setting_names = [field.name for field in msgspec.structs.fields(kind)]
+    unknown = sorted(own.keys() - {*setting_names})
     if unknown:
-        known = ", ".join(PREFIX + name for name in names)
-        raise ValueError(f"{container}.{PREFIX}{unknown[0]}: unknown; expected one of {known}")
+        listed = ", ".join(PREFIX + name for name in setting_names)
+        raise ValueError(f"{container}.{PREFIX}{unknown[0]}: unknown; expected one of {listed}")
     try:
         return msgspec.convert(own, kind)
     except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$.")
+        problem, _, path = str(error).partition(" - at `$.")
         name = path.rstrip("`")
         choice = choices.get(name)
-        expected = f"expected {choice}, got {own[name]!r}" if choice else what[:1].lower() + what[1:]
+        expected = f"expected {choice}, got {own[name]!r}" if choice else problem[:1].lower() + problem[1:]
         raise ValueError(f"{container}.{PREFIX}{name}: {expected}") from None
 
 

@@ -11,8 +11,8 @@ from dataplane.client.client import Client
 
 def traceparent_of(headers: object) -> str:
     """Return the W3C traceparent of a request's trace headers; empty if they have none that is valid."""
-    found = headers.get("traceparent") if headers and isinstance(headers, Mapping) else None
-    return found[:IDS] if isinstance(found, str) and trace_id_of(found) else ""
+    header = headers.get("traceparent") if headers and isinstance(headers, Mapping) else None
+    return header[:IDS] if isinstance(header, str) and trace_id_of(header) else ""
 
 
 def continued(client: Client, traceparent: str, name: str) -> AbstractContextManager[Span]:

@@ -149,7 +149,7 @@ def _text(kind: str, parts: Iterable[bytes]) -> str:
 
 def together(fingerprints: Sequence[str]) -> str:
     """Return one fingerprint for models that an engine uses together."""
-    return fingerprints[0] if len(fingerprints) == 1 else _text("weights", [each.encode() for each in fingerprints])
+    return fingerprints[0] if len(fingerprints) == 1 else _text("weights", [text.encode() for text in fingerprints])
 
 
 def content(path: str) -> str:
@@ -187,16 +187,16 @@ def _snapshot(repository: str, revision: str, commit: str, download_dir: str) ->
     for cache in filter(None, (download_dir, _hugging_face_cache())):
         folder = Path(cache) / f"models--{repository.replace('/', '--')}"
         try:
-            found = (folder / "refs" / (revision or "main")).read_text().strip()
+            snapshot_commit = (folder / "refs" / (revision or "main")).read_text().strip()
         except OSError:
-            found = revision or commit
-        snapshot = folder / "snapshots" / found
-        if not found or not snapshot.is_dir():
+            snapshot_commit = revision or commit
+        snapshot = folder / "snapshots" / snapshot_commit
+        if not snapshot_commit or not snapshot.is_dir():
             continue
-        if commit and found != commit:
+        if commit and snapshot_commit != commit:
             raise WeightsUnknown(
-                f"the repository {repository} changed from commit {commit} to {found} while the engine loaded it; start"
-                " the engine again"
+                f"the repository {repository} changed from commit {commit} to {snapshot_commit} while the engine loaded"
+                " it; start the engine again"
             )
         return snapshot
     return None
@@ -212,22 +212,22 @@ def _hugging_face_cache() -> str:
 
 
 def _folder_of(config: str, download_dir: str) -> Path:
-    found = Path(config) if os.path.exists(config) else _snapshot(config, "", "", download_dir)
-    if found is None:
+    path = Path(config) if os.path.exists(config) else _snapshot(config, "", "", download_dir)
+    if path is None:
         raise WeightsUnknown(f"the configuration {config} is neither a folder nor a repository in the cache")
-    return found if found.is_dir() else found.parent
+    return path if path.is_dir() else path.parent
 
 
 def _weight_files(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     """Yield the weight files of a folder."""
-    names = sorted(os.listdir(folder))
+    file_names = sorted(os.listdir(folder))
     for suffix in suffixes:
-        chosen = [folder / name for name in names if name.endswith(suffix)]
+        chosen = [folder / name for name in file_names if name.endswith(suffix)]
         if chosen:
             yield from chosen
             break
     for part in PARTS:
-        if part in names and suffixes:
+        if part in file_names and suffixes:
             yield from _weight_files(folder / part, suffixes)
 
 
@@ -267,23 +267,23 @@ def _check_unchanged(paths: Iterable[Path]) -> None:
 
 def _digests(files: Sequence[Path]) -> list[bytes]:
     """Return the digests of weight files, sorted, because names do not matter."""
-    whole = sum(each.stat().st_size for each in files) <= WHOLE_BYTES
+    whole = sum(file.stat().st_size for file in files) <= WHOLE_BYTES
     cache = _Cache(files)
     with ThreadPoolExecutor(THREADS, thread_name_prefix="larder-weights") as threads:
-        found = dict(threads.map(lambda path: _digest(path, whole, cache.digests), files))
-    cache.save(found)
-    return sorted(found.values())
+        digests = dict(threads.map(lambda path: _digest(path, whole, cache.digests), files))
+    cache.save(digests)
+    return sorted(digests.values())
 
 
-def _digest(path: Path, whole: bool, known: Mapping[FileState, bytes]) -> tuple[FileState, bytes]:
+def _digest(path: Path, whole: bool, cached_digests: Mapping[FileState, bytes]) -> tuple[FileState, bytes]:
     """Return the state of a weight file, and the digest of its size, header and sampled pages."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         state, regular = _state(path, fd, whole)
         if not regular:
             raise WeightsUnknown(f"{path} is not a file")
-        if state in known:
-            return state, known[state]
+        if state in cached_digests:
+            return state, cached_digests[state]
         size = state[2]
         hasher = sha256(size.to_bytes(8, "little"))
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL if whole else os.POSIX_FADV_RANDOM)
@@ -326,13 +326,13 @@ def _tensors(header: bytes, nbytes: int) -> list[tuple[int, int]] | None:
     None if it is not such a header."""
     try:
         described: Any = msgspec.json.decode(header)
-        found = sorted(tuple(each["data_offsets"]) for name, each in described.items() if name != "__metadata__")
+        spans = sorted(tuple(tensor["data_offsets"]) for name, tensor in described.items() if name != "__metadata__")
     except (msgspec.DecodeError, AttributeError, LookupError, TypeError):
         return None
     fits = all(
-        len(each) == 2 and all(type(at) is int for at in each) and 0 <= each[0] <= each[1] <= nbytes for each in found
+        len(span) == 2 and all(type(at) is int for at in span) and 0 <= span[0] <= span[1] <= nbytes for span in spans
     )
-    return found if found and fits else None
+    return spans if spans and fits else None
 
 
 def _pages(offset: int, nbytes: int, bytes_per_page: int, least: int = 2) -> Iterator[tuple[int, int]]:
@@ -355,7 +355,7 @@ class _Cache:
     have written, is ignored. The workers of an engine may write it at once; the last one that succeeds counts."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        name = sha256(msgspec.msgpack.encode([str(each.absolute()) for each in files])).hexdigest()[:32]
+        name = sha256(msgspec.msgpack.encode([str(file.absolute()) for file in files])).hexdigest()[:32]
         self._path = _cache_folder() / name
         self.digests: dict[FileState, bytes] = {}
         try:
@@ -380,12 +380,12 @@ class _Cache:
             raise ValueError("its contents do not match their digest")
         return dict(msgspec.msgpack.decode(body, type=list[tuple[FileState, bytes]]))
 
-    def save(self, found: Mapping[FileState, bytes]) -> None:
+    def save(self, digests: Mapping[FileState, bytes]) -> None:
         """Keep digests for the next start, unless they are kept already or their files have just changed."""
         recent_ns = time.time_ns() - SETTLED_NS
-        if found == self.digests or any(max(state[3], state[4]) > recent_ns for state in found):
+        if digests == self.digests or any(max(state[3], state[4]) > recent_ns for state in digests):
             return
-        body = msgspec.msgpack.encode(list(found.items()))
+        body = msgspec.msgpack.encode(list(digests.items()))
         try:
             for folder in (*reversed(self._path.parents),):
                 if not folder.exists():

@@ -160,11 +160,11 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
 
     def batch_get_v2(self, transfers: Any, extra_info: Any = None) -> dict[str, list[bool]]:
         """Load nothing."""
-        return {each.name: [False] * len(each.keys or ()) for each in transfers}
+        return {transfer.name: [False] * len(transfer.keys or ()) for transfer in transfers}
 
     def batch_set_v2(self, transfers: Any, extra_info: Any = None) -> dict[str, list[bool]]:
         """Store nothing."""
-        return {each.name: [False] * len(each.keys or ()) for each in transfers}
+        return {transfer.name: [False] * len(transfer.keys or ()) for transfer in transfers}
 
     # ---- SGLang's interface without `interface_v1`, which the settings require
 
@@ -254,14 +254,16 @@ def _identity(name: str, *, vouched: bool) -> tuple[str, list[str]]:
         )
         if name.startswith(path):  # SGLang appends a tag for some host pools
             name = weights.default_name(path) + name.removeprefix(path)
-    rare = [(each, value) for each in _RARE_ARGUMENTS if (value := getattr(server, each, None)) not in _DEFAULTS]
-    rare += [(each, weights.content(file)) for each in _FILES if (file := getattr(server, each, None))]
+    rare = [
+        (argument, value) for argument in _RARE_ARGUMENTS if (value := getattr(server, argument, None)) not in _DEFAULTS
+    ]
+    rare += [(argument, weights.content(file)) for argument in _FILES if (file := getattr(server, argument, None))]
     if getattr(server, "kv_cache_dtype", "auto") not in (None, "auto"):  # else the type of the pages says it
         rare.append(("dtype", getattr(server, "dtype", None)))
     overrides = str(getattr(server, "json_model_override_args", None) or "{}")
     return name, [
         loaded or revision,
-        *(str(getattr(server, each, None) or "") for each in _ARGUMENTS),
+        *(str(getattr(server, argument, None) or "") for argument in _ARGUMENTS),
         "" if overrides == "{}" else sha256(overrides.encode()).hexdigest()[:16],
         sha256(repr(rare).encode()).hexdigest()[:16] if rare else "",
     ]

@@ -64,9 +64,9 @@ class PageStore:
         self._keys = PageKeys(settings.tenant)
         self._counted = (space.rank, space.pipeline_stage) == (0, 0) and writes
         """Whether look-ups count in the tenant's hit ratio: those of one rank of an engine do."""
-        self._found: deque[tuple[float, int]] = deque()
+        self._uncounted: deque[tuple[float, int]] = deque()
         """Pages that were found and are in no count yet, with the times at which they count as dropped."""
-        self._found_lock = threading.Lock()
+        self._uncounted_lock = threading.Lock()
         self._batch = max(1, min(MAX_KEYS_PER_REQUEST, BATCH_BYTES // pages.page_bytes))
         self._client: Client = attach(
             settings.socket,
@@ -99,32 +99,32 @@ class PageStore:
         keys = self._keys.of(names)
         if self._settings.tier_timeout_s:
             self._wait_for_tiers(keys)
-        found = self._client.lookup(keys, counted=False)
+        cached_pages = self._client.lookup(keys, counted=False)
         if self._counted:
-            self._count_found(len(names), found)
-        return found
+            self._count_found(len(names), cached_pages)
+        return cached_pages
 
-    def _count_found(self, pages: int, found: int) -> None:
+    def _count_found(self, pages: int, cached_pages: int) -> None:
         """Count the pages of a look-up that were not found, and those of earlier ones that SGLang has dropped. The
         found ones count when they are loaded."""
         now = time.monotonic()
-        not_used = pages - found
-        with self._found_lock:
-            while self._found and self._found[0][0] <= now:
-                not_used += self._found.popleft()[1]
-            if found:
-                self._found.append((now + DROPPED_S, found))
+        not_used = pages - cached_pages
+        with self._uncounted_lock:
+            while self._uncounted and self._uncounted[0][0] <= now:
+                not_used += self._uncounted.popleft()[1]
+            if cached_pages:
+                self._uncounted.append((now + DROPPED_S, cached_pages))
         self._count(not_used, 0)
 
     def _count_loaded(self, pages: int, loaded: int) -> None:
         """Count pages that SGLang asked for after it found them, at most as many as were found."""
         counted = 0
-        with self._found_lock:
-            while self._found and counted < pages:
-                deadline, found = self._found.popleft()
-                if found > pages - counted:
-                    self._found.appendleft((deadline, found - (pages - counted)))
-                counted += min(found, pages - counted)
+        with self._uncounted_lock:
+            while self._uncounted and counted < pages:
+                deadline, cached_pages = self._uncounted.popleft()
+                if cached_pages > pages - counted:
+                    self._uncounted.appendleft((deadline, cached_pages - (pages - counted)))
+                counted += min(cached_pages, pages - counted)
         self._count(counted, min(loaded, counted))
 
     def _count(self, requested: int, hits: int) -> None:
@@ -136,17 +136,17 @@ class PageStore:
         late."""
         timeout_s = self._settings.tier_timeout_s
         deadline = time.monotonic() + timeout_s
-        found = self._client.lookup_tiers(keys, counted=False)
-        first = max(0, found.ready - 1)  # a block is stored with the key of the one before
-        end = min(found.ready + found.coming + found.unknown, first + MAX_KEYS_PER_REQUEST)
+        hits = self._client.lookup_tiers(keys, counted=False)
+        first = max(0, hits.ready - 1)  # a block is stored with the key of the one before
+        end = min(hits.ready + hits.coming + hits.unknown, first + MAX_KEYS_PER_REQUEST)
         sent = False
-        while found.ready < end and (found.coming or found.unknown) and found.estimate_s <= timeout_s:
+        while hits.ready < end and (hits.coming or hits.unknown) and hits.estimate_s <= timeout_s:
             if not sent:  # the link may have had no room
                 sent = self._client.prefetch(keys[first * KEY_BYTES : end * KEY_BYTES], wait_s=timeout_s)
             left_s = deadline - time.monotonic()
             if left_s <= 0 or self._closed.wait(min(LOOK_AGAIN_S, left_s)):
                 return
-            found = self._client.lookup_tiers(keys, counted=False)
+            hits = self._client.lookup_tiers(keys, counted=False)
 
     def load(self, names: Sequence[str], indices: Any) -> list[bool]:
         """Copy the leading cached pages into the host pool, at the tokens with these indices. Return for each page
@@ -197,18 +197,18 @@ class PageStore:
         copied. Return the number of leading pages that all of them have copied."""
         shares = min(self._settings.copy_threads, count, 1 + count * self._pages.page_bytes // SHARE_BYTES)
         bounds = list(pairwise(count * at // shares for at in range(shares + 1))) if count else []
-        others = [self._copiers.submit(copy, first, end) for first, end in bounds[1:]]
+        futures = [self._copiers.submit(copy, first, end) for first, end in bounds[1:]]
         try:
             copied = [copy(*bounds[0])] if bounds else []
         finally:
-            wait(others)  # the copies that were begun end by themselves; the pages are free only then
-        copied += [each.result() for each in others]
-        whole = 0
+            wait(futures)  # the copies that were begun end by themselves; the pages are free only then
+        copied += [future.result() for future in futures]
+        leading = 0
         for (first, end), pages in zip(bounds, copied, strict=True):
-            whole += pages
+            leading += pages
             if pages < end - first:
                 break
-        return whole
+        return leading
 
     def clear(self) -> None:
         """Make everything stored so far a miss for this rank. Other engines keep it."""

@@ -50,11 +50,11 @@ def read_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.envi
 
     Keys without the prefix `larder.` are SGLang's, of which only `interface_v1` is read.
     """
-    found = read(BackendSettings, extra, CONTAINER, CHOICES)
+    settings = read(BackendSettings, extra, CONTAINER, CHOICES)
     try:
-        check_salt(found.tenant)
+        check_salt(settings.tenant)
     except ProtocolError as error:
         raise ValueError(f"{CONTAINER}.{PREFIX}tenant: {error.message}") from None
     if extra.get("interface_v1") not in (1, True):
         raise ValueError(f"{CONTAINER}.interface_v1: expected 1, got {extra.get('interface_v1')!r}")
-    return found if found.socket else msgspec.structs.replace(found, socket=default_socket(environ))
+    return settings if settings.socket else msgspec.structs.replace(settings, socket=default_socket(environ))

@@ -47,7 +47,7 @@ class AdapterFiles:
     @property
     def changed_ns(self) -> int:
         """Time of the last change."""
-        return max(each[-1] for each in self.stats)
+        return max(file_stat[-1] for file_stat in self.stats)
 
 
 def files_of(lora_path: str) -> AdapterFiles | None:
@@ -57,16 +57,16 @@ def files_of(lora_path: str) -> AdapterFiles | None:
         folder, downloads = _folder(lora_path)
         weights = next((name for name in WEIGHTS if (folder / name).is_file()), "")
         paths = (folder / CONFIG, folder / weights)
-        return AdapterFiles(tuple(_stat(each) for each in paths), paths, downloads)
+        return AdapterFiles(tuple(_stat(path) for path in paths), paths, downloads)
     except (OSError, ValueError, RuntimeError, ImportError):  # RuntimeError: no home folder
         return None
 
 
 def _stat(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(f"{path}: expected a file")
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _folder(lora_path: str) -> tuple[Path, bool]:
@@ -79,10 +79,10 @@ def _folder(lora_path: str) -> tuple[Path, bool]:
         raise OSError(f"{lora_path}: repositories of ModelScope are not looked up")
     from huggingface_hub import constants, try_to_load_from_cache
 
-    found = try_to_load_from_cache(lora_path, CONFIG)
-    if not isinstance(found, str):
+    cached_path = try_to_load_from_cache(lora_path, CONFIG)
+    if not isinstance(cached_path, str):
         raise OSError(f"{lora_path}: not downloaded")
-    return Path(found).parent, not constants.HF_HUB_OFFLINE
+    return Path(cached_path).parent, not constants.HF_HUB_OFFLINE
 
 
 def digest_of(files: AdapterFiles) -> str | None:
@@ -90,15 +90,15 @@ def digest_of(files: AdapterFiles) -> str | None:
     wait_ns = min(SETTLED_NS, SETTLED_NS - (time.time_ns() - files.changed_ns))
     if wait_ns > 0:
         time.sleep(wait_ns / 1e9)
-    whole = sha256(b"larder.adapter.1")
+    digest = sha256(b"larder.adapter.1")
     try:
         for path in files.paths:
             with path.open("rb") as file:
-                whole.update(path.name.encode() + b"\0" + file_digest(file, "sha256").digest())
-        unchanged = tuple(_stat(each) for each in files.paths) == files.stats
+                digest.update(path.name.encode() + b"\0" + file_digest(file, "sha256").digest())
+        unchanged = tuple(_stat(path) for path in files.paths) == files.stats
     except OSError:
         return None
-    return whole.hexdigest() if unchanged else None
+    return digest.hexdigest() if unchanged else None
 
 
 class Adapters:
@@ -131,18 +131,18 @@ class Adapters:
         under the adapter's name. Raise Unkeyed if the identity is not known.
         """
         try:
-            found = self._identity(lora)
+            identity = self._identity(lora)
         except Unkeyed:
             self._agree(lora, "")
             raise
-        if found is None:
+        if identity is None:
             return None
-        blocks, media = self._agree(lora, found)
+        blocks, media = self._agree(lora, identity)
         if (own_blocks and not blocks) or (own_media and not media):
             raise Unkeyed(
                 "adapter", f"vLLM's own cache has entries of other contents of adapter {lora.lora_name!r:.80}"
             )
-        return found
+        return identity
 
     def _agree(self, lora: Any, identity: str) -> list[bool]:
         """Note that the engine computes with an adapter. Return whether its own cached blocks, and its own media, were
@@ -158,25 +158,25 @@ class Adapters:
         number, shown = lora.lora_int_id, f"adapter {lora.lora_name!r:.80} at {lora.lora_path!r:.160}"
         if getattr(lora, "tensorizer_config_dict", None):  # until 0.31
             raise Unkeyed("adapter", f"{shown}: tensorizer reads it from elsewhere")
-        now = files_of(lora.lora_path)
-        if now is None:
+        current = files_of(lora.lora_path)
+        if current is None:
             self._loaded.setdefault(number, None)
             raise Unkeyed("adapter", f"{shown}: its files cannot be read")
         if lora.load_inplace:
-            self._loaded[number] = now
-        held = self._loaded.setdefault(number, None if now.downloads else now)
-        if held is None:
+            self._loaded[number] = current
+        loaded = self._loaded.setdefault(number, None if current.downloads else current)
+        if loaded is None:
             raise Unkeyed("adapter", f"{shown}: what vLLM loaded is not known")
-        are_read = [self._read(each) for each in (held, now)]
+        are_read = [self._read(files) for files in (loaded, current)]
         if not all(are_read):
             return None
-        known = self._digests.get(held)
-        if known is None or known != self._digests.get(now):
+        digest = self._digests.get(loaded)
+        if digest is None or digest != self._digests.get(current):
             self._loaded[number] = None
             raise Unkeyed(
                 "adapter", f"{shown}: its files have changed; load it from another path, or with load_inplace"
             )
-        return f"{known}/3d" if lora.is_3d_lora_weight else known
+        return f"{digest}/3d" if lora.is_3d_lora_weight else digest
 
     def _read(self, files: AdapterFiles) -> bool:
         """Return whether the files were read, and begin it."""

@@ -144,12 +144,12 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
         """Return where the tokens were that a request loads, by vLLM's name of the place. Releases before 0.32 do not
         ask."""
-        found: dict[str, int] = {}
+        sources: dict[str, int] = {}
         if self._scheduler is not None:
-            found = self._scheduler.sources(request.request_id)
-        if sum(found.values()) != num_external_tokens:
+            sources = self._scheduler.sources(request.request_id)
+        if sum(sources.values()) != num_external_tokens:
             return super().get_external_cache_hit_sources(request, num_external_tokens)  # type: ignore[no-any-return]
-        return {releases.HIT_SOURCES[source]: tokens for source, tokens in found.items()}
+        return {releases.HIT_SOURCES[source]: tokens for source, tokens in sources.items()}
 
     def _evict(self, blocks: set[int]) -> None:
         """Remove blocks from vLLM's own prefix cache."""
@@ -245,7 +245,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 holds_blocks=not slides(self._kv_cache_config),
             )
             alone = get_kv_transfer_group() is self
-            self._groups = [replace(each.layout, alone=alone) for each in copies]
+            self._groups = [replace(group_copies.layout, alone=alone) for group_copies in copies]
         except WeightsUnknown as error:
             self._counts["unknown_weights"] = 1
             _log.error("Larder is not used: %s; or name the weights with larder.model", error)
@@ -448,9 +448,9 @@ def _watch_adapters() -> None:
         connector = core.scheduler.get_kv_connector()
         before = files_of(lora_request.lora_path)
         added: bool = add(core, lora_request)
-        for each in getattr(connector, "_connectors", [connector]):
-            if isinstance(each, LarderConnector):
-                each.adapter_loaded(lora_request, before)
+        for child in getattr(connector, "_connectors", [connector]):
+            if isinstance(child, LarderConnector):
+                child.adapter_loaded(lora_request, before)
         return added
 
     setattr(add_lora, _WATCHED, True)

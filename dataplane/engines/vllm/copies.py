@@ -147,10 +147,10 @@ class DeviceCopies:
             last = -(-(first + end) // per_chunk)
             lease = self._client.acquire(keys[chunk * KEY_BYTES : last * KEY_BYTES], space=self._space)
             within = first + begin - chunk * per_chunk
-            whole = 0
-            while whole < len(lease) and lease.nbytes(whole) == self._group.chunk_bytes:
-                whole += 1
-            count = max(0, min(end - begin, whole * per_chunk - within))
+            complete_chunks = 0
+            while complete_chunks < len(lease) and lease.nbytes(complete_chunks) == self._group.chunk_bytes:
+                complete_chunks += 1
+            count = max(0, min(end - begin, complete_chunks * per_chunk - within))
             if count and not job.cancelled:
                 numbers = blocks[begin : begin + count].tolist()
                 if not self._cache.load(lease, numbers, first=within, after=after).finish():

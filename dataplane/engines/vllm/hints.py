@@ -37,15 +37,15 @@ def read_options(request: Any) -> RequestOptions:
     switches = dict.fromkeys(_SWITCHES, False)
     seconds = dict.fromkeys(_DURATIONS, 0.0)
     ignored = []
-    given: dict[str, Any] = {}
-    for name, value in _given(request):
-        given.setdefault(name, value)
-    for name, value in given.items():
+    options: dict[str, Any] = {}
+    for name, value in _options_of(request):
+        options.setdefault(name, value)
+    for name, value in options.items():
         if name in switches:
             switches[name] = bool(value)
         elif name not in seconds:
-            known = ", ".join(PREFIX + each for each in (*_SWITCHES, *_DURATIONS))
-            ignored.append(f"{PREFIX + name!r:.80}: unknown; expected one of {known}")
+            allowed = ", ".join(PREFIX + option for option in (*_SWITCHES, *_DURATIONS))
+            ignored.append(f"{PREFIX + name!r:.80}: unknown; expected one of {allowed}")
         elif (duration := _duration(value)) is None:
             ignored.append(
                 f"{PREFIX}{name}: expected seconds, above 0 and at most {MAX_HINT_S:.0f}, got {_shown(value)}"
@@ -55,7 +55,7 @@ def read_options(request: Any) -> RequestOptions:
     return RequestOptions(**switches, ttl_s=seconds["ttl"], pin_s=seconds["pin"], ignored=tuple(ignored))
 
 
-def _given(request: Any) -> Iterator[tuple[str, Any]]:
+def _options_of(request: Any) -> Iterator[tuple[str, Any]]:
     """Yield names without their prefix, and values."""
     params = request.kv_transfer_params
     if isinstance(params, Mapping):

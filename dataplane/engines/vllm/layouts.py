@@ -57,12 +57,12 @@ def copies_of(
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise CacheRefused(f"{name} is above 1")
-    found: list[GroupCopies] = []
+    copies: list[GroupCopies] = []
     for number, cache_group in enumerate(kv_cache_config.kv_cache_groups):
         spec = cache_group.kv_cache_spec
-        for each in specs_of(spec):
-            if type(each).__name__ not in KINDS:
-                raise CacheRefused(f"KV-cache group {number} has the unsupported kind {type(each).__name__}")
+        for layer_spec in specs_of(spec):
+            if type(layer_spec).__name__ not in KINDS:
+                raise CacheRefused(f"KV-cache group {number} has the unsupported kind {type(layer_spec).__name__}")
         layers = _distinct(tensors, cache_group.layer_names)
         members = list(layers.values())
         page_tokens = spec.block_size
@@ -91,19 +91,21 @@ def copies_of(
         layout = GroupLayout(space, page_tokens)
         if members[0].device.type == "cpu":
             pages = pages_of(members, tokens_per_block=page_tokens, chunk_tokens=chunk_tokens)
-            found.append(CpuCopies(pages, layout))
+            copies.append(CpuCopies(pages, layout))
         else:
-            found.append(_on_cuda(group, layout, members, chunk_tokens))
-    return found
+            copies.append(_on_cuda(group, layout, members, chunk_tokens))
+    return copies
 
 
 def _tensor_group(number: int, tensors: Sequence[Any], page_tokens: int, chunk_tokens: int) -> TensorGroup:
     """Return the layout of tensors that share block numbers."""
     try:
-        planes = tuple(planes_of(tuple(each.shape), tuple(each.stride()), each.element_size()) for each in tensors)
+        planes = tuple(
+            planes_of(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size()) for tensor in tensors
+        )
     except LayoutRefused as error:
         raise CacheRefused(f"KV-cache group {number}: {error}") from None
-    blocks = min(each.shape[block_axis(each.shape)] for each in tensors)
+    blocks = min(tensor.shape[block_axis(tensor.shape)] for tensor in tensors)
     return TensorGroup(blocks, page_tokens, chunk_tokens // page_tokens, planes)
 
 
@@ -128,22 +130,22 @@ def specs_of(spec: Any) -> Iterable[Any]:
 
 def _head_size(spec: Any) -> int:
     """Return the elements of one head of one token, if the layers of a group agree, else 0."""
-    sizes = {getattr(each, "head_size", 0) for each in specs_of(spec)}
+    sizes = {getattr(layer_spec, "head_size", 0) for layer_spec in specs_of(spec)}
     return sizes.pop() if len(sizes) == 1 else 0
 
 
 def slides(kv_cache_config: Any) -> bool:
     """Return whether the engine may free blocks of a running request because a window has moved past them."""
-    specs = [each for group in kv_cache_config.kv_cache_groups for each in specs_of(group.kv_cache_spec)]
+    specs = [spec for group in kv_cache_config.kv_cache_groups for spec in specs_of(group.kv_cache_spec)]
     return len(kv_cache_config.kv_cache_groups) > 1 or any(
         getattr(spec, name, None) for spec in specs for name in ("sliding_window", "attention_chunk_size")
     )
 
 
-def _distinct(tensors: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def _distinct(tensors: Mapping[str, Any], layer_names: Sequence[str]) -> dict[str, Any]:
     """Return the distinct tensors of layers, by layer name: a tensor that several layers share occurs once."""
-    found: dict[int, tuple[str, Any]] = {}
-    for name in names:
+    by_address: dict[int, tuple[str, Any]] = {}
+    for name in layer_names:
         tensor = tensors.get(name)
         if tensor is None:
             continue
@@ -151,13 +153,13 @@ def _distinct(tensors: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any
             raise CacheRefused(f"layer {name} has a cache of the unsupported type {type(tensor).__name__}")
         if tensor.device.type not in ("cpu", "cuda"):
             raise CacheRefused(f"layer {name} is on the device {tensor.device}; expected CPU or CUDA")
-        found.setdefault(tensor.data_ptr(), (name, tensor))
-    if not found:
-        raise CacheRefused(f"no KV-cache tensor for {', '.join(names[:3])}")
-    devices = sorted({str(tensor.device) for _, tensor in found.values()})
+        by_address.setdefault(tensor.data_ptr(), (name, tensor))
+    if not by_address:
+        raise CacheRefused(f"no KV-cache tensor for {', '.join(layer_names[:3])}")
+    devices = sorted({str(tensor.device) for _, tensor in by_address.values()})
     if len(devices) > 1:
         raise CacheRefused(f"the layers of a KV-cache group are on several devices: {', '.join(devices[:4])}")
-    return dict(found.values())
+    return dict(by_address.values())
 
 
 def _layout_name(planes: Sequence[Planes], tensors: Mapping[str, Any], layout: str | None, tokens: int) -> str:
@@ -168,8 +170,15 @@ def _layout_name(planes: Sequence[Planes], tensors: Mapping[str, Any], layout: s
     block in a different order.
     """
     described = [
-        (name, tensor.device.type, list(tensor.shape[1:]), list(each.order), len(each.starts), each.nbytes)
-        for (name, tensor), each in zip(tensors.items(), planes, strict=True)
+        (
+            name,
+            tensor.device.type,
+            list(tensor.shape[1:]),
+            list(tensor_planes.order),
+            len(tensor_planes.starts),
+            tensor_planes.nbytes,
+        )
+        for (name, tensor), tensor_planes in zip(tensors.items(), planes, strict=True)
     ]
     digest = sha256(msgspec.msgpack.encode(described)).hexdigest()[:16]
     return f"vllm:{layout or 'default'}:{len(tensors)}x{tokens}:{digest}"
@@ -189,9 +198,9 @@ def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
         changes.append(config.max_model_len)
     if vllm_config.cache_config.cache_dtype != "auto":
         changes.append(str(config.dtype))
-    for part, names in _OPTIONS.items():
+    for part, option_names in _OPTIONS.items():
         options = getattr(vllm_config, part, None) or getattr(config, part, None)
-        changes += [(name, value) for name in names if (value := getattr(options, name, None))]
+        changes += [(name, value) for name in option_names if (value := getattr(options, name, None))]
     if changes:
         parts.append(sha256(repr(changes).encode()).hexdigest()[:16])
     revision = "/".join(parts).rstrip("/")
@@ -218,10 +227,10 @@ def _fingerprint(vllm_config: Any) -> str:
     load_format = str(getattr(load, "load_format", "auto"))
     target = vllm_config.model_config
     draft = getattr(getattr(vllm_config, "speculative_config", None), "draft_model_config", None)
-    found: list[str] = []
+    fingerprints: list[str] = []
     for config in [target] if draft is None or draft.model == target.model else [target, draft]:
         hf_config = getattr(config, "hf_config", None)
-        found.append(
+        fingerprints.append(
             weights.fingerprint(
                 str(getattr(config, "model_weights", None) or config.model),
                 load_format=load_format,
@@ -233,8 +242,10 @@ def _fingerprint(vllm_config: Any) -> str:
             )
         )
         parts = [str(part) for name in _LOADED_TOO if (part := getattr(hf_config, name, None))]
-        found += [weights.fingerprint(part, load_format=load_format, download_dir=download_dir) for part in parts]
-    return weights.together(found)
+        fingerprints += [
+            weights.fingerprint(part, load_format=load_format, download_dir=download_dir) for part in parts
+        ]
+    return weights.together(fingerprints)
 
 
 def _release() -> str:

@@ -150,7 +150,7 @@ class VllmMessageQueue:
         warn_s, text = _long_wait()
         while True:
             try:
-                self._queue.put(obj, _left(deadline, warn_s))
+                self._queue.put(obj, _remaining_s(deadline, warn_s))
             except QueueCancelled:
                 raise RuntimeError("cancelled") from None
             except TimeoutError:
@@ -173,7 +173,7 @@ class VllmMessageQueue:
             if self.shutting_down:
                 timeout_s = 0.0
             else:
-                timeout_s = _left(deadline, warn_s)
+                timeout_s = _remaining_s(deadline, warn_s)
             try:
                 return reader.get(timeout_s)
             except QueueCancelled:
@@ -225,7 +225,7 @@ def _deadline(timeout: float | None) -> float | None:
     return deadline_of(timeout) if timeout is None or not timeout < 0 else time.monotonic()
 
 
-def _left(deadline: float | None, most_s: float) -> float:
+def _remaining_s(deadline: float | None, most_s: float) -> float:
     return most_s if deadline is None else min(most_s, max(deadline - time.monotonic(), 0.0))
 
 

@@ -150,14 +150,14 @@ class SingleWriterShmRingBuffer:
         """Reserve a chunk. Return its address and its id. Raise MemoryError if it does not fit behind the others."""
         assert self.is_writer, "only the writer allocates"
         assert size > 0, f"size: expected more than 0, got {size}"
-        needed, room = size + self.MD_SIZE, self.data_buffer_size
+        needed, capacity = size + self.MD_SIZE, self.data_buffer_size
         address = self.data_buffer_end
-        if address % room + needed > room:  # a chunk is never split
-            address = (address // room + 1) * room
-        if address + needed - self.data_buffer_start > room:
+        if address % capacity + needed > capacity:  # a chunk is never split
+            address = (address // capacity + 1) * capacity
+        if address + needed - self.data_buffer_start > capacity:
             raise MemoryError(f"no room for {needed} bytes: free_buf() frees chunks")
         number = self.monotonic_id_end
-        offset = address % room
+        offset = address % capacity
         head = self.int2byte(number) + self.int2byte(needed)
         self._bytes()[offset : offset + self.MD_SIZE] = head
         self._chunks.append((number, address, needed))
@@ -366,8 +366,8 @@ class SingleWriterShmObjectStorage:
         if signature is None or key is None:
             raise ValueError("Missing SHM handle signature for cache key.")
         try:
-            given = b"" if {int} != set(map(type, signature)) else bytes(signature)
-            valid = hmac.compare_digest(given, self._sign(key, address, monotonic_id))
+            signature_bytes = b"" if {int} != set(map(type, signature)) else bytes(signature)
+            valid = hmac.compare_digest(signature_bytes, self._sign(key, address, monotonic_id))
         except (TypeError, ValueError, OverflowError, AttributeError):
             valid = False
         if not valid:
@@ -468,8 +468,8 @@ class WaitingRequests:
                 continue
             address, monotonic_id, signature = handle
             list(signature)  # in the frontend's process: it has arrived
-            found = _find(attachment, address, monotonic_id)
-            lease = None if found is None else attachment.lease(found.slot, found.sequence)
+            object_handle = _find(attachment, address, monotonic_id)
+            lease = None if object_handle is None else attachment.lease(object_handle.slot, object_handle.sequence)
             if lease is None:
                 missing.append(feature.mm_hash or feature.identifier)
             else:

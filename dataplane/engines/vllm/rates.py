@@ -120,15 +120,15 @@ class BreakEven:
             return inf
         return tokens / self.prefill_rate + GRACE_S
 
-    def worth_waiting(self, tokens: int, more: int, wait_s: float, now: float) -> bool:
-        """Return whether to wait `wait_s` seconds for `more` of the `tokens` that can be loaded then, and to load them,
-        is expected to be faster than computing them; True if the prefill rate is not known."""
+    def worth_waiting(self, tokens: int, gained_tokens: int, wait_s: float, now: float) -> bool:
+        """Return whether to wait `wait_s` seconds for `gained_tokens` of the `tokens` that can be loaded then, and to
+        load them, is expected to be faster than computing them; True if the prefill rate is not known."""
         if self._minimum != "auto":
             return tokens >= self._minimum
         if not self.prefill_rate:
             return True
         rate = self._load_rate.mean(now)
-        return wait_s + (more / rate if rate else 0.0) < more / self.prefill_rate
+        return wait_s + (gained_tokens / rate if rate else 0.0) < gained_tokens / self.prefill_rate
 
 
 def _mixed(old: float, new: float) -> float:

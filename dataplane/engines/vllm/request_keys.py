@@ -42,7 +42,7 @@ class RequestKeys:
         self.keys: list[bytes] = []
         self._chunk_tokens = chunk_tokens
         self._namespace = namespace
-        parts = [each for each in (adapter, namespace) if each]
+        parts = [part for part in (adapter, namespace) if part]
         try:
             self._last = root_key(
                 self.tenant, msgspec.json.encode(parts).decode() if len(parts) > 1 else "".join(parts)

@@ -100,16 +100,16 @@ class RequestReports:
             client.receive()
         if not loaded_tokens and not outcome.missed_tokens:
             return None
-        found: dict[str, Any] = {"loaded_tokens": loaded_tokens, "missed_tokens": outcome.missed_tokens}
+        fields: dict[str, Any] = {"loaded_tokens": loaded_tokens, "missed_tokens": outcome.missed_tokens}
         if outcome.loaded_tokens:
-            found["loaded_from"] = outcome.loaded_tokens
+            fields["loaded_from"] = outcome.loaded_tokens
         if outcome.missed_tokens:
-            found["reason"] = outcome.reason or "not_known"
+            fields["reason"] = outcome.reason or "not_known"
         if outcome.cause:
-            found["cause"] = outcome.cause
+            fields["cause"] = outcome.cause
         if outcome.cause_at:
-            found["cause_at"] = outcome.cause_at
-        return {"larder": found}
+            fields["cause_at"] = outcome.cause_at
+        return {"larder": fields}
 
 
 def _message(outcome: RequestOutcome, key: bytes, bare_key: bytes, number: int) -> ReportRequest:

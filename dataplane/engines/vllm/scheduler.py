@@ -215,14 +215,14 @@ class SchedulerSide:
             raise ValueError("a worker has no KV cache that Larder can copy")
         if len(layouts) != (expected := layouts[0][0].space.world_size):
             raise ValueError(f"expected the KV-cache groups of {expected} workers, got those of {len(layouts)}")
-        if len({(each.space.model, each.space.revision) for worker in layouts for each in worker}) > 1:
+        if len({(layout.space.model, layout.space.revision) for worker in layouts for layout in worker}) > 1:
             # Each layer's KV values depend on the weights of all workers.
             raise ValueError("the workers have loaded different weights")
-        self._page_tokens = [each.page_tokens for each in layouts[0]]
+        self._page_tokens = [layout.page_tokens for layout in layouts[0]]
         self._workers = len(layouts)
-        if not all(each.alone for worker in layouts for each in worker):
+        if not all(layout.alone for worker in layouts for layout in worker):
             self._evict = None
-        spaces = [SpaceRequest(each.space, writes=False) for worker in layouts for each in worker]
+        spaces = [SpaceRequest(layout.space, writes=False) for worker in layouts for layout in worker]
         self._client = attach(
             self._settings.socket, spaces, group=self._group, engine=self._engine, timeout_s=self._settings.timeout_s,
             keep_trying=True,
@@ -280,7 +280,7 @@ class SchedulerSide:
         traceparent = "" if tracked.looked_up else tracked.traceparent
         usable = self._without_failed(keys)
         with continued(self._client, traceparent, "vllm.lookup") as span:
-            found = self._tier_waits.look_up(
+            lookup = self._tier_waits.look_up(
                 self._client,
                 request.request_id,
                 usable,
@@ -290,44 +290,48 @@ class SchedulerSide:
                 may_wait=not tracked.answered and not getattr(request, "skip_reading_prefix_cache", False),
             )
             span.set(
-                {"larder.chunks": len(keys), "larder.hits": found.hits if found else 0, "larder.waits": found is None}
+                {
+                    "larder.chunks": len(keys),
+                    "larder.hits": lookup.hits if lookup else 0,
+                    "larder.waits": lookup is None,
+                }
             )
         tracked.looked_up = True
         offered = None
-        if found is not None:
-            hits = found.hits
+        if lookup is not None:
+            hits = lookup.hits
             offered = self._answer(tracked, hits, loadable(hits))
             tracked.lookup = _LookUp(
                 len(keys), hits, min(hits * self._settings.chunk_tokens, most), loadable(hits), offered,
-                self._reason(found, usable, keys),
+                self._reason(lookup, usable, keys),
             )  # fmt: skip
-            tracked.sources.update(found.sources)
+            tracked.sources.update(lookup.sources)
         self._count("lookup_seconds", time.perf_counter() - started)
         return offered
 
-    def _reason(self, found: LookupResult, usable: Sequence[bytes], keys: Sequence[bytes]) -> str:
+    def _reason(self, lookup: LookupResult, usable: Sequence[bytes], keys: Sequence[bytes]) -> str:
         """Return why the first missing chunk is not in memory, as far as the engine knows."""
         if self._client is None or not self._client.connected:
             return "data_plane_away"
-        return "load_failed" if found.hits == len(usable) < len(keys) else found.reason
+        return "load_failed" if lookup.hits == len(usable) < len(keys) else lookup.reason
 
     def _may_wait(self, tracked: _Tracked, most_s: float) -> bool:
         """Return whether a request may wait for something that takes up to `most_s` seconds."""
         return not tracked.answered and self._clock() - tracked.began < most_s
 
-    def _answer(self, tracked: _Tracked, hits: int, found: int) -> int:
-        """Return how many of the `found` tokens in `hits` chunks to load: all or none."""
+    def _answer(self, tracked: _Tracked, hits: int, loadable_tokens: int) -> int:
+        """Return how many of the `loadable_tokens` in `hits` chunks to load: all or none."""
         first, tracked.answered = not tracked.answered, True
         tracked.saved_chunks = max(tracked.saved_chunks, hits)
         if first and tracked.options.pin_s:
             tracked.pin_chunks = hits
-        if not found:
+        if not loadable_tokens:
             return 0
-        others = sum(name in self._tracked for name in self._scheduled) + len(self._step_loads)
+        other_requests = sum(name in self._tracked for name in self._scheduled) + len(self._step_loads)
         left_s = 0.0 if self._evict is None else self._settings.step_load_s - self._step_load_s
-        way = self._break_even.way(found, self._clock(), requests=1 + others, step_s=left_s)
-        tracked.in_step, tracked.alone = way is Way.IN_STEP, not others
-        return 0 if way is Way.COMPUTE else found
+        way = self._break_even.way(loadable_tokens, self._clock(), requests=1 + other_requests, step_s=left_s)
+        tracked.in_step, tracked.alone = way is Way.IN_STEP, not other_requests
+        return 0 if way is Way.COMPUTE else loadable_tokens
 
     def sources(self, request: str) -> dict[str, int]:
         """Return where the tokens were that a request was scheduled to load: keys of `misses.SOURCES`."""
@@ -351,8 +355,8 @@ class SchedulerSide:
     def _count_lookup(self, tracked: _Tracked, loaded: int) -> None:
         """Count the look-up of a request that vLLM schedules for the first time, with the tokens that are loaded. What
         vLLM does not use is no hit."""
-        found, tracked.lookup = tracked.lookup, None
-        if tracked.counted or found is None or tracked.keys is None or self._client is None:
+        lookup, tracked.lookup = tracked.lookup, None
+        if tracked.counted or lookup is None or tracked.keys is None or self._client is None:
             return
         if getattr(tracked.request, "skip_reading_prefix_cache", False):
             return
@@ -360,11 +364,11 @@ class SchedulerSide:
         self._count("lookups", 1)
         self._count("lookup_tokens", max(0, tracked.request.num_tokens - tracked.local_tokens))
         self._count("hit_tokens", loaded)
-        if found.loadable > loaded:
-            self._count("recomputed_tokens", found.loadable - loaded)
+        if lookup.loadable > loaded:
+            self._count("recomputed_tokens", lookup.loadable - loaded)
         end = tracked.local_tokens + loaded
-        hits = found.hits if end >= found.hit_end else end // self._settings.chunk_tokens
-        self._client.count_lookup(found.chunks, hits, tenant=tracked.keys.tenant)
+        hits = lookup.hits if end >= lookup.hit_end else end // self._settings.chunk_tokens
+        self._client.count_lookup(lookup.chunks, hits, tenant=tracked.keys.tenant)
 
     def _note_outcome(self, tracked: _Tracked, loaded: int) -> None:
         """Note what a request gets that vLLM schedules for the first time, with the tokens that are loaded, and report
@@ -425,9 +429,9 @@ class SchedulerSide:
         return keys
 
     def _track(self, request: Any) -> _Tracked:
-        known = self._tracked.get(request.request_id)
-        if known is not None:
-            return known
+        existing = self._tracked.get(request.request_id)
+        if existing is not None:
+            return existing
         options = read_options(request)
         if options.ignored:
             self._count("ignored_hints", len(options.ignored))
@@ -458,7 +462,9 @@ class SchedulerSide:
                 adapter = self._adapters.identity(
                     lora,
                     own_blocks=tracked.local_tokens > 0,
-                    own_media=any(media_digest(request, each) != each.identifier for each in request.mm_features or ()),
+                    own_media=any(
+                        media_digest(request, feature) != feature.identifier for feature in request.mm_features or ()
+                    ),
                 )
             if adapter is None:
                 return None
@@ -579,9 +585,9 @@ class SchedulerSide:
             for first in range(0, len(cached), MAX_KEYS_PER_REQUEST):
                 self._add_save(plan, tracked, cached[first : first + MAX_KEYS_PER_REQUEST], ())
         step = self._settings.chunk_tokens
-        known = request.num_tokens if self._settings.save_decode else request.num_prompt_tokens
+        savable_tokens = request.num_tokens if self._settings.save_decode else request.num_prompt_tokens
         # Draft tokens are computed too but may be rejected, so only accepted tokens count.
-        chunks = min(request.num_computed_tokens + count, known, request.num_tokens) // step
+        chunks = min(request.num_computed_tokens + count, savable_tokens, request.num_tokens) // step
         if chunks <= tracked.saved_chunks or not self._find_keys(tracked) or tracked.keys is None:
             return
         blocks = blocks_of(request.request_id)
@@ -692,7 +698,7 @@ class SchedulerSide:
         has ended for longer than a copy takes: then no worker is going to report its end."""
         if self._clock() - self._copying_at > DRAIN_S + self._settings.load_timeout_s:
             return False
-        return bool(self._receiving) or any(each.saves_open > 0 for each in self._tracked.values())
+        return bool(self._receiving) or any(tracked.saves_open > 0 for tracked in self._tracked.values())
 
     def finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
         """Forget a request, and cancel its loads. Return whether its blocks must stay until its saves have ended, and
@@ -725,8 +731,8 @@ class SchedulerSide:
 
     def take_counts(self) -> dict[str, float]:
         """Return the counts since the last call."""
-        taken, self.counts = self.counts, {}
-        return taken
+        counts, self.counts = self.counts, {}
+        return counts
 
     def _count(self, name: str, by: float) -> None:
         self.counts[name] = self.counts.get(name, 0) + by

@@ -61,5 +61,5 @@ def read_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.envi
 
     Keys without the prefix `larder.` belong to other programs and are ignored.
     """
-    found = read(ConnectorSettings, extra, CONTAINER, _CHOICES)
-    return found if found.socket else msgspec.structs.replace(found, socket=default_socket(environ))
+    settings = read(ConnectorSettings, extra, CONTAINER, _CHOICES)
+    return settings if settings.socket else msgspec.structs.replace(settings, socket=default_socket(environ))

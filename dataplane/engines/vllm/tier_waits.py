@@ -59,9 +59,9 @@ class TierWait:
     sources: dict[int, str] = field(default_factory=dict)
     """As in `LookupResult`, of all chunks that tiers were seen to hold."""
 
-    def see(self, found: TierHits) -> None:
+    def see(self, hits: TierHits) -> None:
         """Note which chunks tiers hold."""
-        self.sources.update((found.ready + at, SOURCES[source]) for at, source in enumerate(found.sources))
+        self.sources.update((hits.ready + at, SOURCES[source]) for at, source in enumerate(hits.sources))
 
 
 class TierWaits:
@@ -91,71 +91,73 @@ class TierWaits:
         """Return how many leading chunks of a request are in memory; None if the request should wait for more."""
         if not may_wait or not self._timeout_s:
             return LookupResult(client.lookup(keys, tenant=tenant, counted=False), {})
-        found = client.lookup_tiers(keys, tenant=tenant, counted=False)
+        hits = client.lookup_tiers(keys, tenant=tenant, counted=False)
         now = self._clock()
         wait = self._waits.get(name)
         if wait is not None:
-            wait.see(found)
+            wait.see(hits)
         if wait is None:
-            wait = self._begin(keys, found, tokens, now)
+            wait = self._begin(keys, hits, tokens, now)
             if wait is None:
-                late = found.estimate_s > self._timeout_s
-                more = tokens(found.ready + found.coming) > tokens(found.ready)
-                return LookupResult(found.ready, {}, ("tier_late" if late else "recompute_faster") if more else "")
+                late = hits.estimate_s > self._timeout_s
+                gains_tokens = tokens(hits.ready + hits.coming) > tokens(hits.ready)
+                return LookupResult(
+                    hits.ready, {}, ("tier_late" if late else "recompute_faster") if gains_tokens else ""
+                )
             self._waits[name] = wait
             self._count("tier_waits", 1)
-            wait.see(found)
+            wait.see(hits)
         elif wait.asking:
-            known = now >= wait.deadline or not found.unknown
-            if known and not self._go_on(wait, found, tokens, now):
-                return self._end(name, found, tokens, now)
-        elif tokens(found.ready) >= tokens(wait.target):
-            return self._end(name, found, tokens, now)
-        elif not (found.coming or found.writing) or now >= wait.deadline:
+            is_answered = now >= wait.deadline or not hits.unknown
+            if is_answered and not self._go_on(wait, hits, tokens, now):
+                return self._end(name, hits, tokens, now)
+        elif tokens(hits.ready) >= tokens(wait.target):
+            return self._end(name, hits, tokens, now)
+        elif not (hits.coming or hits.writing) or now >= wait.deadline:
             self._count("tier_waits_given_up", 1)
-            return self._end(name, found, tokens, now)
+            return self._end(name, hits, tokens, now)
         if wait.keys and not wait.sent:  # the link may have had no room, so this is tried until the deadline
             wait.sent = client.prefetch(wait.keys, wait_s=self._timeout_s)
         wait.look_at = min(now + LOOK_AGAIN_S, wait.deadline)
         return None
 
-    def _begin(self, keys: Sequence[bytes], found: TierHits, tokens: Tokens, now: float) -> TierWait | None:
+    def _begin(self, keys: Sequence[bytes], hits: TierHits, tokens: Tokens, now: float) -> TierWait | None:
         """Return a wait for the chunks after those in memory that tiers hold, or may hold, and that engines write; None
         if computing them is expected to be faster, or if the wait would take too long."""
-        first = max(0, found.ready - 1)  # a block is stored with the key of the one before
-        end = min(found.ready + found.coming + found.unknown, first + MAX_KEYS_PER_REQUEST)
-        asking = found.ready + found.coming < end
-        prefetched = list(keys[first:end]) if end > found.ready else []
-        target = max(end, found.ready + found.writing)
-        if not (asking and tokens(end) > tokens(found.ready)) and not self._is_worth_it(found, target, tokens, now):
+        first = max(0, hits.ready - 1)  # a block is stored with the key of the one before
+        end = min(hits.ready + hits.coming + hits.unknown, first + MAX_KEYS_PER_REQUEST)
+        asking = hits.ready + hits.coming < end
+        prefetched = list(keys[first:end]) if end > hits.ready else []
+        target = max(end, hits.ready + hits.writing)
+        if not (asking and tokens(end) > tokens(hits.ready)) and not self._is_worth_it(hits, target, tokens, now):
             return None
-        return TierWait(found.ready, prefetched, target, now, now + self._timeout_s, now, asking=asking)
+        return TierWait(hits.ready, prefetched, target, now, now + self._timeout_s, now, asking=asking)
 
-    def _is_worth_it(self, found: TierHits, target: int, tokens: Tokens, now: float) -> bool:
+    def _is_worth_it(self, hits: TierHits, target: int, tokens: Tokens, now: float) -> bool:
         """Return whether to wait until `target` chunks are in memory."""
-        more = tokens(target) - tokens(found.ready)
-        if more <= 0 or found.estimate_s > self._timeout_s:
+        gained_tokens = tokens(target) - tokens(hits.ready)
+        if gained_tokens <= 0 or hits.estimate_s > self._timeout_s:
             return False
-        return self._break_even.worth_waiting(tokens(target), more, found.estimate_s, now)
+        return self._break_even.worth_waiting(tokens(target), gained_tokens, hits.estimate_s, now)
 
-    def _go_on(self, wait: TierWait, found: TierHits, tokens: Tokens, now: float) -> bool:
+    def _go_on(self, wait: TierWait, hits: TierHits, tokens: Tokens, now: float) -> bool:
         """Take the answer of shared tiers. Return whether the wait continues, for the chunks that they hold."""
         wait.asking = False
-        wait.target = min(wait.target, found.ready + max(found.coming, found.writing))
-        if now < wait.deadline and self._is_worth_it(found, wait.target, tokens, now):
+        wait.target = min(wait.target, hits.ready + max(hits.coming, hits.writing))
+        if now < wait.deadline and self._is_worth_it(hits, wait.target, tokens, now):
             return True
-        if tokens(found.ready) < tokens(wait.target):
+        if tokens(hits.ready) < tokens(wait.target):
             self._count("tier_waits_given_up", 1)
         return False
 
-    def _end(self, name: str, found: TierHits, tokens: Tokens, now: float) -> LookupResult:
+    def _end(self, name: str, hits: TierHits, tokens: Tokens, now: float) -> LookupResult:
         wait = self._waits.pop(name)
-        self._count("tier_tokens", max(0, tokens(found.ready) - tokens(wait.ready)))
+        self._count("tier_tokens", max(0, tokens(hits.ready) - tokens(wait.ready)))
         self._count("tier_wait_seconds", now - wait.began)
         reason = ""
-        if tokens(found.ready + found.coming) > tokens(found.ready):
+        if tokens(hits.ready + hits.coming) > tokens(hits.ready):
             reason = "tier_late" if now >= wait.deadline else "recompute_faster"
-        return LookupResult(found.ready, wait.sources, reason)
+        return LookupResult(hits.ready, wait.sources, reason)
 
     def forget(self, client: Client | None, name: str) -> None:
         """Forget a request, and cancel the loads that it waits for and that have not begun."""

@@ -131,7 +131,7 @@ class WorkerSide:
         """Counts since the last call of `take_counts`."""
         self._settings = settings
         self._copies = list(copies)
-        self._chunk_bytes = sum(each.group.chunk_bytes for each in copies)
+        self._chunk_bytes = sum(group_copies.group.chunk_bytes for group_copies in copies)
         self._holds_blocks = holds_blocks
         self._clock = clock
         self._lock = threading.Condition()
@@ -148,7 +148,7 @@ class WorkerSide:
         """Jobs of the threads: loads, reservations, saves."""
         self._client: Client = attach(
             settings.socket,
-            [each.layout.space for each in copies],
+            [group_copies.layout.space for group_copies in copies],
             group=group,
             engine=engine,
             timeout_s=settings.timeout_s,
@@ -157,8 +157,8 @@ class WorkerSide:
             verify=settings.verify,
         )
         try:
-            for at, each in enumerate(copies):
-                each.open(self._client, at)
+            for at, group_copies in enumerate(copies):
+                group_copies.open(self._client, at)
         except BaseException:
             self._disconnect()
             raise
@@ -256,7 +256,7 @@ class WorkerSide:
         """Return for each group an event that follows the work that the engine has enqueued. After an error, return no
         events, so that the job fails."""
         try:
-            return [each.mark() for each in self._copies]
+            return [group_copies.mark() for group_copies in self._copies]
         except Exception:  # noqa: BLE001  requests wait for this job and for the other jobs of the step
             _log.exception("a copy cannot begin")
             return []
@@ -281,7 +281,7 @@ class WorkerSide:
 
     def results(self) -> Results:
         """Return the loads and saves that have ended since the last call. Overdue loads end now."""
-        found = Results()
+        results = Results()
         now = self._clock()
         with self._lock:
             for name, job in list(self._loads.items()):
@@ -292,16 +292,16 @@ class WorkerSide:
                         self._count("late_loads", 1)
                 if job.phase is _Phase.ENDED:
                     del self._loads[name]
-                    self._take_load(job, found)
-            for name in [each for each in self._released if each not in self._saves]:
+                    self._take_load(job, results)
+            for name in [name for name in self._released if name not in self._saves]:
                 self._released.discard(name)
-                found.sent.add(name)
-        return found
+                results.sent.add(name)
+        return results
 
-    def _take_load(self, job: _LoadJob, found: Results) -> None:
+    def _take_load(self, job: _LoadJob, results: Results) -> None:
         load = job.load
         if not load.in_step:  # vLLM does not wait for a message about loads inside a step
-            found.received.add(load.request)
+            results.received.add(load.request)
         if job.dropped:
             job.failed_from, job.seconds = 0, 0.0  # it says nothing about the speed of loads
         loaded = load.tokens if job.failed_from is None else job.failed_from
@@ -325,9 +325,9 @@ class WorkerSide:
         if job.stopped and not job.dropped:
             self._report.loads_late.append(load.request)
         if keeps:
-            found.bad_blocks.update(load.blocks[0][job.failed_from // self._copies[0].layout.page_tokens :])
+            results.bad_blocks.update(load.blocks[0][job.failed_from // self._copies[0].layout.page_tokens :])
         else:
-            found.failed.add(load.request)
+            results.failed.add(load.request)
 
     def take_report(self) -> StepReport | None:
         """Return the report for the scheduler's side on the work since the last call; None if nothing happened."""
@@ -338,8 +338,8 @@ class WorkerSide:
     def take_counts(self) -> dict[str, float]:
         """Return the counts since the last call."""
         with self._lock:
-            taken, self.counts = self.counts, {}
-        return taken
+            counts, self.counts = self.counts, {}
+        return counts
 
     def close(self) -> None:
         """Cancel queued work, wait for running work, and disconnect."""
@@ -357,8 +357,8 @@ class WorkerSide:
         self._disconnect()
 
     def _disconnect(self) -> None:
-        for each in self._copies:
-            each.close()
+        for group_copies in self._copies:
+            group_copies.close()
         self._client.close()
 
     def _count(self, name: str, by: float) -> None:
