@@ -23,11 +23,11 @@ class EventSums:
 
     def add(self, event: BlockTraffic, node: str = "") -> None:
         group = (node, name_of(event), event.tenant, getattr(event, "reason", ""), getattr(event, "space", ""))
-        found = self._sums.get(group)
-        if found is None:
+        existing = self._sums.get(group)
+        if existing is None:
             self._sums[group] = (node, msgspec.structs.replace(event))
             return
-        total = found[1]
+        total = existing[1]
         total.at = event.at
         total.blocks += event.blocks
         total.bytes += event.bytes
@@ -37,6 +37,6 @@ class EventSums:
 
     def take(self) -> list[tuple[str, BlockTraffic]]:
         """Return the sums with their nodes, and reset them."""
-        taken = list(self._sums.values())
+        sums = list(self._sums.values())
         self._sums.clear()
-        return taken
+        return sums

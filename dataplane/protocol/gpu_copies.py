@@ -140,5 +140,5 @@ class GpuCopyIndex:
         before = self._words.take(at + LOCATION, mode="clip")
         control = self._words.take(at + CONTROL, mode="clip")
         after = self._words.take(at + LOCATION, mode="clip")
-        found = np.where((before == after) & (control == controls), after, np.uint64(0))
-        return (found >> _UNIT_BITS).astype(np.int64), (found & _UNIT_MASK).astype(np.int64) * UNIT_BYTES
+        location = np.where((before == after) & (control == controls), after, np.uint64(0))
+        return (location >> _UNIT_BITS).astype(np.int64), (location & _UNIT_MASK).astype(np.int64) * UNIT_BYTES

@@ -237,8 +237,8 @@ class IndexMemory:
 
         Finds blocks in any state but FREE; the caller checks the state. Safe against a concurrent writer.
         """
-        found, control, _ = self.find_rows(words, space)
-        return found, control
+        numbers, control, _ = self.find_rows(words, space)
+        return numbers, control
 
     def buckets_of(self, words: U64, space: int) -> tuple[U64, U64, U64]:
         """Return the candidate buckets [n, 2], the tags [n], and the entries [n, 16] now in those buckets."""
@@ -305,9 +305,12 @@ class IndexMemory:
             good &= ~covered
         return good
 
-    def ready(self, descriptors: I64, control: U64, rows: U64, found: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return which of the `found` blocks may be read: READY and not covered by a pending invalidation."""
-        good = found & is_ready(control)
+    def ready(
+        self, descriptors: I64, control: U64, rows: U64, is_found: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which blocks, of those that `is_found` selects, may be read: READY and not covered by a pending
+        invalidation."""
+        good = is_found & is_ready(control)
         valid = self.valid(descriptors, rows)
         return good if valid is None else good & valid
 

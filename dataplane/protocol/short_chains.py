@@ -50,7 +50,7 @@ def leading_of(memory: IndexMemory, words: U64, space: int) -> ShortChain | None
     low, high = _mixed(space)
     mask, first_entry, first_hot = memory.buckets - 1, memory.first_entry, memory.first_hot
     last = memory.max_blocks
-    found = ShortChain([], [], [], [])
+    chain = ShortChain([], [], [], [])
     for key in words.tolist():
         tag = (key[2] ^ high) & _LOW32 | _TAG_BIT
         for word in key[:2]:
@@ -73,14 +73,14 @@ def leading_of(memory: IndexMemory, words: U64, space: int) -> ShortChain | None
                 continue
             break
         else:
-            return found
+            return chain
         if control & _STATE != _READY:
-            return found
-        found.numbers.append(number)
-        found.controls.append(control)
-        found.segments.append(row[HOT_SPACE_SEGMENT] >> 32)
-        found.offsets.append(row[HOT_OFFSET])
-    return found
+            return chain
+        chain.numbers.append(number)
+        chain.controls.append(control)
+        chain.segments.append(row[HOT_SPACE_SEGMENT] >> 32)
+        chain.offsets.append(row[HOT_OFFSET])
+    return chain
 
 
 @lru_cache(maxsize=4096)

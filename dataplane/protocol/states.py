@@ -67,7 +67,9 @@ CONTROL_MASK = (1 << 64) - 1
 
 def _move(step: BlockStep) -> tuple[int, int]:
     """Return the only state in which a step may happen, and the number that it adds to a control word."""
-    (before, after), *others = [(int(state), int(to)) for (state, each), to in TRANSITIONS.items() if each is step]
+    (before, after), *others = [
+        (int(state), int(to)) for (state, transition_step), to in TRANSITIONS.items() if transition_step is step
+    ]
     assert not others
     return before, after - before + (1 << STATE_BITS if after == _FREE else 0)
 

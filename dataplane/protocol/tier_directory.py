@@ -49,7 +49,7 @@ _SHIFT16, _SHIFT32 = np.uint64(16), np.uint64(32)
 U8 = npt.NDArray[np.uint8]
 
 
-class Found(NamedTuple):
+class DirectoryEntries(NamedTuple):
     """What the directory says of the keys of a chain."""
 
     tiers: U8
@@ -105,7 +105,7 @@ class TierDirectory:
 
     # ---- reading
 
-    def find(self, words: U64, space: int) -> Found:
+    def find(self, words: U64, space: int) -> DirectoryEntries:
         """Return which tiers hold the blocks of packed keys [n, 4] in a space (`space_word`)."""
         prints, first, second = self._slots_of(words, space)
         entries = np.concatenate((self._buckets[first], self._buckets[second]), axis=1)
@@ -113,17 +113,17 @@ class TierDirectory:
         same = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
         at = same.argmax(axis=1)
         rows = np.arange(len(words))
-        there = same[rows, at]
-        tiers = np.where(there, heads[rows, at] & _MASK, 0).astype(np.uint8)
-        return Found(tiers, np.where(there, entries[rows, at, 1], 0))
+        is_listed = same[rows, at]
+        tiers = np.where(is_listed, heads[rows, at] & _MASK, 0).astype(np.uint8)
+        return DirectoryEntries(tiers, np.where(is_listed, entries[rows, at, 1], 0))
 
-    def leading(self, words: U64, space: int) -> Found:
+    def leading(self, words: U64, space: int) -> DirectoryEntries:
         """Return the leading part of `find` in which a tier in service holds each block."""
-        found = self.find(words, space)
-        tiers = found.tiers & np.uint8(self.serving())
+        blocks = self.find(words, space)
+        tiers = blocks.tiers & np.uint8(self.serving())
         missing = np.flatnonzero(tiers == 0)
         end = int(missing[0]) if len(missing) else len(tiers)
-        return Found(tiers[:end], found.nbytes[:end])
+        return DirectoryEntries(tiers[:end], blocks.nbytes[:end])
 
     def listed(self) -> int:
         """Return the number of blocks that are listed."""
@@ -146,20 +146,20 @@ class TierDirectory:
         print_ = self._slots_of(words[:1], space)[0][0]
         return bool(self._missing[_missing_at(print_)] == print_)
 
-    def estimate_s(self, found: Found) -> float:
+    def estimate_s(self, blocks: DirectoryEntries) -> float:
         """Return how many seconds it takes to load these blocks, each from the first tier that holds it; infinity if
         a tier is not in service or its bandwidth is not known."""
         rows = self._tier_rows()
         longest = 0.0
-        lowest = found.tiers & (~found.tiers + np.uint8(1))
+        lowest = blocks.tiers & (~blocks.tiers + np.uint8(1))
         for tier in range(MAX_TIERS):
-            here = lowest == 1 << tier
-            if not here.any():
+            in_tier = lowest == 1 << tier
+            if not in_tier.any():
                 continue
             waiting, per_s, latency_us, serves = (int(word) for word in rows[tier, :4])
             if not serves or not per_s:
                 return float("inf")
-            nbytes = int(found.nbytes[here].sum())
+            nbytes = int(blocks.nbytes[in_tier].sum())
             longest = max(longest, latency_us / 1e6 + (waiting + nbytes) / per_s)
         return longest
 
@@ -170,8 +170,8 @@ class TierDirectory:
         for tier, row in enumerate(self._tier_rows().tolist()):
             if 0 < row[T_SOURCE] < len(SOURCES):
                 by_mask[1 << tier] = row[T_SOURCE]
-        found: U8 = by_mask[tiers & (~tiers + np.uint8(1))]
-        return found
+        sources: U8 = by_mask[tiers & (~tiers + np.uint8(1))]
+        return sources
 
     def _tier_rows(self) -> U64:
         return self.header[H_TIERS : H_TIERS + MAX_TIERS * TIER_WORDS].reshape(MAX_TIERS, TIER_WORDS)
@@ -194,11 +194,11 @@ class TierDirectory:
         bit = np.uint64(1 << tier)
         flat = self._buckets.reshape(-1, 2)
         slots = self._slots(first, second)
-        left = np.arange(len(words))
-        while len(left):
-            rows = np.arange(len(left))
-            heads = flat[slots[left], 0]
-            same = (heads >> _SHIFT16 == prints[left][:, None]) & (heads & _MASK != 0)
+        pending = np.arange(len(words))
+        while len(pending):
+            rows = np.arange(len(pending))
+            heads = flat[slots[pending], 0]
+            same = (heads >> _SHIFT16 == prints[pending][:, None]) & (heads & _MASK != 0)
             listed = same.any(axis=1)
             free = heads == 0
             emptier = np.where(
@@ -206,17 +206,17 @@ class TierDirectory:
                 free[:, :4].argmax(axis=1),
                 4 + free[:, 4:].argmax(axis=1),
             )
-            flat_slot = slots[left[rows], np.where(listed, same.argmax(axis=1), emptier)]
+            flat_slot = slots[pending[rows], np.where(listed, same.argmax(axis=1), emptier)]
             fits = listed | free.any(axis=1)
             self.header[H_UNLISTED] += np.uint64(np.count_nonzero(~fits))
-            left, flat_slot, listed = left[fits], flat_slot[fits], listed[fits]
+            pending, flat_slot, listed = pending[fits], flat_slot[fits], listed[fits]
             # Two blocks may have chosen the same entry: the second one chooses again.
             flat_slots, chosen = np.unique(flat_slot, return_index=True)
-            heads = np.where(listed[chosen], flat[flat_slots, 0], prints[left[chosen]] << _SHIFT16)
-            flat[flat_slots, 1] = sizes[left[chosen]]
+            heads = np.where(listed[chosen], flat[flat_slots, 0], prints[pending[chosen]] << _SHIFT16)
+            flat[flat_slots, 1] = sizes[pending[chosen]]
             flat[flat_slots, 0] = heads | bit
             self.header[H_ENTRIES] += np.uint64(np.count_nonzero(~listed[chosen]))
-            left = np.delete(left, chosen)
+            pending = np.delete(pending, chosen)
 
     def remove(self, words: U64, space: int, tier: int) -> None:
         """Stop listing blocks of a space as held by a tier. Blocks that are not listed are skipped."""
@@ -227,19 +227,19 @@ class TierDirectory:
         same = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
         listed = same.any(axis=1)
         flat_slots = np.unique(entries[listed, same.argmax(axis=1)[listed]])
-        left = flat[flat_slots, 0] & ~np.uint64(1 << tier)
-        gone = left & _MASK == 0
+        remaining_heads = flat[flat_slots, 0] & ~np.uint64(1 << tier)
+        gone = remaining_heads & _MASK == 0
         self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(gone))
-        flat[flat_slots, 0] = np.where(gone, np.uint64(0), left)
+        flat[flat_slots, 0] = np.where(gone, np.uint64(0), remaining_heads)
 
     def clear_part(self, tier: int, part: int) -> bool:
         """Stop listing the blocks of a tier in one part of the table. Return whether there is another part."""
         heads = self._buckets[part * CLEARED_BUCKETS : (part + 1) * CLEARED_BUCKETS, :, 0]
         bit = np.uint64(1 << tier)
         with_tier = heads & bit != 0
-        left = heads & ~bit
-        heads[with_tier] = np.where(left & _MASK != 0, left, 0)[with_tier]
-        self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(with_tier & (left & _MASK == 0)))
+        remaining_heads = heads & ~bit
+        heads[with_tier] = np.where(remaining_heads & _MASK != 0, remaining_heads, 0)[with_tier]
+        self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(with_tier & (remaining_heads & _MASK == 0)))
         return (part + 1) * CLEARED_BUCKETS < len(self._buckets)
 
     def note_missing(self, key: bytes, space: int, *, missing: bool) -> None:
@@ -264,8 +264,8 @@ class TierDirectory:
     ) -> None:
         """Publish the state of a tier, for `estimate_s`, and where it is, one of `SOURCES`."""
         bits = (serves << tier) | ((serves and shared) << tier + 8)
-        others = int(self.header[H_SERVING]) & ~(0x101 << tier)
-        self.header[H_SERVING] = np.uint64(others | bits)
+        other_bits = int(self.header[H_SERVING]) & ~(0x101 << tier)
+        self.header[H_SERVING] = np.uint64(other_bits | bits)
         row = self._tier_rows()[tier]
         row[T_WAITING_BYTES], row[T_BYTES_PER_S] = waiting_bytes, bytes_per_s
         row[T_LATENCY_US], row[T_SERVES], row[T_SOURCE] = latency_us, serves, SOURCES.index(source)
@@ -273,5 +273,5 @@ class TierDirectory:
     def _slots(self, first: U64, second: U64) -> npt.NDArray[np.intp]:
         """Return the places of the eight entries of two buckets each."""
         four = np.arange(4, dtype=np.uint64)
-        each = (first[:, None] * np.uint64(4) + four, second[:, None] * np.uint64(4) + four)
-        return np.concatenate(each, axis=1).astype(np.intp)
+        bucket_slots = (first[:, None] * np.uint64(4) + four, second[:, None] * np.uint64(4) + four)
+        return np.concatenate(bucket_slots, axis=1).astype(np.intp)
