@@ -183,7 +183,7 @@ KINDS = {
     "pending": Kind(
         _write_pending,
         lambda folder: next(folder.iterdir()),
-        lambda folder: PendingRequests(folder).left,
+        lambda folder: PendingRequests(folder).inherited,
         [],
         guarded=False,
         logged=False,

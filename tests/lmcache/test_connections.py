@@ -91,7 +91,7 @@ def test_connections_beyond_those_that_are_remembered_are_served_in_a_common_nam
     monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.MAX_CONNECTIONS", 2)
     clients = [gateway.client() for _ in range(5)]
     peers = gateway.server.connections._by_fd.values()
-    gateway.until(lambda: all(peer.found for peer in peers), "the process of each peer is known")
+    gateway.until(lambda: all(peer.resolved_owner for peer in peers), "the process of each peer is known")
     clients[0].register()
     clients[4].register(8)
     assert clients[4].store(prompt(1), instance=8) is True

@@ -293,7 +293,7 @@ def test_schedulers_beyond_the_limit_of_the_core_share_one_client(make_gateway: 
     gateway = make_gateway(max_clients=4)
     clients = [gateway.client() for _ in range(8)]
     peers = gateway.server.connections._by_fd.values()
-    gateway.until(lambda: all(peer.found for peer in peers), "the process of each peer is known")
+    gateway.until(lambda: all(peer.resolved_owner for peer in peers), "the process of each peer is known")
     clients[0].register()
     clients[0].store(prompt(1))
     assert [client.lookup(prompt(1), f"r{at}") for at, client in enumerate(clients)] == 8 * [1]

@@ -44,7 +44,7 @@ class Dispatcher:
         parts: GatewayParts,
         handlers: GatewayHandlers,
         clients: GatewayClients,
-        unanswered: PendingRequests,
+        pending_requests: PendingRequests,
         flush: Callable[[ZmtpPeer], None],
         request_spans: RequestSpans,
     ) -> None:
@@ -54,7 +54,7 @@ class Dispatcher:
         self._counters = parts.counters
         self._handlers = handlers
         self._clients = clients
-        self._unanswered = unanswered
+        self._pending_requests = pending_requests
         self._flush = flush
         self._request_spans = request_spans
         self._settling = False
@@ -94,7 +94,7 @@ class Dispatcher:
         if result is LATER:
             raw.arguments.clear()  # megabytes that are not needed while the copy waits
             if not request.answered:
-                request.slot = self._unanswered.begin(
+                request.slot = self._pending_requests.begin(
                     PendingHead(peer.number, raw.uid, raw.operation, operation.failure)
                 )
         else:
@@ -139,7 +139,7 @@ class Dispatcher:
             self._flush(peer)
         else:
             self._counters.unanswered += 1
-        self._unanswered.end(request.slot)
+        self._pending_requests.end(request.slot)
         seconds = time.perf_counter() - request.began
         self._counters.of(request.operation.name).took(seconds)
         if tracing.on():

@@ -90,7 +90,7 @@ class LMCacheServer:
         self.url = self.connections.url
         self.counters = Counters()
         self._clients = GatewayClients()
-        self._unanswered = PendingRequests(folder)
+        self._pending_requests = PendingRequests(folder)
         self.sessions = LookupSessions(
             cache.release,
             cache.lookups,
@@ -129,14 +129,14 @@ class LMCacheServer:
             self._parts,
             self._operations,
             self._clients,
-            self._unanswered,
+            self._pending_requests,
             self.connections.flush,
             request_spans or RequestSpans(),
         )
         self.digests = Digests(self.registry, self.instances, self._copying)
         self._begun_at = clock()
         self._unregistered = self._restore(self._begun_at)
-        self._answer_left()
+        self._answer_inherited()
         loop.every(TICK_S, self.tick)
 
     def _restore(self, now: float) -> set[int]:
@@ -164,15 +164,15 @@ class LMCacheServer:
     def _on_message(self, peer: ZmtpPeer, frames: list[bytes]) -> None:
         self._dispatcher.dispatch(peer, frames)
 
-    def _answer_left(self) -> None:
+    def _answer_inherited(self) -> None:
         """Send failure answers for the copies of the previous data plane, which ended with its process."""
-        for head in self._unanswered.left:
+        for head in self._pending_requests.inherited:
             peer = self.connections.numbered(head.connection)
             if peer is not None:
                 log.warning("lmcache.copy_ended", reason="the previous data plane was killed during the copy")
                 peer.answer([head.uid, head.operation, *([head.failure] if head.failure else [])])
                 self.connections.flush(peer)
-        self._unanswered.settled()
+        self._pending_requests.settled()
 
     def stats(self, now: float) -> GatewayStats:
         """Return the gateway's current state and its totals."""
@@ -217,7 +217,7 @@ class LMCacheServer:
         self.connections.close(hand_over=hand_over)
         self._watch.close()
         self.instances.close()
-        self._unanswered.close()
+        self._pending_requests.close()
 
 
 def _count_lookup(cache: InProcess, counters: Counters, clock: Callable[[], float], lookup: LeasedLookup) -> None:

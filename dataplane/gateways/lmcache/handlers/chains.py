@@ -108,15 +108,15 @@ class RequestChains:
             same, array = None, tokens.array_of(key)
             if array.length > MAX_TOKENS:
                 raise TokenError(f"expected at most {MAX_TOKENS} tokens, got {array.length}")
-        known = self._chains.get(key.request_id)
-        if known is not None and known.salt != key.cache_salt:
-            known = None
-        if known is not None and (known is same or known.contains(array)):
+        existing = self._chains.get(key.request_id)
+        if existing is not None and existing.salt != key.cache_salt:
+            existing = None
+        if existing is not None and (existing is same or existing.contains(array)):
             self._chains.move_to_end(key.request_id)
-            return known, array.length
+            return existing, array.length
         if same is not None and same.salt == key.cache_salt:
             return self._keep(key.request_id, same), array.length
-        for begun in (known, self._begun.get(_beginning(array))):
+        for begun in (existing, self._begun.get(_beginning(array))):
             if begun is not None and begun.salt == key.cache_salt and begun.leads_to(array):
                 return self._keep(key.request_id, self._hashed(begun, array)), array.length
         check_salt(key.cache_salt, "cache_salt")

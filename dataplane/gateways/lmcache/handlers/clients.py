@@ -66,10 +66,10 @@ class GatewayClientRecord:
             self.refused += 1
             self.reason = f"{operation}: {failed}"[:MAX_TEXT_CHARACTERS]
 
-    def note_unknown(self, peer: ZmtpPeer, what: str) -> None:
+    def note_unknown(self, peer: ZmtpPeer, sent: str) -> None:
         """Log the first thing that no known release sends."""
         if not self.unknown:
-            self.unknown = what[:MAX_TEXT_CHARACTERS]
+            self.unknown = sent[:MAX_TEXT_CHARACTERS]
             log.warning(
                 "lmcache.unknown_release",
                 pid=peer.owner[0],
@@ -120,7 +120,7 @@ def _release_of(key: Key, decoder: RequestDecoder) -> str:
 
 
 def _pid_of(peer: ZmtpPeer) -> int:
-    return 0 if peer.found is None else peer.found[0]
+    return 0 if peer.resolved_owner is None else peer.resolved_owner[0]
 
 
 def _shown(peer: ZmtpPeer, record: GatewayClientRecord, *, connected: bool) -> GatewayClient:

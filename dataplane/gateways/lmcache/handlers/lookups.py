@@ -48,8 +48,8 @@ class LookupHandlers:
             by_tenant: dict[Tenant, list[int]] = {}
             for number in self._cache.held(engine.client):
                 by_tenant.setdefault(blocks[number].tenant, []).append(number)
-            for held in by_tenant.values():
-                lease = LookupLease(engine.client, {0: SpaceLock(held, [1] * len(held))})
+            for descriptors in by_tenant.values():
+                lease = LookupLease(engine.client, {0: SpaceLock(descriptors, [1] * len(descriptors))})
                 self._inherited.append(lease)
                 self._cache.lookups.add(lease)
 
@@ -80,8 +80,12 @@ class LookupHandlers:
         covered = min(key.start // CHUNK_TOKENS, len(keys) // KEY_BYTES)
         self._touch(client, layouts, keys[: covered * KEY_BYTES], key.cache_salt, request.now)
         readers = max(1, key.num_kv_readers or tensor_parallel)
-        wanted = keys[covered * KEY_BYTES :]
-        wait = self._tiers.ask(client, layouts, wanted, key.cache_salt, readers, request.now) if wanted else None
+        uncovered_keys = keys[covered * KEY_BYTES :]
+        wait = (
+            self._tiers.ask(client, layouts, uncovered_keys, key.cache_salt, readers, request.now)
+            if uncovered_keys
+            else None
+        )
         # A request has one set of leases. Take the new one before releasing that of an earlier look-up.
         hits, locks = self._hold(client, layouts, keys, covered, key.cache_salt, readers, request.now)
         deadline = request.now + LEASE_TTL_S
@@ -106,9 +110,11 @@ class LookupHandlers:
         """Make recent the chunks that an engine has itself, so that they are not evicted before those that follow."""
         for space in (space for ranks in layouts for space in ranks if keys):
             with suppress(ProtocolError):  # the core forgets empty spaces
-                held = self._cache.hold(client, space, keys, tenant, now, is_lookup=False, used=False).descriptors
-                self._cache.touch(held, now)
-                self._cache.release(client, held)
+                descriptors = self._cache.hold(
+                    client, space, keys, tenant, now, is_lookup=False, used=False
+                ).descriptors
+                self._cache.touch(descriptors, now)
+                self._cache.release(client, descriptors)
 
     def _hold(
         self, client: int, layouts: list[list[int]], keys: bytes, covered: int, tenant: str, readers: int, now: float
@@ -125,9 +131,9 @@ class LookupHandlers:
         leased: dict[int, list[int]] = {}
         try:
             for space in (space for ranks in layouts for space in ranks):
-                found = self._cache.hold(client, space, keys, tenant, now, is_lookup=False, used=False, most=hits)
-                leased[space] = found.descriptors
-                hits = len(found.descriptors)
+                chain = self._cache.hold(client, space, keys, tenant, now, is_lookup=False, used=False, most=hits)
+                leased[space] = chain.descriptors
+                hits = len(chain.descriptors)
                 if not hits:
                     break
         except ProtocolError as error:
@@ -141,7 +147,9 @@ class LookupHandlers:
                     leased[space] = descriptors[:hits]
         before = [0] * covered
         locks = {
-            space: SpaceLock(before + each, before + [readers] * len(each)) for space, each in leased.items() if each
+            space: SpaceLock(before + descriptors, before + [readers] * len(descriptors))
+            for space, descriptors in leased.items()
+            if descriptors
         }
         return covered + hits, locks
 
@@ -153,8 +161,8 @@ class LookupHandlers:
         """
         peer = request.peer
         client = self._engines.get(peer.identity, 0)
-        if not client and peer.known and peer.found is not None:
-            pid, started = peer.found
+        if not client and peer.tracked and peer.resolved_owner is not None:
+            pid, started = peer.resolved_owner
             group = f"{LMCACHE}:scheduler:{peer.identity.hex()}"
             with suppress(ProtocolError):
                 client = self._engines[peer.identity] = self._attach(group, pid, started, request.now)

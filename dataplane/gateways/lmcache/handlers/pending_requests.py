@@ -45,21 +45,21 @@ class PendingRequests:
     """The pending requests of one gateway."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the requests that the previous data plane left in `folder` into `left`.
+        """Load the requests that the previous data plane left in `folder` into `inherited`.
 
         The file is created with the first request.
         """
-        self.left: list[PendingHead] = []
+        self.inherited: list[PendingHead] = []
         self._path = folder / NAME
         self._free = list(range(SLOTS - 1, -1, -1))
         self._file: int | None = None
         self._warned = False
         with suppress(OSError):
-            self.left = list(_heads(self._path.read_bytes()))
+            self.inherited = list(_heads(self._path.read_bytes()))
 
     def settled(self) -> None:
-        """Delete the file after all of `left` are answered. Call before the first `begin`."""
-        self.left = []
+        """Delete the file after all of `inherited` are answered. Call before the first `begin`."""
+        self.inherited = []
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 

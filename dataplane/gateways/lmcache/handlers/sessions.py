@@ -184,11 +184,11 @@ class LookupSessions:
             lookup.tiers.cancel()
         self._leases.discard(lease)
         for lock in lease.locks.values():
-            left = lock.held()
-            if left:
-                self._release(lease.client, left)
+            descriptors = lock.held()
+            if descriptors:
+                self._release(lease.client, descriptors)
                 if why:
-                    self._broken[lease.client, why] += len(left)
+                    self._broken[lease.client, why] += len(descriptors)
         lease.locks.clear()
         if counted or lookup.used:
             self._count(lookup)
@@ -214,7 +214,7 @@ class LookupSessions:
         ]
         lookup.declined |= any(freed) and not lookup.lease.locks
         self._end_if_done(lookup)
-        return [each for each in freed if each]
+        return [descriptors for descriptors in freed if descriptors]
 
     def read(self, request_id: str, keys: bytes, space: int, start: int, end: int, *, copied: bool) -> None:
         """Record the end of a worker's read of chunks of a request in its space. `copied`: whether it succeeded.

@@ -56,9 +56,9 @@ class LookupTierWaits:
         if tiering is None:
             return None
         spaces = [space for ranks in layouts for space in ranks]
-        found = [tiering.catalog.reach(space, keys) for space in spaces]
-        reach = min(each.reach for each in found)
-        if reach <= min(each.ready for each in found):
+        chain_reaches = [tiering.catalog.reach(space, keys) for space in spaces]
+        reach = min(chain_reach.reach for chain_reach in chain_reaches)
+        if reach <= min(chain_reach.ready for chain_reach in chain_reaches):
             return None
         until = now + max((tier.spec.load_deadline_s for tier in tiering.tiers if tier.serves), default=0.0)
         requests: list[LoadRequest] = []
@@ -100,8 +100,8 @@ class LookupTierWaits:
 
     def _poll(self) -> None:
         now = self._clock()
-        due = [each for each in self._answers if now >= each[1] or self.ended(each[0], now)]
-        self._answers = [each for each in self._answers if each not in due]
+        due = [answer for answer in self._answers if now >= answer[1] or self.ended(answer[0], now)]
+        self._answers = [answer for answer in self._answers if answer not in due]
         if self._answers:
             self._later(POLL_S, self._poll)
         for wait, _, done in due:

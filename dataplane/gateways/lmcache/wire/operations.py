@@ -169,7 +169,7 @@ class Dialect:
 
 
 def _dialect(name: str, column: int) -> Dialect:
-    numbered = {each.numbers[column]: each for each in OPERATIONS if each.numbers[column]}
+    numbered = {operation.numbers[column]: operation for operation in OPERATIONS if operation.numbers[column]}
     return Dialect(name, MappingProxyType(numbered))
 
 
@@ -223,19 +223,19 @@ class RequestDecoder:
             dialects = introduced_by(name, len(request.arguments))
             if dialects:
                 self._dialects, self._introduced = dialects, True
-        found = _UNKNOWN
+        failed = _UNKNOWN
         for dialect in self._dialects:
             operation = dialect.operations.get(name)
-            if operation is None or operation is found.operation:
+            if operation is None or operation is failed.operation:
                 continue
             decoded = _decoded(operation, request.arguments)
             if decoded.error is None:
                 if dialect is not self._dialects[0]:
                     self._dialects = (dialect, *(other for other in self._dialects if other is not dialect))
                 return decoded
-            if found.operation is None:
-                found = decoded
-        return found
+            if failed.operation is None:
+                failed = decoded
+        return failed
 
 
 def _decoded(operation: Operation, frames: list[bytes]) -> DecodedRequest:

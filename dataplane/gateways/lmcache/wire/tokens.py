@@ -41,7 +41,7 @@ class TokenArray(NamedTuple):
         if self.fixed:
             return len(data)
         ids = np.frombuffer(data, "<u4")
-        return len(ids) + sum(int(np.count_nonzero(ids >= limit)) * more for limit, more in _WIDER)
+        return len(ids) + sum(int(np.count_nonzero(ids >= limit)) * extra_bytes for limit, extra_bytes in _WIDER)
 
 
 def array_of(key: Key) -> TokenArray:
@@ -87,8 +87,8 @@ def decode(body: bytes, count: int) -> bytes:
 
 def _even(body: bytes, count: int) -> bytes | None:
     """Return the converted elements if all have the same encoded size, else None."""
-    width, rest = divmod(len(body), count) if count else (0, 1)
-    if rest or width not in (1, 2, 3, 5):
+    width, remainder = divmod(len(body), count) if count else (0, 1)
+    if remainder or width not in (1, 2, 3, 5):
         return None
     rows = np.frombuffer(body, np.uint8).reshape(count, width)
     if width == 1:

@@ -131,12 +131,12 @@ def chunk_layouts_of(
         made = [_group(metadata, group, layout) for group in groups]
     except LayoutRefused as error:
         raise MemoryUnsupported(str(error)) from None
-    names = {canonical(each.dtype) or "" for each in metadata}
+    dtype_names = {canonical(tensor.dtype) or "" for tensor in metadata}
     layouts = ChunkLayouts(
         made,
         [group.layer_indices for group in groups],
         f"lmcache-driven:{layout or '-'}:{_digest(made, metadata)}",
-        names.pop() if len(names) == 1 else "mixed",
+        dtype_names.pop() if len(dtype_names) == 1 else "mixed",
     )
     if not 0 < layouts.chunk_bytes <= MAX_CHUNK_BYTES:
         raise MemoryUnsupported(f"expected chunks of 1 to {MAX_CHUNK_BYTES} bytes, got {layouts.chunk_bytes}")
@@ -168,12 +168,16 @@ def _digest(groups: Sequence[TensorGroup], metadata: Sequence[Metadata]) -> str:
     differs from that of the shape.
     """
     shapes = [
-        (each.dtype, *(size for at, size in enumerate(each.shape) if at != block_axis(each.shape))) for each in metadata
+        (tensor.dtype, *(size for at, size in enumerate(tensor.shape) if at != block_axis(tensor.shape)))
+        for tensor in metadata
     ]
     layouts = [
         (
             group.tokens_per_block,
-            [(len(each.starts), each.nbytes, *([each.order] if each.order else [])) for each in group.tensors],
+            [
+                (len(planes.starts), planes.nbytes, *([planes.order] if planes.order else []))
+                for planes in group.tensors
+            ],
         )
         for group in groups
     ]
@@ -273,14 +277,14 @@ class CpuShmCopier(Copier):
 
     def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
         for fd, offset, at, size in self._runs(blocks, chunk, 0):
-            _whole(os.preadv, fd, target[at : at + size], offset)
+            _copy_all(os.preadv, fd, target[at : at + size], offset)
 
     def scatter(self, blocks: Blocks, chunk: int, source: Source, skip_tokens: int) -> None:
         assert not isinstance(source, int)  # only devices have GPU copies
         for fd, offset, at, size in self._runs(blocks, chunk, skip_tokens):
             if os.fstat(fd).st_size < offset + size:
                 raise CopyFailed("the engine's segment was cut short")
-            _whole(os.pwritev, fd, source[at : at + size], offset)
+            _copy_all(os.pwritev, fd, source[at : at + size], offset)
 
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (file, offset in the file, offset in the chunk, bytes) of each run of a chunk."""
@@ -308,7 +312,7 @@ class CpuShmCopier(Copier):
         self._fds.clear()
 
 
-def _whole(call: Callable[[int, list[memoryview], int], int], fd: int, buffer: memoryview, offset: int) -> None:
+def _copy_all(call: Callable[[int, list[memoryview], int], int], fd: int, buffer: memoryview, offset: int) -> None:
     """Read or write all of a buffer. Raise CopyFailed on failure."""
     try:
         while buffer:
@@ -327,6 +331,6 @@ def _digest_of(numbers: Sequence[int], tensors: Sequence[tuple[int, Planes]], bu
         piece = buffer[: planes.nbytes]
         for start in planes.starts:
             for number in numbers:
-                _whole(os.preadv, fd, piece, start + number * planes.step)
+                _copy_all(os.preadv, fd, piece, start + number * planes.step)
                 digest.update(piece)
     return digest.hexdigest()

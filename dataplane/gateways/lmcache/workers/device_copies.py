@@ -109,12 +109,12 @@ class DeviceCopier(Copier):
 
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> list[tuple[Runs, int]]:
         """Return the runs of each group with the group's byte offset in the chunk."""
-        found, at = [], 0
+        group_runs, at = [], 0
         for group, positions, own, skip in self._layouts.own(blocks, chunk, skip_tokens):
             bases = [self._bases[position] for position in positions]
-            found.append((group.runs(own, first=skip, bases=bases), at))
+            group_runs.append((group.runs(own, first=skip, bases=bases), at))
             at += group.chunk_bytes
-        return found
+        return group_runs
 
     def _copy(self, runs: Runs, memory: memoryview, at: int, *, to_device: bool) -> None:
         host = int(np.frombuffer(memory, np.uint8).ctypes.data) + at

@@ -47,15 +47,15 @@ class Digests:
         chunks = [
             message.blocks[at : at + message.chunk_blocks] for at in range(0, len(message.blocks), message.chunk_blocks)
         ]
-        found: list[list[str]] = []
+        digests: list[list[str]] = []
 
         def work() -> None:
-            found.extend(copier.digests(chunks, layerwise=message.layerwise))
+            digests.extend(copier.digests(chunks, layerwise=message.layerwise))
 
         def done(failed: CopyFailed | None) -> None:
             self._instances.copy_ended(instance)
             if failed is None:
-                reply(EngineDigests(message.nonce, found))
+                reply(EngineDigests(message.nonce, digests))
             else:
                 reply(ControlRefused("bad_field", str(failed), "blocks", message.nonce))
 

@@ -76,8 +76,8 @@ class Registry:
         if exact is not None:
             return exact
         # A peer without a pid may be any process; a peer with a pid matches only its own.
-        unknown = [each for owner, each in owners.items() if not (owner[0] and connection.owner[0])]
-        return max(unknown, key=lambda each: each.seen, default=None)
+        unknown = [instance for owner, instance in owners.items() if not (owner[0] and connection.owner[0])]
+        return max(unknown, key=lambda instance: instance.seen, default=None)
 
     def saved(self) -> Iterator[RegisteredWorker]:
         """Yield the registrations that the previous data plane saved."""
@@ -118,31 +118,33 @@ class Registry:
         The wire does not say which workers are a scheduler's. If some are in the process `scheduler` (a pid; 0 for
         none) or are its children, only these count; otherwise all do.
         """
-        known = self._layouts.get((model, world_size, scheduler))
-        if known is not None:
-            return known
-        workers = [each for each in self if each.counts and _serves(each, model, world_size)]
-        own = [each for each in workers if scheduler and scheduler in (each.registered.pid, each.parent)]
-        found: dict[str, list[int]] = {}
-        for instance in sorted(own or workers, key=lambda each: not each.attached):
-            found.setdefault(_name_of(instance.chunk_layout), instance.spaces)
-        if found:  # unregistered models are not cached, because peers choose the names
-            self._layouts[model, world_size, scheduler] = list(found.values())
-        return list(found.values())
+        cached = self._layouts.get((model, world_size, scheduler))
+        if cached is not None:
+            return cached
+        workers = [worker for worker in self if worker.counts and _serves(worker, model, world_size)]
+        own = [worker for worker in workers if scheduler and scheduler in (worker.registered.pid, worker.parent)]
+        spaces_by_layout: dict[str, list[int]] = {}
+        for instance in sorted(own or workers, key=lambda worker: not worker.attached):
+            spaces_by_layout.setdefault(_name_of(instance.chunk_layout), instance.spaces)
+        if spaces_by_layout:  # unregistered models are not cached, because peers choose the names
+            self._layouts[model, world_size, scheduler] = list(spaces_by_layout.values())
+        return list(spaces_by_layout.values())
 
     def log_other_layouts(self, instance: Instance) -> None:
         """Log that the workers of a model have another layout than the one that has registered."""
         registered, own = instance.registered, _name_of(instance.chunk_layout)
-        workers = [each for each in self if each.counts and _serves(each, registered.model_name, registered.world_size)]
-        others = {_name_of(each.chunk_layout) for each in workers} - {own}
-        if others:
+        workers = [
+            worker for worker in self if worker.counts and _serves(worker, registered.model_name, registered.world_size)
+        ]
+        other_layouts = {_name_of(worker.chunk_layout) for worker in workers} - {own}
+        if other_layouts:
             log.warning(
                 "lmcache.layouts_differ",
                 model=registered.model_name[:64],
                 world_size=registered.world_size,
                 instance=registered.instance,
                 layout=own,
-                other=min(others),
+                other=min(other_layouts),
                 effect="no chunk is shared; a scheduler whose workers are not known by process hits what is in both",
             )
 

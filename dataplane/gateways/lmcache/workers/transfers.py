@@ -211,12 +211,12 @@ class Transfers:
             return False
         leased = self.cache.hold(self.client, transfer.space, keys, tenant, now, is_lookup=False, used=False)
         self.release(leased)
-        left = Counter(self._inherited)
-        left.subtract(leased.descriptors)
-        if len(leased) * KEY_BYTES < len(keys) or min(left.values()) < 0:
+        remaining = Counter(self._inherited)
+        remaining.subtract(leased.descriptors)
+        if len(leased) * KEY_BYTES < len(keys) or min(remaining.values()) < 0:
             return False
         self.end_use(leased, now)
-        self._inherited = list(left.elements())
+        self._inherited = list(remaining.elements())
         return True
 
     # ---- expiry
@@ -226,10 +226,12 @@ class Transfers:
         if self._inherited and self._inherited_until <= now:
             self.cache.release(self.client, self._inherited)
             self._inherited = []
-        for transfer in [each for each, read in self._reads.items() if read.deadline <= now]:
+        for transfer in [transfer for transfer, read in self._reads.items() if read.deadline <= now]:
             self.release(self._reads.pop(transfer).leased)
         if self._stores:
             engine = self.cache.node.engines.get(self.client)
-            known: Sequence[int] = () if engine is None else [*engine.reservations, *engine.expired]
-            for transfer in [each for each, store in self._stores.items() if store.reservation not in known]:
+            reservations: Sequence[int] = () if engine is None else [*engine.reservations, *engine.expired]
+            for transfer in [
+                transfer for transfer, store in self._stores.items() if store.reservation not in reservations
+            ]:
                 del self._stores[transfer]

@@ -78,14 +78,14 @@ class ZmtpPeer:
     since: float
     find: Callable[[ZmtpPeer], Owner] = lambda connection: UNKNOWN
     """Function that finds the peer's process."""
-    found: Owner | None = None
+    resolved_owner: Owner | None = None
     """Process of the peer, once it was searched for."""
     open: bool = True
-    known: bool = False
+    tracked: bool = False
     """Whether the connection is tracked, so that its process can be found."""
     answers: list[bytes] = field(default_factory=list)
     """Answers that are still to be sent."""
-    left: bytes = b""
+    unsent: bytes = b""
     """Bytes of earlier answers that the kernel has not accepted. Reading stops while there are any."""
     handed_over: bool = False
     """Whether holders have a duplicate of its socket."""
@@ -94,7 +94,7 @@ class ZmtpPeer:
     perhaps_answered: int = 0
     """Bytes of requests that were in the kernel when this data plane took over. The previous data plane may have been
     killed after it answered them and before it removed them."""
-    ending: bool = False
+    disconnected: bool = False
     """Whether the peer has stopped sending, so that only data in the kernel remains."""
     unread_since: float = 0.0
     """Monotonic time since which the start of a message has been in the kernel; 0 for none."""
@@ -110,9 +110,9 @@ class ZmtpPeer:
     @property
     def owner(self) -> Owner:
         """Return the peer's process. Search for it if that has not been done yet."""
-        if self.found is None:
-            self.found = self.find(self)
-        return self.found
+        if self.resolved_owner is None:
+            self.resolved_owner = self.find(self)
+        return self.resolved_owner
 
     def answer(self, frames: list[bytes]) -> None:
         """Queue an answer, which `flush` sends."""
@@ -143,7 +143,7 @@ class ZmtpServer:
         self._max_frames = max_frames
         self._holder = holder
         self._by_fd: dict[int, ZmtpPeer] = {}
-        self._known = self._handed_over = self._taken_bytes = 0
+        self._tracked = self._handed_over = self._taken_bytes = 0
         self._reported_at = -_REPORT_S
         self._going_on = False
         """Whether another turn is scheduled on the loop."""
@@ -152,33 +152,33 @@ class ZmtpServer:
         self._numbers = int.from_bytes(os.urandom(7), "big")
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
-        self._pid_resolver = PidResolver(self._found)
+        self._pid_resolver = PidResolver(self._set_owners)
         # A separate epoll within that of the loop bounds the time of a turn, however many clients there are.
         self._epoll = select.epoll()
         listener, connections = sorted_out(inherited, url, holder)
         try:
             self._listener = listen(url) if listener is None else listener
         except OSError:
-            for each in connections.values():
-                shut_down(each)
+            for sock in connections.values():
+                shut_down(sock)
             raise
         self.url = url_of(self._listener)
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         loop.register(self._epoll.fileno(), self.turn)
         if holder is not None and listener is None:
             holder.made(LISTENER, 0, AdoptedSocket(self._listener.fileno()))
-        for number, each in connections.items():
-            connection = self._begin(each, ZmtpConnection.continued(MAX_MESSAGE_BYTES, max_frames), number)
+        for number, sock in connections.items():
+            connection = self._begin(sock, ZmtpConnection.continued(MAX_MESSAGE_BYTES, max_frames), number)
             connection.handed_over = connection.doubtful = holder is not None
             self._handed_over += connection.handed_over
 
     def numbered(self, number: int) -> ZmtpPeer | None:
         """Return the connection with this number, or None. Holders store the number."""
-        return next((each for each in self._by_fd.values() if each.number == number), None)
+        return next((connection for connection in self._by_fd.values() if connection.number == number), None)
 
     def __len__(self) -> int:
         """Return the number of tracked connections."""
-        return self._known
+        return self._tracked
 
     # ---- turns
 
@@ -190,7 +190,7 @@ class ZmtpServer:
             if connection is not None:
                 self._waiting[connection] = None
                 if events & _DISCONNECTS:
-                    connection.ending = True
+                    connection.disconnected = True
             elif fd == self._listener.fileno():
                 self._accept()
         for connection in list(self._waiting):
@@ -214,10 +214,10 @@ class ZmtpServer:
             self.turn()
 
     def _turn_of(self, connection: ZmtpPeer, until: float) -> None:
-        if connection.left:
+        if connection.unsent:
             self.flush(connection)
-        if not connection.left:
-            self._read(connection, until, 0 if connection.ending else LEFT_BYTES)
+        if not connection.unsent:
+            self._read(connection, until, 0 if connection.disconnected else LEFT_BYTES)
 
     def _read(self, connection: ZmtpPeer, until: float, most: int) -> None:
         """Serve data in the kernel, and then remove the served data from the kernel.
@@ -244,33 +244,33 @@ class ZmtpServer:
         protocol.receive_data(bytes(self._view[:count]))
         if not self._serve(connection, until):
             return
-        left = protocol.give_back(most)
-        connection.perhaps_answered = max(0, connection.perhaps_answered - (count - left))
-        if left < count:
+        returned_bytes = protocol.give_back(most)
+        connection.perhaps_answered = max(0, connection.perhaps_answered - (count - returned_bytes))
+        if returned_bytes < count:
             with suppress(OSError):  # the peer is gone, as the next read will show
-                connection.socket.recv_into(self._buffer, count - left, _DISCARD)
+                connection.socket.recv_into(self._buffer, count - returned_bytes, _DISCARD)
             connection.unread_since = 0.0
-        if left and not connection.unread_since:
+        if returned_bytes and not connection.unread_since:
             connection.unread_since = time.monotonic()
         if protocol.whole:
             connection.taken_since = 0.0
         elif not connection.taken_since:
             connection.taken_since = time.monotonic()
         self._keep(connection)
-        if connection.ending or (left < count and (left or count == READ_BYTES)):
+        if connection.disconnected or (returned_bytes < count and (returned_bytes or count == READ_BYTES)):
             self._waiting[connection] = None  # more data, or the end, may follow
         self._count_taken(connection)
 
     def _count_taken(self, connection: ZmtpPeer) -> None:
         """End a connection whose data exceeds the limit over all connections."""
-        taken = connection.protocol.taken_bytes + len(connection.left)
-        if taken == connection.taken_bytes:
+        taken_bytes = connection.protocol.taken_bytes + len(connection.unsent)
+        if taken_bytes == connection.taken_bytes:
             return
-        more = taken > connection.taken_bytes
-        self._taken_bytes += taken - connection.taken_bytes
-        connection.taken_bytes = taken
-        if more and self._taken_bytes > MAX_TAKEN_BYTES:
-            log.warning("lmcache.connection_ended", reason="clients hold too much memory", bytes=taken)
+        grew = taken_bytes > connection.taken_bytes
+        self._taken_bytes += taken_bytes - connection.taken_bytes
+        connection.taken_bytes = taken_bytes
+        if grew and self._taken_bytes > MAX_TAKEN_BYTES:
+            log.warning("lmcache.connection_ended", reason="clients hold too much memory", bytes=taken_bytes)
             self._end(connection)
 
     def _serve(self, connection: ZmtpPeer, until: float) -> bool:
@@ -278,7 +278,7 @@ class ZmtpServer:
         protocol = connection.protocol
         try:
             while (frames := protocol.next_message()) is not None:
-                if not connection.known:
+                if not connection.tracked:
                     self._remember(connection)
                 self._on_message(connection, frames)
                 if time.perf_counter() > until:
@@ -298,7 +298,7 @@ class ZmtpServer:
         """
         if self._holder is None:
             return
-        is_idle = connection.protocol.ready and connection.protocol.whole and not connection.left
+        is_idle = connection.protocol.ready and connection.protocol.whole and not connection.unsent
         if is_idle == connection.handed_over or (is_idle and self._handed_over >= MAX_HANDED_OVER):
             return
         if not is_idle:
@@ -320,9 +320,9 @@ class ZmtpServer:
         if first:
             connection.answers.insert(0, bytes(first))  # READY precedes the first answer
             first.clear()
-        if not connection.open or not (connection.answers or connection.left):
+        if not connection.open or not (connection.answers or connection.unsent):
             return
-        data = b"".join((connection.left, *connection.answers))
+        data = b"".join((connection.unsent, *connection.answers))
         connection.answers.clear()
         try:
             sent = connection.socket.send(data, socket.MSG_NOSIGNAL)
@@ -330,8 +330,8 @@ class ZmtpServer:
             sent = 0
         except OSError:  # the peer is gone, as the next read will show
             sent, data = 0, b""
-        connection.left = data[sent:]
-        if connection.left and connection.handed_over:
+        connection.unsent = data[sent:]
+        if connection.unsent and connection.handed_over:
             self._drop(connection)  # half an answer is sent, so no other process can continue
 
     # ---- opening and closing connections
@@ -376,14 +376,14 @@ class ZmtpServer:
             self._epoll.register(self._listener.fileno(), select.EPOLLIN)
 
     def _remember(self, connection: ZmtpPeer) -> None:
-        if connection.found is not None:
+        if connection.resolved_owner is not None:
             return
-        if self._known >= MAX_CONNECTIONS:
-            connection.found = UNKNOWN
+        if self._tracked >= MAX_CONNECTIONS:
+            connection.resolved_owner = UNKNOWN
             return
-        self._known += 1
-        connection.known, connection.find = True, _owner
-        self._pid_resolver.ask(connection.identity, connection.socket.fileno())
+        self._tracked += 1
+        connection.tracked, connection.find = True, _owner
+        self._pid_resolver.resolve(connection.identity, connection.socket.fileno())
 
     def _end(self, connection: ZmtpPeer) -> None:
         fd = connection.socket.fileno()
@@ -393,7 +393,7 @@ class ZmtpServer:
         self._epoll.unregister(fd)
         self._drop(connection)
         shut_down(connection.socket)
-        self._known -= connection.known
+        self._tracked -= connection.tracked
         self._taken_bytes -= connection.taken_bytes
         self._closed(connection)
 
@@ -407,19 +407,19 @@ class ZmtpServer:
             silent = not connection.protocol.ready and now - connection.since > HANDSHAKE_S
             if silent or (connection.taken_since and now - connection.taken_since > MESSAGE_S):
                 self._end(connection)
-            elif connection.unread_since and now - connection.unread_since > LEFT_S and not connection.left:
+            elif connection.unread_since and now - connection.unread_since > LEFT_S and not connection.unsent:
                 self._read(connection, time.perf_counter() + TURN_S, 0)
         self._wake_loop()
 
-    def _found(self, owners: Mapping[bytes, Owner]) -> None:
+    def _set_owners(self, owners: Mapping[bytes, Owner]) -> None:
         """Store the owners that were found. Called on the resolver's thread.
 
         A connection whose descriptor was reused in the meantime is no longer open.
         """
         for connection in list(self._by_fd.values()):
             owner = owners.get(connection.identity)
-            if owner is not None and connection.found is None:
-                connection.found = owner
+            if owner is not None and connection.resolved_owner is None:
+                connection.resolved_owner = owner
 
     def close(self, *, hand_over: bool = False) -> None:
         """Stop serving, and send pending answers as far as the kernel accepts them.
@@ -435,7 +435,7 @@ class ZmtpServer:
         for connection in self._by_fd.values():
             self.flush(connection)
             connection.open = False
-            if hand_over and connection.handed_over and not connection.left:
+            if hand_over and connection.handed_over and not connection.unsent:
                 connection.socket.close()
             else:
                 shut_down(connection.socket)

@@ -29,22 +29,22 @@ _PREFIX = "socket:["
 
 def owners_of(fds: Iterable[int]) -> dict[int, Owner]:
     """Return the peers of connected sockets by descriptor; UNKNOWN for those not found. Never raise."""
-    found = dict.fromkeys(fds, UNKNOWN)
-    queries = {fd: ends for fd in found if (ends := _ends_of(fd)) is not None}
+    owners = dict.fromkeys(fds, UNKNOWN)
+    queries = {fd: endpoints for fd in owners if (endpoints := _endpoints_of(fd)) is not None}
     inodes = _inodes(set(queries.values()))
     holders = _holders(set(inodes.values()))
-    for fd, ends in queries.items():
-        inode = inodes.get(ends)
+    for fd, endpoints in queries.items():
+        inode = inodes.get(endpoints)
         if inode is not None:
-            found[fd] = holders.get(inode, UNKNOWN)
-    return found
+            owners[fd] = holders.get(inode, UNKNOWN)
+    return owners
 
 
-_Ends = tuple[int, str, str]
+_Endpoints = tuple[int, str, str]
 """Family, peer address and local address of a connection, in the format of the kernel's tables."""
 
 
-def _ends_of(fd: int) -> _Ends | None:
+def _endpoints_of(fd: int) -> _Endpoints | None:
     try:
         connection = socket.socket(fileno=os.dup(fd))
     except OSError:  # closed in the meantime
@@ -67,25 +67,25 @@ def _written(address: tuple[str, int]) -> str:
     return f"{''.join(words)}:{address[1]:04X}"
 
 
-def _inodes(queries: set[_Ends]) -> dict[_Ends, int]:
+def _inodes(queries: set[_Endpoints]) -> dict[_Endpoints, int]:
     """Return the inodes of the peers' sockets."""
-    found: dict[_Ends, int] = {}
+    inodes: dict[_Endpoints, int] = {}
     for family in {family for family, _, _ in queries}:
         with suppress(OSError, ValueError, IndexError), open(_TABLES[socket.AddressFamily(family)]) as table:
             next(table)
             for line in table:
                 columns = line.split()
-                ends = family, columns[1], columns[2]
-                if ends in queries:
-                    found[ends] = int(columns[9])
-    return found
+                endpoints = family, columns[1], columns[2]
+                if endpoints in queries:
+                    inodes[endpoints] = int(columns[9])
+    return inodes
 
 
 def _holders(inodes: set[int]) -> dict[int, Owner]:
     """Return the oldest process that has each socket open, by inode."""
-    found: dict[int, Owner] = {}
+    owners: dict[int, Owner] = {}
     if not inodes:
-        return found
+        return owners
     own = os.getpid()
     for name in os.listdir("/proc"):
         if not name.isdecimal() or int(name) == own:
@@ -96,19 +96,19 @@ def _holders(inodes: set[int]) -> dict[int, Owner]:
         pid = int(name)
         owner = pid, started_at(pid)
         for inode in open_inodes:
-            if inode not in found or owner[1] < found[inode][1]:
-                found[inode] = owner
-    return found
+            if inode not in owners or owner[1] < owners[inode][1]:
+                owners[inode] = owner
+    return owners
 
 
 def _sockets_of(pid: str) -> set[int]:
     inodes: set[int] = set()
     folder = f"/proc/{pid}/fd"
     try:
-        names = os.listdir(folder)
+        fd_names = os.listdir(folder)
     except OSError:  # the process is gone, or access is denied
         return inodes
-    for name in names:
+    for name in fd_names:
         with suppress(OSError, ValueError):
             target = os.readlink(f"{folder}/{name}")
             if target.startswith(_PREFIX):
@@ -119,16 +119,16 @@ def _sockets_of(pid: str) -> set[int]:
 class PidResolver:
     """Find the owners of connections on a thread, because a scan of all processes takes milliseconds."""
 
-    def __init__(self, found: Callable[[Mapping[bytes, Owner]], None]) -> None:
-        """Create the resolver. `found` is called on its thread, with owners by connection name."""
-        self._found = found
+    def __init__(self, on_owners: Callable[[Mapping[bytes, Owner]], None]) -> None:
+        """Create the resolver. `on_owners` is called on its thread, with owners by connection name."""
+        self._on_owners = on_owners
         self._queries: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def ask(self, name: bytes, fd: int) -> None:
+    def resolve(self, name: bytes, fd: int) -> None:
         """Request a search for the owner of a connection."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="lmcache-lookout", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="lmcache-pid-resolver", daemon=True)
             self._thread.start()
         self._queries.put((name, fd))
 
@@ -138,11 +138,11 @@ class PidResolver:
             with suppress(Empty):
                 while True:
                     queries.append(self._queries.get_nowait())
-            fds = dict(each for each in queries if each is not None)
+            fds = dict(query for query in queries if query is not None)
             if None in queries:  # closed: the remaining results are not needed
                 return
             owners = owners_of(fds.values())
-            self._found({name: owners[fd] for name, fd in fds.items()})
+            self._on_owners({name: owners[fd] for name, fd in fds.items()})
 
     def close(self) -> None:
         if self._thread is not None:

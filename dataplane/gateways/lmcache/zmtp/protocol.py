@@ -31,10 +31,10 @@ def _property(name: bytes, value: bytes) -> bytes:
 
 
 def _command(name: bytes, body: bytes) -> bytes:
-    whole = bytes((len(name),)) + name + body
-    if len(whole) < 256:
-        return bytes((_COMMAND, len(whole))) + whole
-    return bytes((_COMMAND | _LONG,)) + len(whole).to_bytes(8, "big") + whole
+    content = bytes((len(name),)) + name + body
+    if len(content) < 256:
+        return bytes((_COMMAND, len(content))) + content
+    return bytes((_COMMAND | _LONG,)) + len(content).to_bytes(8, "big") + content
 
 
 _READY = _command(b"READY", _property(b"Socket-Type", b"ROUTER") + _property(b"Identity", b""))
@@ -56,8 +56,8 @@ def message(frames: Sequence[bytes]) -> bytes:
     """Encode a message."""
     parts: list[bytes] = []
     heads = _HEADS_MORE
-    for left, frame in enumerate(frames, 1 - len(frames)):
-        if not left:
+    for remaining, frame in enumerate(frames, 1 - len(frames)):
+        if not remaining:
             heads = _HEADS_LAST
         size = len(frame)
         parts.append(heads[size] if size < 256 else _long_head(heads[0][0], size))
@@ -134,11 +134,11 @@ class ZmtpConnection:
         """
         if self._interrupted or (not self._done and (not self._fresh or self._fed > most)):
             return 0
-        left = self._fed - self._done
+        dropped_bytes = self._fed - self._done
         self._data, self._at, self._fed, self._done = b"", 0, 0, 0
         self._waiting, self._needed = bytearray(), 0
         self._frames, self._count, self._nbytes = [], 0, 0
-        return left
+        return dropped_bytes
 
     def next_message(self) -> list[bytes] | None:
         """Return the frames of the next message, or None if more bytes are needed. Raise ZmtpError on failure."""
@@ -226,27 +226,27 @@ class ZmtpConnection:
 
     def _commanded(self, body: bytes) -> None:
         name = body[1 : 1 + body[0]] if body else b""
-        rest = body[1 + len(name) :]
+        data = body[1 + len(name) :]
         if not self.ready:
             if name != b"READY":
                 raise ZmtpError("expected the command READY")
-            kind = _properties(rest).get(b"socket-type", b"")
+            kind = _properties(data).get(b"socket-type", b"")
             if kind not in PEERS:
                 raise ZmtpError(f"a {kind[:16]!r} socket has no business with a ROUTER")
             self.ready = True
         elif name == b"PING":
-            self.data_to_send += _command(b"PONG", rest[2:18])  # without the PING's time to live
+            self.data_to_send += _command(b"PONG", data[2:18])  # without the PING's time to live
 
 
 def _properties(body: bytes) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
+    properties: dict[bytes, bytes] = {}
     at = 0
     while at < len(body):
         name = body[at + 1 : at + 1 + body[at]].lower()
         at += 1 + body[at]
         size = int.from_bytes(body[at : at + 4], "big")
-        found[name] = body[at + 4 : at + 4 + size]
+        properties[name] = body[at + 4 : at + 4 + size]
         at += 4 + size
         if at > len(body):
             raise ZmtpError("the command READY ends within a property")
-    return found
+    return properties

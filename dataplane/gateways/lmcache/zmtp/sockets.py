@@ -57,19 +57,19 @@ def sorted_out(
     connections: dict[int, socket.socket] = {}
     for kind, number, fd in inherited:
         with suppress(OSError):  # no socket
-            each = socket.socket(fileno=fd)
+            sock = socket.socket(fileno=fd)
             with suppress(OSError):  # closed in the meantime
-                listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                if kind == LISTENER and listens and listener is None and url_of(each) == url:
-                    listener = each
+                listens = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                if kind == LISTENER and listens and listener is None and url_of(sock) == url:
+                    listener = sock
                     continue
-                if kind == CONNECTION and not listens and number not in connections and _connected(each):
-                    connections[number] = each
+                if kind == CONNECTION and not listens and number not in connections and _connected(sock):
+                    connections[number] = sock
                     continue
-            each.detach()
+            sock.detach()
         release([(kind, number, fd)], holder)
     if listener is not None and not _in_this_network(listener):
-        peers = [(CONNECTION, number, each.detach()) for number, each in connections.items()]
+        peers = [(CONNECTION, number, connection.detach()) for number, connection in connections.items()]
         release([(LISTENER, 0, listener.detach()), *peers], holder)
         return None, {}
     return listener, connections
