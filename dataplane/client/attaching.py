@@ -68,7 +68,7 @@ def attach(
         raise ValueError(f"expected spin_s from 0 to {MAX_SPIN_S}, got {spin_s}")
     if verify not in VERIFY:
         raise ValueError(f"verify must be one of {', '.join(VERIFY)}, got {verify!r}")
-    requests = [each if isinstance(each, wire.SpaceRequest) else wire.SpaceRequest(each) for each in spaces]
+    requests = [space if isinstance(space, wire.SpaceRequest) else wire.SpaceRequest(space) for space in spaces]
     for at, request in enumerate(requests):
         try:
             check_space(request.space, f"spaces[{at}]")

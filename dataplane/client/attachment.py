@@ -124,8 +124,8 @@ class Attachment:
     def add_segments(self, grants: list[SegmentGrant], fds: list[int]) -> None:
         """Map granted segments. The caller closes the file descriptors. Raise ProtocolError."""
         for grant, fd in zip(grants, fds, strict=True):
-            known = self.segments.get(grant.segment)
-            if known is None or (grant.writable and not known.writable):
+            mapping = self.segments.get(grant.segment)
+            if mapping is None or (grant.writable and not mapping.writable):
                 self.segments[grant.segment] = SharedMapping.map(fd, grant.nbytes, writable=grant.writable)
 
     def retire_segments(self, numbers: list[int]) -> None:
@@ -143,10 +143,10 @@ class Attachment:
         """Return `hits`, and the number of leading blocks behind these that are being written, or READY again behind
         one that is."""
         descriptors, control, rows = self.index.find_rows(words, space)
-        found = descriptors >= 0
-        ready = self.index.ready(descriptors, control, rows, found)
+        is_found = descriptors >= 0
+        ready = self.index.ready(descriptors, control, rows, is_found)
         hits = leading(ready)
-        return hits, leading(ready | (found & is_reserved(control))) - hits
+        return hits, leading(ready | (is_found & is_reserved(control))) - hits
 
     def unmapped(self, rows: U64) -> list[int]:
         """Return the segments of held blocks that are not mapped yet."""
@@ -159,27 +159,29 @@ class Attachment:
             return {}
         segments = self.segments
         try:
-            found = {number: segments[number] for number in set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())}
+            held_segments = {
+                number: segments[number] for number in set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
+            }
         except KeyError:
             return None
-        room = min([segment.nbytes for segment in found.values()])
+        smallest_bytes = min([segment.nbytes for segment in held_segments.values()])
         # Floats do not wrap around, and are exact up to the size of any address space.
-        ends = np.add(rows[:, HOT_OFFSET], rows[:, HOT_NBYTES], dtype=np.float64)
-        return found if _largest(ends) <= room else None
+        block_ends = np.add(rows[:, HOT_OFFSET], rows[:, HOT_NBYTES], dtype=np.float64)
+        return held_segments if _largest(block_ends) <= smallest_bytes else None
 
     def mapped_prefix(self, rows: U64) -> tuple[int, dict[int, SharedMapping]]:
         """Return the number of leading held blocks that lie within mapped segments, and those segments."""
-        found: dict[int, SharedMapping] = {}
+        held_segments: dict[int, SharedMapping] = {}
         for at, (space_and_segment, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
             number = space_and_segment >> 32
             segment = self.segments.get(number)
             if segment is None:
-                return at, found
+                return at, held_segments
             if offset + nbytes > segment.nbytes:
                 self.distrusted = True
-                return at, found
-            found[number] = segment
-        return len(rows), found
+                return at, held_segments
+            held_segments[number] = segment
+        return len(rows), held_segments
 
     def hold(self, words: U64, space: int) -> tuple[I64, U64]:
         """Raise counters on the leading hits of a chain and confirm them. Return descriptors and hot rows."""
@@ -292,10 +294,10 @@ class Attachment:
             if fits < len(entries):
                 self._count_dropped(len(entries) - fits)
             first = self._head % self.area.ring_entries
-            ends = min(fits, self.area.ring_entries - first)
-            self.area.ring[first : first + ends] = entries[:ends]
-            if ends < fits:
-                self.area.ring[: fits - ends] = entries[ends:fits]
+            until_end = min(fits, self.area.ring_entries - first)
+            self.area.ring[first : first + until_end] = entries[:until_end]
+            if until_end < fits:
+                self.area.ring[: fits - until_end] = entries[until_end:fits]
             self._head += fits
             header[A_RING_HEAD] = self._head
 

@@ -108,10 +108,10 @@ class Client:
             attachment = self._attached()
             if attachment is None:
                 return TierHits(0, 0, 0.0)
-            found = [attachment.hits_and_writing(words, number) for number in attachment.spaces]
-            ready = [each for each, _ in found]
+            counts = [attachment.hits_and_writing(words, number) for number in attachment.spaces]
+            ready = [leading for leading, _ in counts]
             hits = min(ready)
-            writing = min(sum(each) for each in found) - hits
+            writing = min(sum(pair) for pair in counts) - hits
             if counted:
                 attachment.note_lookup(_fingerprint(tenant), len(words), hits)
             missing = hits < len(words)
@@ -226,17 +226,20 @@ class Client:
 
     def _examine(self, lease: Lease) -> None:
         """Verify leased blocks against their checksums. Truncate the lease at a corrupt block, and report the block."""
-        for found in lease.examine(self._integrity.whole):
-            if not self._integrity.take_report(found.descriptor, found.control):
+        for corrupt in lease.examine(self._integrity.count_intact):
+            if not self._integrity.take_report(corrupt.descriptor, corrupt.control):
                 continue
-            fields = {"descriptor": found.descriptor, "control": found.control}
-            what = f"a block of {found.nbytes} bytes does not match its checksum"
-            self._link.emit(ClientEvent("corrupt", what, fields))
+            fields = {"descriptor": corrupt.descriptor, "control": corrupt.control}
+            problem = f"a block of {corrupt.nbytes} bytes does not match its checksum"
+            self._link.emit(ClientEvent("corrupt", problem, fields))
             with self._link.lock:
-                if self._link.attachment is found.attachment:
-                    descriptor, control = found.descriptor.to_bytes(4, "little"), found.control.to_bytes(8, "little")
+                if self._link.attachment is corrupt.attachment:
+                    descriptor, control = (
+                        corrupt.descriptor.to_bytes(4, "little"),
+                        corrupt.control.to_bytes(8, "little"),
+                    )
                     request = partial(wire.Report, descriptors=descriptor, controls=control)
-                    self._link.ask(request, checks.reported)
+                    self._link.request(request, checks.reported)
 
     def _hold(self, attachment: Attachment, lease: Lease, words: U64, space: int) -> int:
         descriptors, rows = self._lease_blocks(attachment, words, space)
@@ -260,7 +263,7 @@ class Client:
             return attachment.hold(words, space)
         words = words[: wire.MAX_KEYS_PER_REQUEST]
         attachment.begin_asking()
-        answer = self._link.ask(
+        answer = self._link.request(
             lambda number: wire.LeaseRequest(number, space, words.tobytes()),
             checks.leased(len(words), attachment.index.max_blocks),
         )
@@ -270,11 +273,11 @@ class Client:
             return attachment.take_over(checks.descriptors_of(answer), words, space)
         return np.empty(0, np.int64), np.empty((0, HOT_WORDS), np.uint64)
 
-    def _map(self, attachment: Attachment, wanted: list[int]) -> None:
+    def _map(self, attachment: Attachment, numbers: list[int]) -> None:
         """Map segments that are not mapped yet. Segments that cannot be obtained stay unmapped."""
-        while wanted and self._link.attached and self._link.attachment is attachment:
-            part, wanted = wanted[: wire.MAX_FDS_PER_DATAGRAM], wanted[wire.MAX_FDS_PER_DATAGRAM :]
-            self._link.ask(partial(wire.Map, segments=part), checks.answers(wire.SegmentsMapped))
+        while numbers and self._link.attached and self._link.attachment is attachment:
+            part, numbers = numbers[: wire.MAX_FDS_PER_DATAGRAM], numbers[wire.MAX_FDS_PER_DATAGRAM :]
+            self._link.request(partial(wire.Map, segments=part), checks.answers(wire.SegmentsMapped))
             if not attachment.segments.keys() >= set(part):
                 return
 
@@ -318,7 +321,7 @@ class Client:
             if (ttl_s or pin_s) and self._link.terms.hint_max_s:
                 make = partial(wire.HintedReserve, ttl_s=float(ttl_s), pin_s=float(pin_s))
             request = partial(make, space=attachment.spaces[space], tenant=tenant, keys=words.tobytes(), nbytes=nbytes)
-            answer = self._link.ask(request, checks.reserved(len(words)))
+            answer = self._link.request(request, checks.reserved(len(words)))
             if isinstance(answer, wire.Reserved):
                 self._grant(reservation, attachment, answer)
             elif isinstance(answer, wire.Refused):
@@ -351,10 +354,10 @@ class Client:
     def gpu_copies(self, runtime: DeviceRuntime, device: Device) -> GpuCopies:
         """Return the GPU copies of leased blocks on a device, shared by all paged caches of this client there."""
         with self._link.lock:
-            known = self._gpu_copies.get(device.uuid)
-            if known is None:
-                known = self._gpu_copies[device.uuid] = GpuCopies(self._link, runtime, device)
-            return known
+            gpu_copies = self._gpu_copies.get(device.uuid)
+            if gpu_copies is None:
+                gpu_copies = self._gpu_copies[device.uuid] = GpuCopies(self._link, runtime, device)
+            return gpu_copies
 
     # ---- keeping the connection
 
@@ -392,17 +395,17 @@ class Client:
     def close(self) -> None:
         """Release everything. Leases and views that are still in use stay valid until they are collected."""
         gpu_copies = list(self._gpu_copies.values())
-        for each in gpu_copies:  # waits for threads that may need the client's lock
-            each.close()
+        for copies in gpu_copies:  # waits for threads that may need the client's lock
+            copies.close()
         with self._link.lock:
             if self._closed:
                 return
             self._closed = True
             attachment = self._link.attachment
-            writing = any(each.number for each in self._reservations)
-            reading = any(each.reading for each in gpu_copies)
+            writing = any(reservation.number for reservation in self._reservations)
+            reading = any(copies.reading for copies in gpu_copies)
             if self._link.attached and attachment is not None and attachment.idle and not writing and not reading:
-                self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
+                self._link.request(lambda number: wire.Detach(number), checks.answers(wire.Detached))
             self._link.close()
 
     def abandon(self) -> None:

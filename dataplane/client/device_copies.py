@@ -29,8 +29,8 @@ class _RunBuilder:
         self._columns: dict[int, tuple[SharedMapping | OpenExtent, list[int], list[int], list[int]]] = {}
 
     def add(self, memory: SharedMapping | OpenExtent, address: int, numbers: Sequence[int], first: int) -> None:
-        _, known, positions, begins = self._columns.setdefault(memory.address, (memory, [], [], []))
-        known += numbers
+        _, block_numbers, positions, begins = self._columns.setdefault(memory.address, (memory, [], [], []))
+        block_numbers += numbers
         positions += range(first, first + len(numbers))
         begins += [address - memory.address] * len(numbers)
 
@@ -127,8 +127,8 @@ class DeviceStore(_Copy):
 
     def finish(self) -> CommitResult:
         """Wait, then publish. After a failure, or if a layer is missing, publish nothing and end the reservation."""
-        whole = len(self._copied) == self._cache.layers or not self._arrays
-        if not self._settle() or not whole:
+        complete = len(self._copied) == self._cache.layers or not self._arrays
+        if not self._settle() or not complete:
             self._give_up()
             return CommitResult(0, Code.UNAVAILABLE, self._reservation.outcomes.tobytes())
         self._arrays = []
@@ -160,12 +160,12 @@ class DeviceLoad(_Copy):
         self._arrays = [lease.array(chunk, space) for chunk in chunks]
         """Arrays that hold the blocks, even if another thread releases the lease."""
         memories = [lease.memory(chunk, space) for chunk in chunks]
-        found = cache.find(lease, chunks.start, chunks.stop, space)
-        self._extents = {gpu_copy.extent for gpu_copy in found if gpu_copy is not None}
-        self._gpu_copies = sum(gpu_copy is not None for gpu_copy in found)
+        gpu_copies = cache.find(lease, chunks.start, chunks.stop, space)
+        self._extents = {gpu_copy.extent for gpu_copy in gpu_copies if gpu_copy is not None}
+        self._gpu_copies = sum(gpu_copy is not None for gpu_copy in gpu_copies)
         try:
             builder = _RunBuilder()
-            for chunk, array, memory, gpu_copy in zip(chunks, self._arrays, memories, found, strict=True):
+            for chunk, array, memory, gpu_copy in zip(chunks, self._arrays, memories, gpu_copies, strict=True):
                 begin = chunk * per_chunk - first
                 own = blocks[max(0, begin) : begin + per_chunk]
                 within = max(0, -begin)

@@ -117,7 +117,7 @@ class GpuCopies:
         self._request = 0
         """Number of the outstanding question, of which there is at most one."""
         self._request_until = 0.0
-        self._unanswered: dict[int, _Question] = {}
+        self._questions: dict[int, _Question] = {}
         """Unanswered questions by number: the outstanding one and those that were given up."""
         self._answers: deque[_Answer] = deque()
         """Answers that a thread received under the client's lock and that are yet to be processed under `_lock`."""
@@ -193,7 +193,7 @@ class GpuCopies:
             if not extents_needed:
                 return nowhere
             self._ready(side, extents_needed)
-            found = list(nowhere)
+            gpu_copies = list(nowhere)
             for at, (number, offset) in enumerate(zip(extents.tolist(), offsets.tolist(), strict=True)):
                 extent = side.open.get(number) if number else None
                 if extent is None:
@@ -201,11 +201,11 @@ class GpuCopies:
                 if offset + nbytes > extent.nbytes:
                     self._protocol_failed(f"a GPU copy ends at {offset + nbytes} of an extent of {extent.nbytes} bytes")
                     return nowhere
-                found[at] = GpuCopy(extent, extent.address + offset)
-            for extent in {gpu_copy.extent for gpu_copy in found if gpu_copy is not None}:
+                gpu_copies[at] = GpuCopy(extent, extent.address + offset)
+            for extent in {gpu_copy.extent for gpu_copy in gpu_copies if gpu_copy is not None}:
                 extent.users += 1
                 self._reading += 1
-            return found
+            return gpu_copies
 
     def done(self, extents: Collection[OpenExtent]) -> None:
         """Record that a load no longer reads from `extents`."""
@@ -222,23 +222,23 @@ class GpuCopies:
     def _client(self) -> Iterator[bool]:
         """Take the client's lock unless another thread holds it. Yield whether it was taken."""
         lock = self._link.lock
-        mine = lock.acquire(blocking=False)
+        locked = lock.acquire(blocking=False)
         try:
-            yield mine
+            yield locked
         finally:
-            if mine:
+            if locked:
                 lock.release()
 
     def _follow(self) -> None:
         """Process answers, detect another data plane, and ask for the table if that is due."""
-        with self._client() as mine:
-            if not mine:
+        with self._client() as locked:
+            if not locked:
                 return
             if self._fault and self._link.attachments == self._attachment:
                 self._link.protocol_failed(self._fault)
             self._fault = ""
             self._link.maintain()
-            if self._unanswered:
+            if self._questions:
                 self._link.receive()
             if self._link.planes != self._plane:
                 self._forget()
@@ -249,36 +249,36 @@ class GpuCopies:
                 # If a question ended the last connection, ask none for a while, so that the rest of the cache works.
                 self._not_before = now + RETRY_S if self._request or self._failed else 0.0
                 self._attachment, self._request, self._failed = self._link.attachments, 0, False
-                for question in self._unanswered.values():  # the data plane may not have received it
+                for question in self._questions.values():  # the data plane may not have received it
                     self._queue_closing(question.closed + question.extents)
-                self._unanswered.clear()
+                self._questions.clear()
             if self._request and now >= self._request_until:
-                self._queue_closing(self._unanswered[self._request].closed)
+                self._queue_closing(self._questions[self._request].closed)
                 self._request = 0
             due = self._side is None and not self._request and self._caches and not self._ended
             if due and self._link.attached and now >= self._not_before:
-                self._ask([], table=True)
+                self._post_question([], table=True)
 
     def _forget(self) -> None:
         """Discard the state of the previous data plane: it means nothing to the new one."""
         self._end()
-        self._unanswered.clear()
+        self._questions.clear()
         self._answers.clear()
         self._closed.clear()
         self._plane = self._link.planes
 
-    def _ask(self, extents: list[int], *, table: bool, at_once: bool = False) -> None:
+    def _post_question(self, extents: list[int], *, table: bool, at_once: bool = False) -> None:
         """Post a question that also reports closed extents, if none is outstanding or `at_once` is set."""
         if self._request and not at_once:
             return
-        with self._client() as mine:
-            if not mine:
+        with self._client() as locked:
+            if not locked:
                 return
             attachment = self._link.attachment
             if attachment is None or self._link.attachments != self._attachment:
                 return
             # Extents that are asked for come first: their closing must be reported before they are granted again.
-            closed = sorted(self._closed, key=lambda each: each not in extents)[:MAX_EXTENTS]
+            closed = sorted(self._closed, key=lambda extent: extent not in extents)[:MAX_EXTENTS]
             identity = int(attachment.index.header[H_MEMORY]), attachment.index.max_blocks
             uuid = self._device.uuid
             number = self._link.post(
@@ -287,9 +287,9 @@ class GpuCopies:
             )
             if not number:
                 return
-            self._request_until = time.monotonic() + ANSWER_S * 2 ** len(self._unanswered)
-            self._request, self._unanswered[number] = number, _Question(extents, closed)
-            self._closed = [each for each in self._closed if each not in closed]
+            self._request_until = time.monotonic() + ANSWER_S * 2 ** len(self._questions)
+            self._request, self._questions[number] = number, _Question(extents, closed)
+            self._closed = [extent for extent in self._closed if extent not in closed]
 
     def _on_answer(
         self, identity: tuple[int, int], extents: list[int], answer: wire.EngineReply, fds: list[int], *, table: bool
@@ -306,8 +306,8 @@ class GpuCopies:
 
     def _take(self, answer: _Answer) -> None:
         # A data plane that cannot read a question's number answers the oldest question. The link assumes the same.
-        number = answer.number or min(self._unanswered, default=0)
-        question = self._unanswered.pop(number, None)
+        number = answer.number or min(self._questions, default=0)
+        question = self._questions.pop(number, None)
         if question is None:
             return
         current = number == self._request
@@ -331,7 +331,7 @@ class GpuCopies:
             return
         side.grants |= granted
         side.changes = -1  # a granted extent may have been given up since
-        self._closed = [each for each in self._closed if each not in granted]
+        self._closed = [extent for extent in self._closed if extent not in granted]
         # Extents of another space, or given up meanwhile: asking again would change nothing.
         side.waiting |= {number: float("inf") for number in question.extents if number not in granted}
 
@@ -347,16 +347,16 @@ class GpuCopies:
         now = time.monotonic()
         until = now + EXTENT_TIMEOUT_S
         extents_needed = [
-            each for each in extents_needed if each not in side.open and side.waiting.get(each, 0.0) <= now
+            extent for extent in extents_needed if extent not in side.open and side.waiting.get(extent, 0.0) <= now
         ]
         if not extents_needed:
             return
         listed = set(side.table.extents())
-        unknown = [each for each in extents_needed if each in listed and each not in side.grants]
+        unknown = [extent for extent in extents_needed if extent in listed and extent not in side.grants]
         if unknown and now >= self._not_before:
-            self._ask(unknown[:MAX_EXTENTS], table=False)
-            with self._client() as mine:
-                if mine and self._request:
+            self._post_question(unknown[:MAX_EXTENTS], table=False)
+            with self._client() as locked:
+                if locked and self._request:
                     self._link.wait_for(self._request, EXTENT_TIMEOUT_S)
             self._follow()
         if self._side is not side:
@@ -407,9 +407,9 @@ class GpuCopies:
             return
         side.changes = changes  # read before the list: a later removal is seen next time
         listed = set(side.table.extents())
-        for number in [each for each in side.waiting if each not in listed]:
+        for number in [extent for extent in side.waiting if extent not in listed]:
             del side.waiting[number]
-        self._release(side, [each for each in side.grants if each not in listed])
+        self._release(side, [extent for extent in side.grants if extent not in listed])
 
     def _release(self, side: _Side, numbers: list[int]) -> None:
         """Release granted extents that are no longer needed."""
@@ -443,11 +443,11 @@ class GpuCopies:
     def _queue_closing(self, numbers: Iterable[int]) -> None:
         """Queue a report that these extents are closed here. Skip those that were granted again meanwhile."""
         granted = () if self._side is None else self._side.grants
-        self._closed += [each for each in numbers if each not in granted and each not in self._closed]
+        self._closed += [extent for extent in numbers if extent not in granted and extent not in self._closed]
 
     def _report_closed(self, *, at_once: bool = False) -> None:
         if self._closed and time.monotonic() >= self._not_before:
-            self._ask([], table=False, at_once=at_once)
+            self._post_question([], table=False, at_once=at_once)
 
     def _end(self) -> None:
         """Stop reading new GPU copies of this data plane process."""
@@ -455,7 +455,7 @@ class GpuCopies:
         if side is not None:
             self._release(side, list(side.grants))
             self._opened.notify_all()
-        for question in self._unanswered.values():  # extents granted by it are not opened
+        for question in self._questions.values():  # extents granted by it are not opened
             self._queue_closing(question.extents)
             question.extents = []
 

@@ -56,20 +56,22 @@ class IntegrityChecks:
         """Return whether any block may need verification. This check is the only cost for readers when none does."""
         return self._verify != "off" or attachment.index.cells[H_ADOPTED_NS] != 0 or bool(self._corrupt)
 
-    def whole(self, attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]) -> int:
+    def count_intact(
+        self, attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
+    ) -> int:
         """Return the number of leading held blocks before the first corrupt one. Unchosen blocks count as intact."""
-        known = self._known_corrupt(descriptors, rows)
+        limit = self._known_corrupt(descriptors, rows)
         adopted, verified = self._adopted(attachment, descriptors, rows)
         chosen = adopted | self._chosen(len(rows))
-        chosen[known:] = False
+        chosen[limit:] = False
         at = np.flatnonzero(chosen)
         if not len(at):
-            return known
+            return limit
         good = self._first_wrong(attachment, descriptors[at], rows[at], segments)
         if verified is not None:
             verified[descriptors[at[:good]]] = rows[at[:good], HOT_CONTROL]
         if good == len(at):
-            return known
+            return limit
         wrong = int(at[good])
         self._remember(int(descriptors[wrong]), int(rows[wrong, HOT_CONTROL]))
         return wrong
@@ -103,7 +105,7 @@ class IntegrityChecks:
         if not self._corrupt:
             return len(rows)
         seen = zip(descriptors.tolist(), rows[:, HOT_CONTROL].tolist(), strict=True)
-        return next((at for at, each in enumerate(seen) if each in self._corrupt), len(rows))
+        return next((at for at, block in enumerate(seen) if block in self._corrupt), len(rows))
 
     def _chosen(self, count: int) -> npt.NDArray[np.bool_]:
         if self._verify == "always":
@@ -123,12 +125,12 @@ class IntegrityChecks:
         adopted_ns = attachment.index.cells[H_ADOPTED_NS]
         if not adopted_ns:
             return np.zeros(len(rows), np.bool_), None
-        known = self._verified
-        if known is None or known[:2] != (weakref.ref(attachment), adopted_ns):
-            known = weakref.ref(attachment), adopted_ns, np.zeros(attachment.index.max_blocks, np.uint64)
-            self._verified = known
+        verified = self._verified
+        if verified is None or verified[:2] != (weakref.ref(attachment), adopted_ns):
+            verified = weakref.ref(attachment), adopted_ns, np.zeros(attachment.index.max_blocks, np.uint64)
+            self._verified = verified
         stored = attachment.index.cold[descriptors, COLD_STORED_AT] < np.uint64(adopted_ns)
-        return np.asarray(stored & (known[2][descriptors] != rows[:, HOT_CONTROL])), known[2]
+        return np.asarray(stored & (verified[2][descriptors] != rows[:, HOT_CONTROL])), verified[2]
 
 
 def _gap() -> int:

@@ -29,8 +29,8 @@ class _Hold:
 
     def keep(self, count: int) -> None:
         """Lower the counters of all but the leading `count` blocks."""
-        self.descriptors, rest = self.descriptors[:count], self.descriptors[count:]
-        self.attachment.drop(rest)
+        self.descriptors, released = self.descriptors[:count], self.descriptors[count:]
+        self.attachment.drop(released)
 
     def __del__(self) -> None:
         self.attachment.drop(self.descriptors)
@@ -61,10 +61,10 @@ class Lease:
     The blocks stay until the lease is released *and* the last view of it is collected.
     """
 
-    __slots__ = ("_held", "_length", "_rows")
+    __slots__ = ("_holds", "_length", "_rows")
 
     def __init__(self) -> None:
-        self._held: list[tuple[_Hold, dict[int, SharedMapping]]] = []
+        self._holds: list[tuple[_Hold, dict[int, SharedMapping]]] = []
         """For each space, what keeps the blocks in place, and their segments. Another thread may release the lease at
         any time, so that each call reads this once."""
         self._rows: list[U64] = []
@@ -72,18 +72,20 @@ class Lease:
 
     def add(self, attachment: Attachment, descriptors: I64, rows: U64, segments: dict[int, SharedMapping]) -> None:
         """Take over the raised counters of one space. Every row lies within one of the segments."""
-        self._held.append((_Hold(attachment, descriptors), segments))
+        self._holds.append((_Hold(attachment, descriptors), segments))
         self._rows.append(rows)
         self._length = min(self._length, len(rows)) if len(self._rows) > 1 else len(rows)
 
-    def examine(self, whole: Callable[[Attachment, I64, U64, Mapping[int, SharedMapping]], int]) -> Iterator[Corrupt]:
+    def examine(
+        self, count_intact: Callable[[Attachment, I64, U64, Mapping[int, SharedMapping]], int]
+    ) -> Iterator[Corrupt]:
         """Truncate the lease in each space to its leading intact blocks. Yield each space's first corrupt block."""
-        for space, (hold, segments) in enumerate(self._held):
+        for space, (hold, segments) in enumerate(self._holds):
             rows = self._rows[space]
-            valid = whole(hold.attachment, hold.descriptors, rows, segments)
+            valid = count_intact(hold.attachment, hold.descriptors, rows, segments)
             if valid == len(rows):
                 continue
-            found = Corrupt(
+            corrupt = Corrupt(
                 hold.attachment,
                 int(hold.descriptors[valid]),
                 int(rows[valid, HOT_CONTROL]),
@@ -92,15 +94,15 @@ class Lease:
             hold.keep(valid)
             self._rows[space] = rows[:valid]
             self._length = min(self._length, valid)
-            yield found
+            yield corrupt
 
     def _still_held(self) -> list[tuple[_Hold, dict[int, SharedMapping]]]:
-        held = self._held
-        if self._rows and not held:
+        holds = self._holds
+        if self._rows and not holds:
             raise ValueError("the lease was released")
-        if held and not held[0][0].attachment.alive:
+        if holds and not holds[0][0].attachment.alive:
             raise ValueError("the lease is the parent's: a forked child maps nothing of it")
-        return held
+        return holds
 
     def __len__(self) -> int:
         return self._length
@@ -111,10 +113,10 @@ class Lease:
 
     def array(self, i: int, space: int = 0) -> npt.NDArray[np.uint8]:
         """Return block `i` as a read-only array over the pool, without a copy."""
-        held = self._still_held()
+        holds = self._still_held()
         if not -self._length <= i < self._length:
             raise IndexError(f"the lease has {self._length} blocks, asked for {i}")
-        hold, segments = held[space]
+        hold, segments = holds[space]
         row = self._rows[space][i]
         segment = segments[int(row[HOT_SPACE_SEGMENT]) >> 32]
         return window(hold, segment, int(row[HOT_OFFSET]), int(row[HOT_NBYTES]), writable=False)
@@ -152,7 +154,7 @@ class Lease:
 
         Much cheaper than a view per block when blocks are small. Returns the number of copied bytes.
         """
-        held = self._still_held()
+        holds = self._still_held()
         end = self._length if count is None else first + count
         if not 0 <= first <= end <= self._length:
             raise IndexError(f"the lease has {self._length} blocks, asked for {first} to {end}")
@@ -162,10 +164,10 @@ class Lease:
         sizes = rows[:, HOT_NBYTES]
         total = _sum(sizes)
         target, keep = address_of(buffer, total, writable=True)
-        hold, segments = held[space]
+        hold, segments = holds[space]
         sources = addresses(segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
         copy(target + np.cumsum(sizes) - sizes, sources, sizes)
-        del keep, held, hold, segments
+        del keep, holds, hold, segments
         return total
 
     def copy_pieces_to(self, targets: I64, sizes: I64, first: int = 0, space: int = 0) -> int:
@@ -175,23 +177,23 @@ class Lease:
         add up to a block. Stops before a block of another size, and at the end of the lease. Returns the number of
         copied blocks. Threads may copy different blocks at once.
         """
-        held = self._still_held()
+        holds = self._still_held()
         end = min(self._length, first + len(targets))
         if end <= first:
             return 0
         rows = self._rows[space][first:end].astype(np.int64)
         other = np.flatnonzero(rows[:, HOT_NBYTES] != sizes.sum())
         rows = rows[: other[0]] if len(other) else rows
-        hold, segments = held[space]
+        hold, segments = holds[space]
         starts = addresses(segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
         sources = starts[:, None] + np.cumsum(sizes) - sizes
         copy(targets[: len(rows)].reshape(-1), sources.reshape(-1), np.tile(sizes, len(rows)))
-        del held, hold, segments
+        del holds, hold, segments
         return len(rows)
 
     def release(self) -> None:
         """Release the lease. Views that are still in use keep their blocks until they are collected."""
-        self._held = []
+        self._holds = []
 
     def __enter__(self) -> Lease:
         return self

@@ -70,7 +70,7 @@ class EngineLink:
         self.emit = emit
         self._socket: socket.socket | None = None
         self._ids = count(1)
-        self._unanswered: set[int] = set()
+        self._pending: set[int] = set()
         """Requests that timed out. New requests are refused at once until their answers arrive."""
         self._posted: dict[int, AnswerCallback] = {}
         """Handlers of the answers to posted requests, by request number."""
@@ -90,7 +90,7 @@ class EngineLink:
     @property
     def waiting(self) -> bool:
         """Whether an answer is outstanding whose request has timed out."""
-        return bool(self._unanswered)
+        return bool(self._pending)
 
     # ---- keeping the connection
 
@@ -195,7 +195,7 @@ class EngineLink:
         self.attachments += 1
         self.terms = answer
         self._retries.attached()
-        self._unanswered.clear()
+        self._pending.clear()
         self._posted.clear()
         self.emit(ClientEvent("attached", answer.node, {"client": answer.client, "epoch": answer.epoch}))
 
@@ -207,7 +207,7 @@ class EngineLink:
             self._socket.close()
             self._socket = None
         before = self._step(LinkStep.DROP)
-        self._unanswered.clear()
+        self._pending.clear()
         self._posted.clear()
         if self.attachment is not None:
             self.attachment.end_asking()
@@ -234,16 +234,16 @@ class EngineLink:
 
     # ---- requests
 
-    def ask(self, make: Callable[[int], wire.EngineRequest], check: checks.Check) -> wire.EngineReply | Code:
+    def request(self, make: Callable[[int], wire.EngineRequest], check: checks.Check) -> wire.EngineReply | Code:
         """Send a request and wait at most the time-out for its answer; return a Code if there is none.
 
         `check` raises ProtocolError if the answer does not match the request.
         """
         if not self.attached or self._socket is None:
             return Code.UNAVAILABLE
-        if self._unanswered:
+        if self._pending:
             self.receive()
-            if self._unanswered or not self.attached:
+            if self._pending or not self.attached:
                 return Code.UNAVAILABLE
         number = next(self._ids)
         deadline = time.monotonic() + self._timeout_s
@@ -258,7 +258,7 @@ class EngineLink:
             if isinstance(answer, wire.Reserved) and answer.reservation and self.attachment is not None:
                 self.attachment.writing.add(answer.reservation)
         except TimeoutError:
-            self._unanswered.add(number)
+            self._pending.add(number)
             self.emit(ClientEvent("timeout", f"no answer within {self._timeout_s} s"))
             return Code.TIMEOUT
         except ProtocolError as error:
@@ -286,7 +286,7 @@ class EngineLink:
         `callback` handles the answer when any later call reads it from the socket. It is never called if the
         connection is lost before that.
         """
-        if not self.attached or self._socket is None or self._unanswered:
+        if not self.attached or self._socket is None or self._pending:
             return 0
         number = next(self._ids)
         request = self._traced(make(number))
@@ -385,7 +385,7 @@ class EngineLink:
 
     def _late(self, answer: wire.EngineReply) -> None:
         """Handle an answer whose request has timed out: give back what it reserved or leased."""
-        self._unanswered.discard(answer.id)
+        self._pending.discard(answer.id)
         if isinstance(answer, wire.Reserved) and answer.reservation:
             self.send_abort(answer.reservation)
         if self.attachment is None:

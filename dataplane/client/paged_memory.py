@@ -103,7 +103,7 @@ class PagedMemory:
         with self._lock:
             if not self._under_way:
                 mapped = {memory.address for memory in self._client.mapped}
-                for address in [each for each in self._pins if each not in mapped]:
+                for address in [address for address in self._pins if address not in mapped]:
                     self._unpin(address)
             self._under_way += 1
 
@@ -145,14 +145,14 @@ class PagedMemory:
         """Register what these copies need. Return None if that is or was refused."""
         if self._staging is not None:
             return None
-        known = self._pins.get(memory.address)
-        if known is None:
+        pin = self._pins.get(memory.address)
+        if pin is None:
             made = PinnedMemory(self.runtime, memory.address, memory.nbytes, read_only=not memory.writable)
-            known = self._pins[memory.address] = memory, made
-        part = pinned_part(runs, known[1], 0)
-        if part is None and known[1].refused is not None:
+            pin = self._pins[memory.address] = memory, made
+        part = pinned_part(runs, pin[1], 0)
+        if part is None and pin[1].refused is not None:
             self.emit(
-                "the pool cannot be registered with the device, copies go through a staging buffer", known[1].refused
+                "the pool cannot be registered with the device, copies go through a staging buffer", pin[1].refused
             )
         return part
 
@@ -185,8 +185,8 @@ class PagedMemory:
         if self._gpu_copies is not None and extents:
             self._gpu_copies.done(extents)
 
-    def emit(self, what: str, error: DeviceError) -> None:
-        _log.warning("larder.gpu %s: %s", what, error)
+    def emit(self, problem: str, error: DeviceError) -> None:
+        _log.warning("larder.gpu %s: %s", problem, error)
 
     def close(self) -> None:
         """Wait for copies that are under way, and unregister everything."""
@@ -202,9 +202,9 @@ class PagedMemory:
                 self._gpu_copies.leave()
             for address in list(self._pins):
                 self._unpin(address)
-            for what, memory in (("the staging buffer", self._staging), ("the kernel", self._methods.pages)):
+            for resource, memory in (("the staging buffer", self._staging), ("the kernel", self._methods.pages)):
                 try:
                     if memory is not None:
                         memory.close()
                 except DeviceError as error:
-                    self.emit(f"{what} could not be freed", error)
+                    self.emit(f"{resource} could not be freed", error)

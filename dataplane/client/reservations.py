@@ -65,8 +65,8 @@ class CommitResult:
     def __repr__(self) -> str:
         code = None if self.code is None else self.code.name
         refused = ", ".join(f"{reason.name}: {number}" for reason, number in self.refused.items())
-        more = f", refused={{{refused}}}" if refused else ""
-        return f"CommitResult(blocks={self.blocks}, code={code}{more})"
+        refused_part = f", refused={{{refused}}}" if refused else ""
+        return f"CommitResult(blocks={self.blocks}, code={code}{refused_part})"
 
 
 class _Grant(NamedTuple):
@@ -245,7 +245,7 @@ class Reservation:
         with self._link.lock:
             if self._link.attachment is not attachment:  # data plane is gone; the next one numbers differently
                 return CommitResult(0, Code.UNAVAILABLE, self._codes)
-            answer = self._link.ask(lambda at: wire.Commit(at, number, slots, checksums), checks.committed)
+            answer = self._link.request(lambda at: wire.Commit(at, number, slots, checksums), checks.committed)
             attachment.count(COMMIT, started)
             if isinstance(answer, wire.BlocksCommitted):
                 return CommitResult(answer.blocks, None, self._codes)
@@ -267,7 +267,9 @@ class Reservation:
         published = writable if positions is None else list(positions)
         if sorted(set(published) & set(writable)) != sorted(published):
             raise ValueError(f"expected positions that are writable, each once, got {published[:16]}")
-        if checksums is not None and [len(each) for each in checksums] != [wire.CHECKSUM_BYTES] * len(published):
+        if checksums is not None and [len(checksum) for checksum in checksums] != [wire.CHECKSUM_BYTES] * len(
+            published
+        ):
             raise ValueError(f"expected {len(published)} checksums of {wire.CHECKSUM_BYTES} bytes")
 
     def abort(self) -> None:
@@ -278,7 +280,7 @@ class Reservation:
         attachment, number, _ = ended
         with self._link.lock:
             if self._link.attachment is attachment:
-                answer = self._link.ask(lambda at: wire.Abort(at, number), checks.answers(wire.Aborted))
+                answer = self._link.request(lambda at: wire.Abort(at, number), checks.answers(wire.Aborted))
                 if answer is Code.UNAVAILABLE:  # refused locally: the data plane must still know
                     self._link.send_abort(number)
 

@@ -62,23 +62,23 @@ class ClientTiers:
             return 0, 0.0, 0, b""
         end, first = len(words), min(ready)
         possible = len(words) if directory.shared() else 0
-        found = []
+        parts = []
         for word, at in zip(self._words, ready, strict=True):
             part = directory.leading(words[at:end], word)
             end = min(end, at + len(part.tiers))
             if end < possible and directory.is_missing(words[end:], word):
                 possible = end
-            found.append((at, part))
+            parts.append((at, part))
         seconds = [
             directory.estimate_s(type(part)(part.tiers[: end - at], part.nbytes[: end - at]))
-            for at, part in found
+            for at, part in parts
             if end > at
         ]
         unknown = max(0, min(possible, len(words)) - max(end, first))
         if end <= first:
             return 0, 0.0, unknown, b""
         sources = np.zeros(end - first, np.uint8)
-        for at, part in found:
+        for at, part in parts:
             behind = sources[at - first :]
             np.maximum(behind, directory.sources(part.tiers[: len(behind)]), out=behind)
         return end - first, sum(seconds), unknown, sources.tobytes()

@@ -111,7 +111,7 @@ def lie(path: str, seed: int) -> None:
         index = attachment_of(client).index
         at = rng.integers(0, index.max_blocks, 512).astype(np.uint32)
         message = at.tobytes(), index.control[at].tobytes()
-        client._link.ask(lambda number, report=message: Report(number, *report), lambda answer: None)  # type: ignore[misc]
+        client._link.request(lambda number, report=message: Report(number, *report), lambda answer: None)  # type: ignore[misc]
 
 
 def be_deaf(path: str, seed: int) -> None:
