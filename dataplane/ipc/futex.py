@@ -49,8 +49,8 @@ def wait(address: int, expected: int, timeout_s: float) -> None:
 
     Returns at once if the word differs, and may return early. Raises OSError if the kernel refuses the call.
     """
-    whole = int(timeout_s)
-    limit = _TIMESPEC.pack(whole, int((timeout_s - whole) * 1e9))
+    seconds = int(timeout_s)
+    limit = _TIMESPEC.pack(seconds, int((timeout_s - seconds) * 1e9))
     if _wait(_SYS_FUTEX, address, _WAIT, expected, limit) == -1 and (number := ctypes.get_errno()) not in _EXPECTED:
         raise OSError(number, f"futex wait: {os.strerror(number)}")
 

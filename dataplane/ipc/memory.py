@@ -93,8 +93,8 @@ def open_through(pid: int, fd: int) -> int:
         if error.errno in EXHAUSTED:
             raise
         raise MemoryGone(f"descriptor {fd} of process {pid} cannot be opened: {error.strerror}") from None
-    found = os.fstat(own)
-    good = found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600
+    status = os.fstat(own)
+    good = status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600
     with suppress(OSError):
         seals = fcntl.fcntl(own, fcntl.F_GET_SEALS)
         if good and seals & _SEALS == _SEALS and not seals & _NOT_WRITABLE:
@@ -147,8 +147,8 @@ def open_identity(kind: str, identity: str, pid: int, fd: int) -> int:
     """Return a descriptor of this process for the memory of a kind with an identity: through process `pid`, which holds
     it as `fd`, or else through any other one. Raises MemoryGone if no running process holds it, and OSError if this
     process has no free descriptor."""
-    others = ((each.pid, each.fd) for each in find(kind, identity))
-    for holder in chain([(pid, fd)], others):
+    other_holders = ((opened.pid, opened.fd) for opened in find(kind, identity))
+    for holder in chain([(pid, fd)], other_holders):
         with suppress(MemoryGone):
             own = open_through(*holder)
             parts = _parts(os.readlink(f"/proc/self/fd/{own}"))
@@ -162,20 +162,20 @@ def read_all(kind: str, read: Callable[[int, str, str], Stats], wrong: type[Exce
     """Yield what `read` returns, given a descriptor, the name and the identity, for each memory of a kind that a
     process of this user has open. Memory for which it raises `wrong` or OSError is left out."""
     seen: set[str] = set()
-    for found in find(kind):
-        if found.identity in seen:
+    for opened in find(kind):
+        if opened.identity in seen:
             continue
         try:
-            fd = open_through(found.pid, found.fd)
+            fd = open_through(opened.pid, opened.fd)
         except (MemoryGone, OSError):  # the process has ended, or the memory is of another kind
             continue
         try:
-            stats = read(fd, found.name, found.identity)
+            stats = read(fd, opened.name, opened.identity)
         except (wrong, OSError):  # of another release, or being created
             continue
         finally:
             os.close(fd)
-        seen.add(found.identity)
+        seen.add(opened.identity)
         yield stats
 
 

@@ -159,4 +159,4 @@ class PickleCodec:
         """Raises what `pickle` raises."""
         if not buffers:
             return pickle.loads(body)
-        return pickle.loads(body, buffers=buffers if owned else [bytearray(each) for each in buffers])
+        return pickle.loads(body, buffers=buffers if owned else [bytearray(buffer) for buffer in buffers])

@@ -259,10 +259,12 @@ class QueueReader:
             except TimeoutError:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise
-            left = _ASYNC_SLICE_S if deadline is None else min(_ASYNC_SLICE_S, max(deadline - time.monotonic(), 0.0))
+            remaining_s = (
+                _ASYNC_SLICE_S if deadline is None else min(_ASYNC_SLICE_S, max(deadline - time.monotonic(), 0.0))
+            )
             with suppress(TimeoutError):  # another task may have all of the executor's time
-                async with asyncio.timeout(left):
-                    await self._wait_on_thread(left)
+                async with asyncio.timeout(remaining_s):
+                    await self._wait_on_thread(remaining_s)
 
     def _wait_on_thread(self, wait_s: float) -> Awaitable[bool]:
         """Start `wait_for_messages` on the thread of this reader. Raises QueueCancelled when the reader is closed."""

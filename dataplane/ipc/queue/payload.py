@@ -28,7 +28,7 @@ class Payload(NamedTuple):
         body = len(self.body)
         if not self.buffers:
             return body
-        return align(WORD * len(self.buffers) + body) + sum(align(each.nbytes) for each in self.buffers)
+        return align(WORD * len(self.buffers) + body) + sum(align(buffer.nbytes) for buffer in self.buffers)
 
     def write(self, target: memoryview) -> None:
         """Copy the payload to memory of `nbytes` bytes."""
@@ -37,12 +37,12 @@ class Payload(NamedTuple):
             target[:body] = self.body
             return
         at = WORD * len(self.buffers)
-        target[:at] = b"".join(each.nbytes.to_bytes(WORD, "little") for each in self.buffers)
+        target[:at] = b"".join(buffer.nbytes.to_bytes(WORD, "little") for buffer in self.buffers)
         target[at : at + body] = self.body
         at = align(at + body)
-        for each in self.buffers:
-            target[at : at + each.nbytes] = each
-            at += align(each.nbytes)
+        for buffer in self.buffers:
+            target[at : at + buffer.nbytes] = buffer
+            at += align(buffer.nbytes)
 
 
 def parse(source: memoryview, count: int, body: int) -> tuple[memoryview, list[memoryview]]:
@@ -55,13 +55,13 @@ def parse(source: memoryview, count: int, body: int) -> tuple[memoryview, list[m
     lengths = [int.from_bytes(source[i : i + WORD], "little") for i in range(0, at, WORD)]
     if align(at + body) + sum(map(align, lengths)) > source.nbytes or max(lengths) > source.nbytes:
         raise CorruptMessage(f"{count} buffers and a body of {body} bytes in a payload of {source.nbytes}")
-    found = source[at : at + body]
+    content = source[at : at + body]
     at = align(at + body)
     buffers = []
     for length in lengths:
         buffers.append(source[at : at + length])
         at += align(length)
-    return found, buffers
+    return content, buffers
 
 
 def checksum(source: memoryview) -> int:

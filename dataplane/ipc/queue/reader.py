@@ -77,7 +77,7 @@ class ShmRingReader(Side):
         self._messages_word, self._bytes_word = self._at + _MESSAGES, self._at + _BYTES
         self._position = words[self._position_word] & ~_ALIGN
         self._messages, self._bytes = words[self._messages_word], words[self._bytes_word]
-        self._counts = {int(each): words[self._at + each] for each in _COUNTERS}
+        self._counts = {int(counter): words[self._at + counter] for counter in _COUNTERS}
         self._spin_s = MAX_SPIN_S
         self._cancelled = False
         self._writer: PidWatch | None = None
@@ -116,13 +116,13 @@ class ShmRingReader(Side):
                                 return receive(self._view[start + RECORD_BYTES : start + end], (), False)
                             finally:
                                 self._finish(size, position + (end + _ALIGN & ~_ALIGN))
-                found = self._one(receive)
-                if found is not None:
-                    return found[0]
+                message = self._read_record(receive)
+                if message is not None:
+                    return message[0]
         finally:
             lock.release()
 
-    def _one(self, receive: Receive[Message]) -> tuple[Message] | None:
+    def _read_record(self, receive: Receive[Message]) -> tuple[Message] | None:
         """Read the record at the current position. Return None if it is not a message."""
         ring, position = self.ring, self._position
         view, capacity = ring.memory.bytes, ring.capacity
@@ -172,8 +172,8 @@ class ShmRingReader(Side):
         except MemoryGone:
             return None
         try:
-            found = os.fstat(fd)
-            if not nbytes or (found.st_ino, found.st_size) != (inode, nbytes):
+            status = os.fstat(fd)
+            if not nbytes or (status.st_ino, status.st_size) != (inode, nbytes):
                 return None
             return memoryview(map_whole(fd, nbytes, private=True))
         finally:
@@ -255,13 +255,13 @@ class ShmRingReader(Side):
                 if self._cancelled or self._closing:
                     self._cancelled = False
                     raise QueueCancelled(f"the wait for {self.ring.name!r} was cancelled")
-                left = SLICE_S if deadline is None else min(SLICE_S, deadline - now)
-                if left <= 0:
+                remaining_s = SLICE_S if deadline is None else min(SLICE_S, deadline - now)
+                if remaining_s <= 0:
                     self._check_writer(position)
                     if words[_PUBLISHED] != position:
                         break
                     raise TimeoutError(f"no message in {self.ring.name!r}")
-                self.ring.sleep(_PUBLISHED, position, left)
+                self.ring.sleep(_PUBLISHED, position, remaining_s)
                 self._count(_WAKEUPS)
                 if words[_PUBLISHED] != position:
                     break
@@ -320,10 +320,10 @@ class ShmRingReader(Side):
             while not self._words[QueueHeader.READY]:
                 if self._cancelled or self._closing:
                     raise QueueCancelled(f"the wait for {self.ring.name!r} was cancelled")
-                left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
-                if left <= 0:
+                remaining_s = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
+                if remaining_s <= 0:
                     raise TimeoutError(f"the writer of {self.ring.name!r} waits for other readers")
-                self.ring.sleep(QueueHeader.READY, 0, left)
+                self.ring.sleep(QueueHeader.READY, 0, remaining_s)
                 if not self._words[QueueHeader.READY]:
                     self._check_writer(self._words[QueueHeader.PUBLISHED])
         finally:

@@ -123,8 +123,8 @@ class RemoteWriter(Side):
     def _send_slowly(self, frame: bytes | bytearray, deadline: float | None) -> None:
         while True:
             self._check_cancelled()
-            left = SLICE_S if deadline is None else min(SLICE_S, max(deadline - time.monotonic(), 0.0))
-            self._socket.set(zmq.SNDTIMEO, int(left * 1000))
+            remaining_s = SLICE_S if deadline is None else min(SLICE_S, max(deadline - time.monotonic(), 0.0))
+            self._socket.set(zmq.SNDTIMEO, int(remaining_s * 1000))
             try:
                 self._send(frame, 0, len(frame) < _COPIED_BYTES)
             except zmq.Again:
@@ -137,10 +137,10 @@ class RemoteWriter(Side):
         """Wait until `count` readers are connected. Raises TimeoutError."""
         while len(self._topics) < count:
             self._check_cancelled()
-            left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
-            if left <= 0:
+            remaining_s = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
+            if remaining_s <= 0:
                 raise TimeoutError(f"{len(self._topics)} of {count} remote readers joined {self.endpoint}")
-            self._socket.poll(int(left * 1000) + 1)
+            self._socket.poll(int(remaining_s * 1000) + 1)
             self._take_subscriptions()
 
     def _take_subscriptions(self) -> None:
@@ -244,9 +244,9 @@ class RemoteReader(Side):
 
     def _wait(self, deadline: float | None) -> bytes | memoryview:
         while True:
-            left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
+            remaining_s = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
             try:
-                if left == SLICE_S or self._socket.poll(max(int(left * 1000), 0)):
+                if remaining_s == SLICE_S or self._socket.poll(max(int(remaining_s * 1000), 0)):
                     return self._frame(0)
             except zmq.Again:
                 pass
@@ -257,7 +257,7 @@ class RemoteReader(Side):
                 raise WriterGone(
                     f"the writer of {self.name!r} is not connected: it exited, or the handle is of another queue"
                 )
-            if left <= 0:
+            if remaining_s <= 0:
                 raise TimeoutError(f"no message in {self.name!r}")
 
     def _received(self, frame: bytes | memoryview, receive: Receive[Message]) -> Message:

@@ -224,8 +224,14 @@ class ShmRingBuffer:
         at = slot_word(slot)
         if not keep:
             words[at + ReaderSlot.STATE] = SlotState.FREE  # of a dead reader
-            for each in (ReaderSlot.MESSAGES, ReaderSlot.BYTES, ReaderSlot.WAITS, ReaderSlot.WAKEUPS, ReaderSlot.LOST):
-                words[at + each] = 0
+            for counter in (
+                ReaderSlot.MESSAGES,
+                ReaderSlot.BYTES,
+                ReaderSlot.WAITS,
+                ReaderSlot.WAKEUPS,
+                ReaderSlot.LOST,
+            ):
+                words[at + counter] = 0
             words[at + ReaderSlot.POSITION] = words[QueueHeader.PUBLISHED]
         words[at + ReaderSlot.SLEEPING] = 0
         self._name(at, os.getpid(), started)
@@ -306,8 +312,8 @@ class ShmRingBuffer:
 def take(lock: threading.Lock, deadline: float | None) -> None:
     """Take a lock with which another thread of this process may wait. Raises TimeoutError at `deadline` (monotonic
     seconds; None: no limit)."""
-    left = -1.0 if deadline is None else min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
-    if not lock.acquire(timeout=left):
+    timeout_s = -1.0 if deadline is None else min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+    if not lock.acquire(timeout=timeout_s):
         raise TimeoutError("another thread of this process uses the queue")
 
 

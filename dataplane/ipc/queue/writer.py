@@ -93,7 +93,7 @@ class ShmRingWriter(Side):
         self._watches: dict[int, PidWatch] = {}
         self._large: list[_LargeMessage] = []
         self._messages, self._bytes = words[_MESSAGES], words[_BYTES]
-        self._counts = {int(each): words[each] for each in _COUNTERS}
+        self._counts = {int(counter): words[counter] for counter in _COUNTERS}
         self.inline_bytes = ring.capacity // 4
         """Largest payload that is written into the ring."""
 
@@ -177,11 +177,11 @@ class ShmRingWriter(Side):
         large = size > self.inline_bytes
         need = align(RECORD_BYTES + (LARGE_BYTES if large else size))
         capacity, position = self.ring.capacity, self._position
-        room = capacity - position % capacity
-        end = position + need + (room if need > room else 0)
+        bytes_to_end = capacity - position % capacity
+        end = position + need + (bytes_to_end if need > bytes_to_end else 0)
         if end > self._limit or large or self._large or self._words[_CHANGES] != self._changes:
             self._make_room(end, size if large else 0, deadline)
-        self._planned = size, need, room
+        self._planned = size, need, bytes_to_end
         if large:
             self._planned_large = self._new_large(payload, size)
 
@@ -198,7 +198,7 @@ class ShmRingWriter(Side):
 
     def commit(self, payload: Payload) -> None:
         """Write and publish a payload that has room."""
-        size, need, room = self._planned
+        size, need, bytes_to_end = self._planned
         self._count_message(size)
         if not self._active and not self._reserved:
             self.cancel_reserved()
@@ -206,10 +206,10 @@ class ShmRingWriter(Side):
         ring, position = self.ring, self._position
         view, capacity = ring.memory.bytes, ring.capacity
         large, self._planned_large = self._planned_large, None
-        if need > room:
+        if need > bytes_to_end:
             skipped = ring.data_at + position % capacity
-            RECORD.pack_into(view, skipped, position, describe(_PADDING, 0, room - RECORD_BYTES), 0, 0)
-            position += room
+            RECORD.pack_into(view, skipped, position, describe(_PADDING, 0, bytes_to_end - RECORD_BYTES), 0, 0)
+            position += bytes_to_end
         start = ring.data_at + position % capacity
         content = start + RECORD_BYTES
         check = 0
@@ -266,10 +266,10 @@ class ShmRingWriter(Side):
             elif self._drop_dead([*slow, *self._named()], deadline):
                 continue
             self._check_closing()
-            left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
-            if left <= 0:
+            remaining_s = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
+            if remaining_s <= 0:
                 raise TimeoutError(f"{len(slow) + len(self._reserved)} readers of {self.ring.name!r} are too slow")
-            self._sleep_on(slow, needed, left)
+            self._sleep_on(slow, needed, remaining_s)
 
     def _sleep_on(self, slow: list[int], needed: int, timeout_s: float) -> None:
         words = self._words
@@ -288,12 +288,12 @@ class ShmRingWriter(Side):
     def _look_at_slots(self) -> None:
         words = self._words
         self._changes = words[QueueHeader.CHANGES]
-        found = {slot_word(number): number for number in range(self.ring.slots)}
-        states = {at: words[at + ReaderSlot.STATE] for at in found}
+        slots_by_word = {slot_word(number): number for number in range(self.ring.slots)}
+        states = {at: words[at + ReaderSlot.STATE] for at in slots_by_word}
         self._active = [at for at, state in states.items() if state == SlotState.ACTIVE]
         self._sleeping = [at + int(ReaderSlot.SLEEPING) for at in self._active]
         self._reserved = [at for at, state in states.items() if state == SlotState.RESERVED]
-        for at in found:
+        for at in slots_by_word:
             watch = self._watches.get(at)
             if watch and (
                 states[at] == SlotState.FREE
@@ -319,15 +319,15 @@ class ShmRingWriter(Side):
 
     def _drop_dead(self, slots: list[int], deadline: float | None) -> bool:
         """Free the slots of dead readers. Return whether there were any."""
-        found = False
+        has_dead = False
         for at in slots:
             watch = self._watch(at)
             if not watch.alive() and self.ring.release_if_dead(_number(at), watch, deadline):
                 self._count(QueueHeader.DEAD_READERS)
-                found = True
-        if found:
+                has_dead = True
+        if has_dead:
             self._look_at_slots()
-        return found
+        return has_dead
 
     def _watch(self, at: int) -> PidWatch:
         process = self._words[at + ReaderSlot.PID], self._words[at + ReaderSlot.STARTED]
@@ -349,7 +349,7 @@ class ShmRingWriter(Side):
     def _may_hold(self, large_bytes: int) -> bool:
         if not large_bytes or not self._large:
             return True
-        open_bytes = sum(each.nbytes for each in self._large)
+        open_bytes = sum(message.nbytes for message in self._large)
         return len(self._large) < MAX_LARGE and open_bytes + large_bytes <= 4 * self.ring.capacity
 
     def _release_large(self, done: int) -> None:
@@ -382,10 +382,10 @@ class ShmRingWriter(Side):
                         raise ReaderGone(
                             f"an expected reader of {self.ring.name!r}, process {watch.pid}, exited before it joined"
                         )
-                left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
-                if left <= 0:
+                remaining_s = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
+                if remaining_s <= 0:
                     raise TimeoutError(f"{len(self._active)} of {count} readers joined {self.ring.name!r}")
-                self.ring.sleep(QueueHeader.CHANGES, self._changes, left)
+                self.ring.sleep(QueueHeader.CHANGES, self._changes, remaining_s)
             self._words[QueueHeader.READY] = 1
             self.ring.wake(QueueHeader.READY)
         finally:
@@ -424,11 +424,11 @@ class ShmRingWriter(Side):
             self._look_at_slots()
             self._release_large(self._slowest())
             slow = [slot for slot in self._active if self._done(slot) < self._position]
-            left = min(SLICE_S, deadline - time.monotonic())
-            if not self._large or left <= 0 or not slow:
+            remaining_s = min(SLICE_S, deadline - time.monotonic())
+            if not self._large or remaining_s <= 0 or not slow:
                 return
             if not self._drop_dead(slow, deadline):
-                self._sleep_on(slow, self._position, left)
+                self._sleep_on(slow, self._position, remaining_s)
 
     def _give_back(self) -> None:
         for watch in self._watches.values():

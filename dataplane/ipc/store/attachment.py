@@ -195,8 +195,8 @@ class StoreAttachment:
     def living_readers(self) -> list[int]:
         """Return the rows of readers, including those of dead readers that were not reclaimed yet."""
         rows = self.tables.rows
-        found: list[int] = np.flatnonzero((rows[:, R_PID] != 0) & (rows[:, R_READER] != 0)).tolist()
-        return found
+        readers: list[int] = np.flatnonzero((rows[:, R_PID] != 0) & (rows[:, R_READER] != 0)).tolist()
+        return readers
 
     def _claim(self, deadline: float) -> int:
         with self.lock.until(deadline):

@@ -73,9 +73,9 @@ def encode(value: object, *, with_pickle: bool) -> Encoded:
         buffers.add(np.frombuffer(value, np.uint8))
         return buffers.encoded(_BYTES, b"")
     try:
-        found = _parts_of(value)
-        if found is not None:
-            code, array, dtype, shape = found
+        parts = _parts_of(value)
+        if parts is not None:
+            code, array, dtype, shape = parts
             head = _head_of_one(code, array.nbytes, dtype, shape)
             return Encoded(len(head) + array.nbytes, [(0, head), (len(head), array)])
         body = msgspec.msgpack.encode(value, enc_hook=buffers.extension)
@@ -141,28 +141,28 @@ class _Buffers:
     """Arrays of a value, in the order in which they were found."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[int, npt.NDArray[Any]]] = []
+        self._buffers: list[tuple[int, npt.NDArray[Any]]] = []
         self.nbytes = 0
 
     def add(self, array: npt.NDArray[Any]) -> int:
         offset = up(self.nbytes, ALIGNMENT)
-        self._found.append((offset, array))
+        self._buffers.append((offset, array))
         self.nbytes = offset + array.nbytes
         return offset
 
     def extension(self, value: object) -> msgspec.msgpack.Ext:
         """Add an array, which msgspec cannot encode. Raise TypeError for what is none."""
-        found = _parts_of(value)
-        if found is None:
+        parts = _parts_of(value)
+        if parts is None:
             raise TypeError(f"{type(value).__name__} cannot be stored")
-        code, array, dtype, shape = found
+        code, array, dtype, shape = parts
         entry = _Buffer(self.add(array), array.nbytes, dtype, shape)
         return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(entry))
 
     def encoded(self, kind: int, body: bytes) -> Encoded:
         head = _head(kind, body)
         first = len(head)
-        return Encoded(first + self.nbytes, [(0, head), *((first + at, array) for at, array in self._found)])
+        return Encoded(first + self.nbytes, [(0, head), *((first + at, array) for at, array in self._buffers)])
 
 
 def _head(kind: int, body: bytes) -> Bytes:

@@ -107,14 +107,14 @@ class ObjectTable:
         earlier references, of handles that were sent twice, do not count for it."""
         tables = self._tables
         with self.attachment.lock.until(deadline):
-            found = find(tables, tag)
-            if found is not None:
-                slot = found[0]
+            entry = find(tables, tag)
+            if entry is not None:
+                slot = entry[0]
                 rows = self.attachment.living_readers()
                 reads = int(tables.reads[slot, rows].min()) if rows and self._all_attached() else 0
                 tables.refs[slot] = min(max(int(tables.refs[slot]), reads), MAX_REFERENCES) + 1
                 tables.used[slot] = time.monotonic_ns()
-        return found
+        return entry
 
     def return_reference(self, slot: int, sequence: int, deadline: float) -> None:
         """Take back a reference to an object: no reader will get that handle."""

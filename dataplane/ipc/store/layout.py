@@ -209,8 +209,8 @@ class Tables:
     def in_state(self, state: int) -> list[int]:
         """Return the slots in a state at this moment."""
         states = self.control[: self.used_slots()] & _STATE
-        found: list[int] = (states == np.uint64(state)).nonzero()[0].tolist()
-        return found
+        slots: list[int] = (states == np.uint64(state)).nonzero()[0].tolist()
+        return slots
 
     def _matrix(self, counters: U32, offset: int) -> U32:
         """Return counters [objects, processes]; each column is written by its process alone."""

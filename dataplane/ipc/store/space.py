@@ -40,20 +40,20 @@ class FreeSpace:
         before, after = np.concatenate(([0], ends)), np.concatenate((starts, [total]))
         gaps = before < after
         self._starts: list[int] = before[gaps].tolist()
-        self._ends: dict[int, int] = dict(zip(self._starts, after[gaps].tolist(), strict=True))
+        self._end_by_start: dict[int, int] = dict(zip(self._starts, after[gaps].tolist(), strict=True))
 
     def take(self, nbytes: int) -> tuple[int, int] | None:
         """Return a slot and an offset for so many bytes, or None if there is no slot or no range."""
         if not self._slots and self._unused == self._tables.shape.objects:
             return None
         for at, start in enumerate(self._starts):
-            end = self._ends[start]
+            end = self._end_by_start[start]
             if end - start >= nbytes:
-                del self._starts[at], self._ends[start]
-                rest = start + up(nbytes, ALIGNMENT)
-                if rest < end:
-                    insort(self._starts, rest)
-                    self._ends[rest] = end
+                del self._starts[at], self._end_by_start[start]
+                rest_start = start + up(nbytes, ALIGNMENT)
+                if rest_start < end:
+                    insort(self._starts, rest_start)
+                    self._end_by_start[rest_start] = end
                 return self._take_slot(), start
         return None
 
@@ -71,9 +71,9 @@ class FreeSpace:
             return
         at = bisect_left(self._starts, start)
         if at < len(self._starts) and self._starts[at] == end:
-            end = self._ends.pop(self._starts.pop(at))
-        if at and self._ends[self._starts[at - 1]] == start:
+            end = self._end_by_start.pop(self._starts.pop(at))
+        if at and self._end_by_start[self._starts[at - 1]] == start:
             start = self._starts[at - 1]
         else:
             self._starts.insert(at, start)
-        self._ends[start] = end
+        self._end_by_start[start] = end

@@ -147,11 +147,11 @@ class ShmObjectStore:
         """Return the handle of a key's object. Raise ObjectMissing, or StoreTimeout if the store has `readers`."""
         attachment, table = self._open()
         tag = _tag(key)
-        found = table.refer(tag, self._deadline()) if attachment.readers else find(attachment.tables, tag)
-        if found is None:
+        entry = table.refer(tag, self._deadline()) if attachment.readers else find(attachment.tables, tag)
+        if entry is None:
             attachment.count(hit=False)
             raise ObjectMissing(f"key {key!r} is not in the store")
-        return ObjectHandle(attachment.number, *found)
+        return ObjectHandle(attachment.number, *entry)
 
     def return_handle(self, handle: ObjectHandle) -> None:
         """Take back a handle that `put` or `get_cached` returned and that no reader will get. Raise StoreTimeout, and
@@ -189,10 +189,10 @@ class ShmObjectStore:
     def touch(self, key: str) -> bool:
         """Mark an object as used now. Return whether there is one."""
         attachment, _ = self._open()
-        found = find(attachment.tables, _tag(key))
-        if found is None:
+        entry = find(attachment.tables, _tag(key))
+        if entry is None:
             return False
-        attachment.tables.used[found[0]] = time.monotonic_ns()
+        attachment.tables.used[entry[0]] = time.monotonic_ns()
         return True
 
     # ---- writing
@@ -279,20 +279,20 @@ def _open_memory(store: StoreHandle | str) -> int:
     """Return a new fd of a store's memory, given its handle or its name. Raise StoreError if there is none, or if
     several have the name, TypeError, and OSError if this process has no free descriptor."""
     if isinstance(store, StoreHandle):
-        what, identities = f"store {store.identity}", {store.identity}
+        described, identities = f"store {store.identity}", {store.identity}
         pid, fd = store.pid, store.fd
     else:
         instance("store", store, str)
-        what = f"store named {store!r}"
-        found = {each.identity: each for each in memory.find(KIND) if each.name == store}
-        identities = set(found)
-        pid, fd = next(((each.pid, each.fd) for each in found.values()), (0, 0))
+        described = f"store named {store!r}"
+        opened_by_identity = {opened.identity: opened for opened in memory.find(KIND) if opened.name == store}
+        identities = set(opened_by_identity)
+        pid, fd = next(((opened.pid, opened.fd) for opened in opened_by_identity.values()), (0, 0))
     if len(identities) > 1:
-        raise StoreError(f"there is more than one {what}: attach by handle")
+        raise StoreError(f"there is more than one {described}: attach by handle")
     for identity in identities:
         with suppress(MemoryGone):
             return memory.open_identity(KIND, identity, pid, fd)
-    raise StoreError(f"no process of uid {os.geteuid()} has a {what} open")
+    raise StoreError(f"no process of uid {os.geteuid()} has a {described} open")
 
 
 def _reopen(fd: int) -> int:
@@ -312,12 +312,12 @@ def _target(attachment: StoreAttachment) -> Bytes:
     return attachment.target
 
 
-def _lease(attachment: StoreAttachment, what: str | ObjectHandle) -> ObjectLease | None:
-    if not isinstance(what, ObjectHandle):
-        found = find(attachment.tables, _tag(what))
-        return None if found is None else attachment.lease(*found)
-    _check_handle(attachment, what)
-    return attachment.lease(what.slot, what.sequence)
+def _lease(attachment: StoreAttachment, key_or_handle: str | ObjectHandle) -> ObjectLease | None:
+    if not isinstance(key_or_handle, ObjectHandle):
+        entry = find(attachment.tables, _tag(key_or_handle))
+        return None if entry is None else attachment.lease(*entry)
+    _check_handle(attachment, key_or_handle)
+    return attachment.lease(key_or_handle.slot, key_or_handle.sequence)
 
 
 def _check_handle(attachment: StoreAttachment, handle: ObjectHandle) -> None:
