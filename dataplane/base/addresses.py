@@ -31,7 +31,8 @@ def _ip_of_numbers(text: str) -> ipaddress.IPv4Address | None:
         return None
     try:
         *first, last = (
-            int(each, 16 if each[:2] in ("0x", "0X") else 8 if each[0] == "0" else 10) for each in text.split(".")
+            int(number, 16 if number[:2] in ("0x", "0X") else 8 if number[0] == "0" else 10)
+            for number in text.split(".")
         )
         numbers = [*first, *last.to_bytes(4 - len(first), "big")]
         return ipaddress.IPv4Address(bytes(numbers))

@@ -27,11 +27,11 @@ def faults(parameters: object, allowed: Sequence[str], path: str = "parameters")
         if _REFERENCE.match(parameters) and not any(_covers(entry, parameters) for entry in allowed):
             yield path, _refusal(parameters, allowed)
     elif isinstance(parameters, Mapping):
-        for name, each in parameters.items():
-            yield from faults(each, allowed, f"{path}.{name}")
+        for name, value in parameters.items():
+            yield from faults(value, allowed, f"{path}.{name}")
     elif isinstance(parameters, list):
-        for number, each in enumerate(parameters):
-            yield from faults(each, allowed, f"{path}[{number}]")
+        for number, value in enumerate(parameters):
+            yield from faults(value, allowed, f"{path}[{number}]")
 
 
 def covers_variable(allowed: Sequence[str], name: str) -> bool:

@@ -25,9 +25,9 @@ def prepare() -> None:
     os.umask(0o077)
     if any(name.lower() in _PROXIES for name in os.environ):
         for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
-            given = os.environ.get(name) or os.environ.get(other) or ""
-            if given.strip() != "*" and not given.endswith(_LOOPBACK):
-                os.environ[name] = f"{given},{_LOOPBACK}".lstrip(",")
+            hosts = os.environ.get(name) or os.environ.get(other) or ""
+            if hosts.strip() != "*" and not hosts.endswith(_LOOPBACK):
+                os.environ[name] = f"{hosts},{_LOOPBACK}".lstrip(",")
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)

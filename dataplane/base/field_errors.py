@@ -44,15 +44,15 @@ def split_path(message: str) -> tuple[str, str]:
 def described(message: str, kind: Any = None) -> tuple[str, str]:
     """Return msgspec's message about a value of type `kind` (None: unknown) as the path of the field, which is empty
     for the value itself, and a sentence that says what was expected."""
-    path, what = split_path(message)
-    named = _NAMED.search(what)
+    path, problem = split_path(message)
+    named = _NAMED.search(problem)
     if named is not None:
         path_of_field = f"{path}.{named['name']}" if path else named["name"]
         if named["what"] == "unknown":
-            known = ", ".join(_fields(_at(kind, path)))
-            return path_of_field, f"unknown; expected one of {known}" if known else "unknown"
+            field_names = ", ".join(_fields(_at(kind, path)))
+            return path_of_field, f"unknown; expected one of {field_names}" if field_names else "unknown"
         return path_of_field, f"expected {_expected(_at(kind, path_of_field), path_of_field)}, got nothing"
-    return path, sentence(what, path, _at(kind, path))
+    return path, sentence(problem, path, _at(kind, path))
 
 
 def sentence(message: str, path: str = "", hint: Any = None) -> str:
@@ -74,7 +74,7 @@ def sentence(message: str, path: str = "", hint: Any = None) -> str:
         return f"expected {sign} {int(length['bound']):,} {_OF[length['type']][length['bound'] != '1']}"
     pattern = _PATTERN.match(message)
     if pattern is not None:
-        examples = [repr(each) for each in _examples(hint)]
+        examples = [repr(example) for example in _examples(hint)]
         return f"expected text such as {' or '.join(examples) or pattern['pattern']}"
     multiple = _MULTIPLE.match(message)
     if multiple is not None:
@@ -90,12 +90,12 @@ def _got(name: str, types: list[str]) -> str:
     return _WORDS.get(name, name)
 
 
-def _one_of(names: list[str], path: str = "") -> str:
+def _one_of(type_names: list[str], path: str = "") -> str:
     """Return `text or null`, for example; for a size, say how sizes are written."""
-    words = [_WORDS.get(name, name) for name in names]
-    if path.endswith("_bytes") and "int" in names:
-        words = ["bytes as a whole number", *(["text such as '4GiB'"] if "str" in names else []),
-                 *(["null"] if "null" in names else [])]  # fmt: skip
+    words = [_WORDS.get(name, name) for name in type_names]
+    if path.endswith("_bytes") and "int" in type_names:
+        words = ["bytes as a whole number", *(["text such as '4GiB'"] if "str" in type_names else []),
+                 *(["null"] if "null" in type_names else [])]  # fmt: skip
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
@@ -104,8 +104,8 @@ def _expected(hint: Any, path: str) -> str:
     choices = _choices(hint)
     if choices:
         return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
-    names = [_name(part) for part in member_types(hint)]
-    return _one_of(list(dict.fromkeys(names)), path) if names else "a value"
+    type_names = [_name(part) for part in member_types(hint)]
+    return _one_of(list(dict.fromkeys(type_names)), path) if type_names else "a value"
 
 
 def _name(part: Any) -> str:
@@ -128,20 +128,20 @@ def member_types(hint: Any) -> Iterator[Any]:
 def _examples(hint: Any) -> list[Any]:
     """Return the examples of a declaration with a pattern; empty if it has none."""
     metas = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return [each for meta in metas if isinstance(meta, msgspec.Meta) for each in meta.examples or ()]
+    return [example for meta in metas if isinstance(meta, msgspec.Meta) for example in meta.examples or ()]
 
 
 def _at(kind: Any, path: str) -> Any:
     """Return the declared type of the value at a path of a body of type `kind`; None if unknown."""
     hint = kind
     for step in _STEP.finditer(path):
-        found = None
+        member_hint = None
         for part in member_types(hint):
             if step["name"] is None and get_origin(part) in (list, dict):
-                found = get_args(part)[-1]
+                member_hint = get_args(part)[-1]
             elif step["name"] is not None and _is_struct(part):
-                found = get_type_hints(part, include_extras=True).get(step["name"], found)
-        hint = found
+                member_hint = get_type_hints(part, include_extras=True).get(step["name"], member_hint)
+        hint = member_hint
     return hint
 
 

@@ -60,7 +60,9 @@ def configure(level: Level = "info", style: Style = "auto") -> LogWriter:
             line = processor(None, "", line)
         return f"{line}\n"
 
-    writer = LogWriter(sys.stderr.fileno(), lambda *, ends: [rendered(each) for each in repeats.due(ends=ends)])
+    writer = LogWriter(
+        sys.stderr.fileno(), lambda *, closing: [rendered(line) for line in repeats.due(closing=closing)]
+    )
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -147,12 +149,12 @@ class Repeats:
         if ended.repeated:
             self._over.append(ended.last)
 
-    def due(self, *, ends: bool = False) -> list[dict[str, Any]]:
-        """Return one line for each repeated event whose window has ended; with `ends`, for every repeated event."""
+    def due(self, *, closing: bool = False) -> list[dict[str, Any]]:
+        """Return one line for each repeated event whose window has ended; with `closing`, for every repeated event."""
         now = self._clock()
         with self._lock:
             for where, source in list(self._by_source.items()):
-                if not ends and now - source.since < REPEAT_WINDOW_S:
+                if not closing and now - source.since < REPEAT_WINDOW_S:
                     break  # the other windows began later
                 self._end(where)
             over, self._over = self._over, []
@@ -193,11 +195,11 @@ def _value(name: str, value: Any, depth: int) -> Any:
     if isinstance(value, Mapping):
         if len(value) > MAX_ITEMS or depth == 0:
             return f"<{len(value)} items>"
-        return {str(key): _value(str(key), each, depth - 1) for key, each in value.items()}
+        return {str(key): _value(str(key), item, depth - 1) for key, item in value.items()}
     if isinstance(value, (Sequence, set, frozenset)):
         if len(value) > MAX_ITEMS or depth == 0 or name == "token_ids":
             return f"<{len(value)} items>"
-        return [_value("", each, depth - 1) for each in value]
+        return [_value("", item, depth - 1) for item in value]
     return _value("", repr(value), depth)
 
 

@@ -11,10 +11,10 @@ from typing import Protocol
 MORE_S = 1.0
 
 
-class More(Protocol):
+class ExtraLines(Protocol):
     """A source of additional lines."""
 
-    def __call__(self, *, ends: bool) -> Iterable[str]: ...
+    def __call__(self, *, closing: bool) -> Iterable[str]: ...
 
 
 class LogWriter:
@@ -24,12 +24,12 @@ class LogWriter:
     The reader of the log (a pipe, a stopped terminal) must not be able to block pushes, answers or a clean shutdown.
     """
 
-    def __init__(self, descriptor: int, more: More | None = None) -> None:
-        """Write to a descriptor. `more` returns additional lines; it is called about once a second, and with `ends` set
-        before the writer closes."""
+    def __init__(self, descriptor: int, extra_lines: ExtraLines | None = None) -> None:
+        """Write to a descriptor. `extra_lines` returns additional lines; it is called about once a second, and with
+        `closing` set before the writer closes."""
         self.dropped = 0
         self._descriptor = descriptor
-        self._more = more
+        self._extra_lines = extra_lines
         self._lines: queue.Queue[str | None] = queue.Queue(maxsize=10_000)
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
@@ -53,22 +53,22 @@ class LogWriter:
         self._thread.join(timeout=0.5)
 
     def _run(self) -> None:
-        wait_s = None if self._more is None else MORE_S
+        wait_s = None if self._extra_lines is None else MORE_S
         polled_at = time.monotonic()
         while True:
             text: str | None = ""
             with suppress(queue.Empty):
                 text = self._lines.get(timeout=wait_s)
             if text is None:
-                self._write_more(ends=True)
+                self._write_extra_lines(closing=True)
                 return
             self._write(text)
             if time.monotonic() - polled_at >= MORE_S:
-                self._write_more(ends=False)
+                self._write_extra_lines(closing=False)
                 polled_at = time.monotonic()
 
-    def _write_more(self, *, ends: bool) -> None:
-        for text in () if self._more is None else self._more(ends=ends):
+    def _write_extra_lines(self, *, closing: bool) -> None:
+        for text in () if self._extra_lines is None else self._extra_lines(closing=closing):
             self._write(text)
 
     def _write(self, text: str) -> None:

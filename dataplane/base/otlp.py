@@ -149,7 +149,7 @@ def start(plane: str, version: str, environ: Mapping[str, str], instance: str = 
     """Turn tracing on for this process if the variables ask for it and the packages are installed. Return the
     telemetry, which the process must close at its end, or None. `plane` is `management-plane` or `data-plane`. Logs why
     tracing stays off."""
-    name = next((each for each in (TRACES_ENDPOINT, ENDPOINT) if environ.get(each, "").strip()), "")
+    name = next((variable for variable in (TRACES_ENDPOINT, ENDPOINT) if environ.get(variable, "").strip()), "")
     disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     if not name or disabled or environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() == "none":
         return None
@@ -161,7 +161,7 @@ def start(plane: str, version: str, environ: Mapping[str, str], instance: str = 
     # It logs headers that it cannot read, with their values.
     logging.getLogger("opentelemetry.util.re").setLevel(logging.CRITICAL)
     for variable in _HEADERS:
-        if any("=" not in each for each in environ.get(variable, "").split(",") if each.strip()):
+        if any("=" not in pair for pair in environ.get(variable, "").split(",") if pair.strip()):
             log.warning("otel.variable_ignored", variable=variable, expected="name=value,name=value")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -176,7 +176,7 @@ def start(plane: str, version: str, environ: Mapping[str, str], instance: str = 
             missing=error.name or "",
         )
         return None
-    timeout_s = None if any(environ.get(each) for each in _TIMEOUTS) else TIMEOUT_S
+    timeout_s = None if any(environ.get(variable) for variable in _TIMEOUTS) else TIMEOUT_S
     try:
         provider = TracerProvider(
             resource=Resource.create(_resource(plane, version, environ, instance)), shutdown_on_exit=False
@@ -241,7 +241,9 @@ def _fault(name: str, environ: Mapping[str, str]) -> str:
         return expected
     if url.username is not None or url.password is not None:
         return f"{expected}, without a login: put credentials into OTEL_EXPORTER_OTLP_HEADERS"
-    protocol = next((environ[each].strip() for each in _PROTOCOLS if environ.get(each, "").strip()), "http/protobuf")
+    protocol = next(
+        (environ[variable].strip() for variable in _PROTOCOLS if environ.get(variable, "").strip()), "http/protobuf"
+    )
     if protocol != "http/protobuf":
         return f"the protocol is {protocol[:40]!r}; Larder exports http/protobuf only (port 4318 of most collectors)"
     return ""
@@ -249,8 +251,8 @@ def _fault(name: str, environ: Mapping[str, str]) -> str:
 
 def _resource(plane: str, version: str, environ: Mapping[str, str], instance: str) -> dict[str, str]:
     """Return the resource attributes that the variables do not set."""
-    given = environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    keys = {each.partition("=")[0].strip() for each in given.split(",")}
+    attributes = environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    keys = {attribute.partition("=")[0].strip() for attribute in attributes.split(",")}
     if environ.get("OTEL_SERVICE_NAME", "").strip():
         keys.add("service.name")
     own = {

@@ -68,7 +68,7 @@ class ProcessFigures:
             time.process_time(),
             resident,
             self._fds,
-            [each["collections"] for each in gc.get_stats()],
+            [generation["collections"] for generation in gc.get_stats()],
             self._pause_s,
             commit(),
             platform.python_version(),

@@ -17,35 +17,35 @@ def without_password(url: str) -> str:
 
     A password with characters that should have been percent-encoded makes a URL ambiguous: then more is hidden.
     """
-    scheme, slashes, rest = url.partition("://")
+    scheme, slashes, address = url.partition("://")
     if not slashes:  # not a URL, so any part of it may be secret
         return HIDDEN if url else ""
-    parameter = next((each for each in _PARAMETER.finditer(rest) if _SECRET_NAME.search(each[1])), None)
+    parameter = next((match for match in _PARAMETER.finditer(address) if _SECRET_NAME.search(match[1])), None)
     if parameter is None:
-        return f"{scheme}://{_without_login(rest, scheme)}"
-    shown, hidden = rest[: parameter.end()], rest[parameter.end() :]
+        return f"{scheme}://{_without_login(address, scheme)}"
+    shown, hidden = address[: parameter.end()], address[parameter.end() :]
     if "@" not in hidden:  # the secret may contain "&", so the whole end is hidden
         return f"{scheme}://{_without_login(shown, scheme)}{HIDDEN}"
     name, colon, _ = shown.partition(":")  # the parameter may be part of a password before a host
     return f"{scheme}://{name}{colon}{HIDDEN}"
 
 
-def _without_login(rest: str, scheme: str) -> str:
+def _without_login(address: str, scheme: str) -> str:
     """Return what follows `://`. The name of a user is shown, unless it stands alone: then it may be a token."""
-    user, at, host = rest.rpartition("@")
+    user, at, host = address.rpartition("@")
     if not at:
-        authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
-        if all(_HOST.fullmatch(each) for each in authority.split(",")):
-            return rest
+        authority = re.split(r"[/?#]", address, maxsplit=1)[0]
+        if all(_HOST.fullmatch(part) for part in authority.split(",")):
+            return address
         return f"{authority.partition(':')[0]}:{HIDDEN}"  # perhaps a password without a host
     name, colon, password = user.partition(":")
     if colon:
         return f"{name}:{password if password == _PLACEHOLDER else HIDDEN}@{host}"
-    return rest if scheme.startswith("postgres") else f"{HIDDEN}@{host}"
+    return address if scheme.startswith("postgres") else f"{HIDDEN}@{host}"
 
 
 def redacted(text: str) -> str:
     """Return a text in which secrets of URLs, and join tokens, are replaced by three stars."""
     if "://" in text:
-        text = _URL.sub(lambda found: without_password(found[0]), text)
+        text = _URL.sub(lambda match: without_password(match[0]), text)
     return _JOIN_TOKEN.sub(rf"\1{HIDDEN}", text)

@@ -113,7 +113,7 @@ def read_list(section: str, name: str, environ: Mapping[str, str]) -> list[str] 
     value = table.get(name) if isinstance(table, dict) else None
     if isinstance(value, str):
         return _parts(value)
-    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
+    return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else None
 
 
 class _Origin(msgspec.Struct, frozen=True):

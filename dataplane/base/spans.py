@@ -118,11 +118,11 @@ def _extracted(traceparent: str) -> Context:
 
 
 def _links(traceparents: Sequence[str]) -> list[trace.Link]:
-    found = (trace.get_current_span(_extracted(each)).get_span_context() for each in traceparents)
-    return [trace.Link(each) for each in found if each.is_valid]
+    contexts = (trace.get_current_span(_extracted(traceparent)).get_span_context() for traceparent in traceparents)
+    return [trace.Link(context) for context in contexts if context.is_valid]
 
 
-def _written(given: trace.SpanContext) -> str:
-    if not given.is_valid:
+def _written(context: trace.SpanContext) -> str:
+    if not context.is_valid:
         return ""
-    return f"00-{given.trace_id:032x}-{given.span_id:016x}-{int(given.trace_flags) & 1:02x}"
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & 1:02x}"

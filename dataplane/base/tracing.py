@@ -158,9 +158,9 @@ def recorded_trace_id() -> str:
 def trace_id_of(text: str) -> str:
     """Return the trace id of a W3C traceparent; empty if it is not valid."""
     match = _TRACEPARENT.match(text)
-    rest = text[match.end() :] if match is not None else ""
+    suffix = text[match.end() :] if match is not None else ""
     # Later versions than 00 may append fields.
-    valid = match is not None and (not rest or (rest[0] == "-" and not text.startswith("00")))
+    valid = match is not None and (not suffix or (suffix[0] == "-" and not text.startswith("00")))
     return match[1] if match is not None and valid else ""
 
 

@@ -74,8 +74,8 @@ def format_exact_size(size_bytes: int) -> str:
     """Format a size of 0 or more exactly: like `format_size` with up to two decimals, or else as `"1073741825
     bytes"`."""
     power = min(max(size_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
-    hundredths, rest = divmod(size_bytes * 100, 1 << 10 * power)
-    if rest:
+    hundredths, remainder = divmod(size_bytes * 100, 1 << 10 * power)
+    if remainder:
         return f"{size_bytes} bytes"
     whole, decimals = divmod(hundredths, 100)
     return f"{f'{whole}.{decimals:02}'.rstrip('0').rstrip('.')} {_UNITS[power]}"

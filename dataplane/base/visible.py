@@ -52,6 +52,8 @@ def cell(text: str) -> str:
 
 def _escaped(text: str, exempt: str) -> str:
     return "".join(
-        each if is_seen(each) or (exempt and each in exempt) else each.encode("unicode_escape").decode()
-        for each in text
+        character
+        if is_seen(character) or (exempt and character in exempt)
+        else character.encode("unicode_escape").decode()
+        for character in text
     )

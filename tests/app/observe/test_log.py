@@ -133,7 +133,7 @@ def test_a_repeated_error_is_shown_again_in_each_window() -> None:
     now = 3 * REPEAT_WINDOW_S
     assert shown() == MAX_REPEATS, "a window that nobody asked for ends, too"
     assert [line["repeated"] for line in repeats.due()] == [MAX_REPEATS]
-    assert [line["repeated"] for line in repeats.due(ends=True)] == [MAX_REPEATS]
+    assert [line["repeated"] for line in repeats.due(closing=True)] == [MAX_REPEATS]
 
 
 def test_many_events_are_counted_separately_in_bounded_memory() -> None:
