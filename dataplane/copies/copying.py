@@ -147,7 +147,7 @@ class CopyThreads:
     def close(self) -> None:
         """Wait for the copies that run; waiting ones are not started."""
         self._closing.set()
-        for each in filter(None, (self._pool, *self._lanes.values())):
-            each.pool.shutdown(wait=True, cancel_futures=True)
+        for lane in filter(None, (self._pool, *self._lanes.values())):
+            lane.pool.shutdown(wait=True, cancel_futures=True)
         self._loop.unregister(self._wake)
         os.close(self._wake)

@@ -102,8 +102,8 @@ class DeviceMemory:
         lane, self._lane = self._lane, None
         if lane is not None:
             self._devices.close_quietly(lane.close)
-        for each in self._opened.values():
-            self._devices.close_quietly(each.close)
+        for memory in self._opened.values():
+            self._devices.close_quietly(memory.close)
         self._opened.clear()
         staging, self._staging = self._staging, None
         if staging is not None:

@@ -51,8 +51,8 @@ class Devices:
         self._methods: dict[str, Methods] = {}
         self._users = 0
         self._warned = False
-        self._ends = ThreadPoolExecutor(1, "device-end")
-        self._ending: Future[None] | None = None
+        self._cleanup_thread = ThreadPoolExecutor(1, "device-end")
+        self._cleanup: Future[None] | None = None
         """Cleanup that started when the last user left."""
 
     # ---- the runtime
@@ -96,7 +96,7 @@ class Devices:
             methods, self._methods = self._methods, {}
             with self._lock:
                 pinned, self._pinned = self._pinned, {}
-            self._ending = self._ends.submit(self._end_all, pinned, methods)
+            self._cleanup = self._cleanup_thread.submit(self._end_all, pinned, methods)
 
     # ---- memory, for current users
 
@@ -118,8 +118,8 @@ class Devices:
         """Return the registration of the named segment. Blocks while an earlier registration is ending, so do not call
         it on the loop. Raises DeviceError."""
         assert self._named is not None
-        if self._ending is not None:
-            wait([self._ending])
+        if self._cleanup is not None:
+            wait([self._cleanup])
         with self._lock:
             pinned = self._pinned.get(NAMED)
             if pinned is None:
@@ -131,15 +131,15 @@ class Devices:
     @property
     def named_is_pinned(self) -> bool:
         """Whether a device may write to the named segment's pages by address."""
-        ending = self._ending
-        return NAMED in self._pinned or (ending is not None and not ending.done())
+        cleanup = self._cleanup
+        return NAMED in self._pinned or (cleanup is not None and not cleanup.done())
 
     def retired(self, number: int) -> None:
         """End the registration of a pool segment that is being released and has no block that is being copied."""
         with self._lock:
             pinned = self._pinned.pop(number, None)
         if pinned is not None:
-            self._ends.submit(self._end, number, pinned)
+            self._cleanup_thread.submit(self._end, number, pinned)
 
     def staging(self, refused: DeviceError) -> None:
         """Log, only once, that memory could not be registered."""
@@ -154,9 +154,9 @@ class Devices:
     # ---- the end
 
     def _end_all(self, pinned: Mapping[int, PinnedMemory], methods: Mapping[str, Methods]) -> None:
-        for each in methods.values():
-            if each.pages is not None:
-                self.close_quietly(each.pages.close)
+        for device_methods in methods.values():
+            if device_methods.pages is not None:
+                self.close_quietly(device_methods.pages.close)
         for number, memory in pinned.items():
             self._end(number, memory)
 
@@ -175,7 +175,7 @@ class Devices:
 
     def close(self) -> None:
         """Wait until the registrations have ended. Every user must have left."""
-        self._ends.shutdown()
+        self._cleanup_thread.shutdown()
 
 
 def _whole_pages(runtime: DeviceRuntime, address: int, nbytes: int) -> PinnedMemory:

@@ -133,7 +133,9 @@ class GpuCopyService:
             uuid = gpu.device.uuid
             self._core.read_by(client, uuid)
             self._core.closed(client, uuid, message.closed)
-            granted = [each for each in self._core.grant(client, uuid, message.extents) if each.number in gpu.handles]
+            granted = [
+                extent for extent in self._core.grant(client, uuid, message.extents) if extent.number in gpu.handles
+            ]
             sent = reader.send(
                 GpuCopiesMapped(message.id, [_grant_of(gpu, extent) for extent in granted]),
                 [gpu.file.read_only_fd] if message.table else [],
@@ -159,8 +161,8 @@ class GpuCopyService:
         gpu = self._gpus.get(plain_uuid(uuid))
         if gpu is None:
             return np.zeros(len(descriptors), np.int64)
-        found = self._core.slots_of(gpu.device.uuid, descriptors)
-        return np.array([0 if each is None else _address(gpu, each) for each in found], np.int64)
+        slots = self._core.slots_of(gpu.device.uuid, descriptors)
+        return np.array([0 if slot is None else _address(gpu, slot) for slot in slots], np.int64)
 
     # ---- devices
 
@@ -170,12 +172,12 @@ class GpuCopyService:
         if self._runtime is not None:
             then(self._gpu(self._runtime, uuid))
             return
-        own = sum(each[0] == client for each in self._waiting)
+        own = sum(waiter[0] == client for waiter in self._waiting)
         if len(self._waiting) >= MAX_WAITING or own >= MAX_WAITING_OF_ONE:
             raise ProtocolError(Code.TOO_MANY_COPIES, "too many engines wait for CUDA to start; try again later")
         self._waiting.append((client, uuid, then))
-        if len(self._waiting) == 1 and not self._copying.submit(self._find, self._found, self._devices):
-            self._found(CopyFailed("too many copies are queued on this node"))
+        if len(self._waiting) == 1 and not self._copying.submit(self._find, self._runtime_searched, self._devices):
+            self._runtime_searched(CopyFailed("too many copies are queued on this node"))
 
     def _find(self) -> None:
         """Find the runtime, on a thread. Raises CopyFailed."""
@@ -184,7 +186,7 @@ class GpuCopyService:
         except DeviceError as error:
             raise CopyFailed(str(error)) from None
 
-    def _found(self, failed: CopyFailed | None) -> None:
+    def _runtime_searched(self, failed: CopyFailed | None) -> None:
         waiting, self._waiting = self._waiting, []
         for _, uuid, then in waiting:
             if self._runtime is None:
@@ -193,9 +195,9 @@ class GpuCopyService:
                 then(self._gpu(self._runtime, uuid))
 
     def _gpu(self, runtime: DeviceRuntime, uuid: str) -> _Gpu | ProtocolError:
-        known = self._gpus.get(plain_uuid(uuid))
-        if known is not None:
-            return known
+        existing = self._gpus.get(plain_uuid(uuid))
+        if existing is not None:
+            return existing
         try:
             return self._open(device_of(runtime, uuid))
         except DeviceError as error:
@@ -234,7 +236,7 @@ class GpuCopyService:
     def _begin(self, gpu: _Gpu) -> None:
         uuid = gpu.device.uuid
         if not self._core.has_work(uuid):
-            self._rest(gpu)
+            self._release_if_idle(gpu)
         elif gpu.memory is None:
             gpu.busy = self._copying.submit(
                 lambda: self._make_ready(gpu), lambda failed: self._is_ready(gpu, failed), gpu
@@ -242,7 +244,7 @@ class GpuCopyService:
         else:
             batch, memory = _Batch(self._core.work(uuid)), gpu.memory
             try:
-                for number in {each.segment for each in batch.work if isinstance(each, PendingCopy)}:
+                for number in {item.segment for item in batch.work if isinstance(item, PendingCopy)}:
                     batch.segments[number] = self._segment(number)
             except DeviceError as error:
                 self._devices.failed(error)
@@ -259,7 +261,7 @@ class GpuCopyService:
         file = self._memory.segments[number]
         return (None, file.base) if file.part else (self._devices.segment(number), 0)
 
-    def _rest(self, gpu: _Gpu) -> None:
+    def _release_if_idle(self, gpu: _Gpu) -> None:
         """Release the device and the memory registered for it, if it holds no GPU copies and has no readers."""
         memory = gpu.memory
         idle = not gpu.addresses and not self._core.pools[gpu.device.uuid].readers
@@ -354,10 +356,10 @@ class GpuCopyService:
         )
 
     def _free(self, gpu: _Gpu, batch: _Batch) -> None:
-        for each in batch.work:
-            if isinstance(each, FreeExtent) and each.extent.number in gpu.addresses:
-                address = gpu.addresses.pop(each.extent.number)
-                del gpu.handles[each.extent.number]
+        for item in batch.work:
+            if isinstance(item, FreeExtent) and item.extent.number in gpu.addresses:
+                address = gpu.addresses.pop(item.extent.number)
+                del gpu.handles[item.extent.number]
                 self._release(address)
 
     def _release(self, address: int) -> None:
@@ -380,12 +382,12 @@ class GpuCopyService:
 
     def _settle(self, gpu: _Gpu, batch: _Batch, failed: str) -> None:
         now, uuid, lasting = self._clock(), gpu.device.uuid, self._devices.lost
-        copies = [each for each in batch.work if isinstance(each, PendingCopy)]
+        copies = [item for item in batch.work if isinstance(item, PendingCopy)]
         if not failed:
-            well = [each for each in copies if each.gpu_copy.extent.number not in batch.without]
-            copies = [each for each in copies if each.gpu_copy.extent.number in batch.without]
-            if well:
-                self._core.copied(uuid, well)
+            copied = [copy for copy in copies if copy.gpu_copy.extent.number not in batch.without]
+            copies = [copy for copy in copies if copy.gpu_copy.extent.number in batch.without]
+            if copied:
+                self._core.copied(uuid, copied)
         for copy in copies:
             without = batch.without.get(copy.gpu_copy.extent.number, "")
             self._core.failed(uuid, copy, without or failed, now, memory=bool(without), lasting=lasting)

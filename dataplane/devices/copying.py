@@ -108,8 +108,8 @@ class CopyLane:
             runs = cut(runs, piece)
         else:
             runs = _located([part.split() for part in parts])
-        ends = runs.device, runs.chunk
-        targets, sources = ends if to_device else ends[::-1]
+        addresses = runs.device, runs.chunk
+        targets, sources = addresses if to_device else addresses[::-1]
         if piece:
             self._methods.copy_pieces(self.stream, direction, targets, sources, piece)
         elif len(runs) == 1:

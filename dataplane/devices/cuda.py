@@ -109,35 +109,35 @@ class CudaStream:
     def native(self) -> int:
         return int(self._stream)
 
-    def _here(self) -> None:
+    def _choose_device(self) -> None:
         """Make the stream's device current in this thread."""
         self._calls("choose a device", "cudaSetDevice", self._device.index)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
-        self._here()
+        self._choose_device()
         self._calls.libcuda.copy(target, source, nbytes, self.native)
 
     def copy_batch(self, targets: I64, sources: I64, sizes: I64) -> None:
         if len(sizes):
-            self._here()
+            self._choose_device()
             self._calls.libcuda.copy_batch(targets, sources, sizes, self.native)
 
     def clear(self, target: int, nbytes: int) -> None:
-        self._here()
+        self._choose_device()
         self._calls(f"clear {nbytes} bytes", "cudaMemsetAsync", target, 0, nbytes, self._stream)
 
     def record(self, event: DeviceEvent) -> None:
         assert isinstance(event, CudaEvent)
-        self._here()
+        self._choose_device()
         self._calls("record an event", "cudaEventRecord", event.native, self._stream)
 
     def wait(self, event: DeviceEvent) -> None:
         assert isinstance(event, CudaEvent)
-        self._here()
+        self._choose_device()
         self._calls("wait for an event", "cudaStreamWaitEvent", self._stream, event.native, 0)
 
     def synchronize(self) -> None:
-        self._here()
+        self._choose_device()
         self._calls("record an event", "cudaEventRecord", self._end, self._stream)
         self._calls("wait for copies", "cudaEventSynchronize", self._end)
 
@@ -145,7 +145,7 @@ class CudaStream:
         if self._closed:
             return
         self._closed = True
-        self._here()
+        self._choose_device()
         try:
             if self._own:
                 self._calls("wait for copies", "cudaStreamSynchronize", self._stream)
@@ -269,11 +269,11 @@ class Cuda:
         device = device_of(self, handle.device_uuid)
         key = device.index, handle.body
         with self._lock:
-            known = self._opened.get(key)
-            if known is None:
-                known = self._opened[key] = self._open(device, handle.body)
-            known.users += 1
-        return OpenedMemory(known.address, known.nbytes, lambda: self._release(key))
+            opened = self._opened.get(key)
+            if opened is None:
+                opened = self._opened[key] = self._open(device, handle.body)
+            opened.users += 1
+        return OpenedMemory(opened.address, opened.nbytes, lambda: self._release(key))
 
     def _open(self, device: Device, body: bytes) -> _Allocation:
         runtime = self._calls.runtime

@@ -55,10 +55,10 @@ class Driver:
 
     def _find_batch(self) -> tuple[Any, bool]:
         """Return the batch call of this driver, and whether it is the form that returns a failed index."""
-        known = ctypes.c_int()
-        self._library.cuDriverGetVersion(ctypes.byref(known))
+        driver_version = ctypes.c_int()
+        self._library.cuDriverGetVersion(ctypes.byref(driver_version))
         find = getattr(self._library, "cuGetProcAddress_v2", None)
-        version = next((each for each in _VERSIONS if each <= known.value), None)
+        version = next((candidate for candidate in _VERSIONS if candidate <= driver_version.value), None)
         if find is None or version is None:
             return None, False
         pointer, status = ctypes.c_void_p(), ctypes.c_int()
@@ -94,9 +94,9 @@ class Driver:
         first = ctypes.c_size_t(0)
         failed = ctypes.c_size_t(0)
         index = [ctypes.byref(failed)] if self._has_index else []
-        arrays = [np.ascontiguousarray(each) for each in (targets, sources, sizes)]
+        arrays = [np.ascontiguousarray(array) for array in (targets, sources, sizes)]
         code = self._batch(
-            *(_address(each) for each in arrays),
+            *(_address(array) for array in arrays),
             len(sizes),
             ctypes.byref(self._attributes),
             ctypes.byref(first),
@@ -110,8 +110,8 @@ class Driver:
         """Load a kernel into the context of this thread. Return its module and its function. Raise DeviceError."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._check("load a kernel", self._library.cuModuleLoadData(ctypes.byref(module), ptx.encode()))
-        found = self._library.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
-        self._check("find a kernel", found)
+        code = self._library.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
+        self._check("find a kernel", code)
         return int(module.value or 0), int(function.value or 0)
 
     def unload(self, module: int) -> None:
@@ -119,9 +119,11 @@ class Driver:
 
     def launch(self, function: int, blocks: int, threads: int, arguments: Sequence[Any], stream: int) -> None:
         """Enqueue a kernel with arguments that are objects of ctypes."""
-        given = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
-        sizes = [ctypes.c_uint(each) for each in (blocks, 1, 1, threads, 1, 1, 0)]
-        launched = self._library.cuLaunchKernel(ctypes.c_void_p(function), *sizes, ctypes.c_void_p(stream), given, None)
+        parameters = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
+        sizes = [ctypes.c_uint(size) for size in (blocks, 1, 1, threads, 1, 1, 0)]
+        launched = self._library.cuLaunchKernel(
+            ctypes.c_void_p(function), *sizes, ctypes.c_void_p(stream), parameters, None
+        )
         self._check("launch a kernel", launched)
 
     def _check(self, what: str, code: int) -> None:

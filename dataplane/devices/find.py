@@ -30,11 +30,11 @@ class RuntimeFinder:
 
     def __init__(self, make: FindRuntime = find) -> None:
         self._make = make
-        self._found: DeviceRuntime | None = None
+        self._runtime: DeviceRuntime | None = None
         self._lock = threading.Lock()
 
     def __call__(self) -> DeviceRuntime:
         with self._lock:
-            if self._found is None:
-                self._found = self._make()
-            return self._found
+            if self._runtime is None:
+                self._runtime = self._make()
+            return self._runtime

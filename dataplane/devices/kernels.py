@@ -106,8 +106,8 @@ class PageKernel:
     def copy(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction) -> None:
         with self._lock:
             for first in range(0, len(targets), MAX_PAGES):
-                some = slice(first, first + MAX_PAGES)
-                self._launch(stream, targets[some], sources[some], page_bytes, direction)
+                batch = slice(first, first + MAX_PAGES)
+                self._launch(stream, targets[batch], sources[batch], page_bytes, direction)
 
     def _launch(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction) -> None:
         pages = len(targets)

@@ -67,7 +67,7 @@ class Methods:
 
     def _rate_at(self, size: int, direction: Direction, method: Method) -> float:
         """Return the rate at the largest measured size that is not above `size`."""
-        measured = max((each for each in SIZES if each <= size), default=SIZES[0])
+        measured = max((measured_size for measured_size in SIZES if measured_size <= size), default=SIZES[0])
         return self.rates.get((measured, direction, method), 0.0)
 
     def _measure(self, direction: Direction) -> dict[tuple[int, Direction, Method], float]:
@@ -102,8 +102,8 @@ class Methods:
         count = SCRATCH_BYTES // size
         order = np.random.default_rng(0).permutation(count).astype(np.int64)
         runs = Runs(order * size + scattered, np.arange(count, dtype=np.int64) * size, np.full(count, size, np.int64))
-        ends = runs.device, runs.chunk + chunks
-        targets, sources = ends[::-1] if direction is Direction.OUT else ends
+        addresses = runs.device, runs.chunk + chunks
+        targets, sources = addresses[::-1] if direction is Direction.OUT else addresses
         before = self._runtime.event(self._device, timed=True)
         after = self._runtime.event(self._device, timed=True)
         best = 0.0

@@ -71,26 +71,26 @@ class TensorGroup:
 
     @cached_property
     def chunk_bytes(self) -> int:
-        return self.blocks_per_chunk * sum(len(each.starts) * each.nbytes for each in self.tensors)
+        return self.blocks_per_chunk * sum(len(tensor.starts) * tensor.nbytes for tensor in self.tensors)
 
     @cached_property
     def _first_plane(self) -> list[int]:
         """Index of each tensor's first plane, and the total number of planes at the end."""
-        return [0, *np.cumsum([len(each.starts) for each in self.tensors]).tolist()]
+        return [0, *np.cumsum([len(tensor.starts) for tensor in self.tensors]).tolist()]
 
     @cached_property
     def _columns(self) -> tuple[I64, I64, I64, I64]:
         """(start, step, bytes, place in the chunk) of all planes of all tensors."""
-        counts = [len(each.starts) for each in self.tensors]
-        starts = np.array([start for each in self.tensors for start in each.starts], np.int64)
-        steps = np.repeat(np.array([each.step for each in self.tensors], np.int64), counts)
-        sizes = np.repeat(np.array([each.nbytes for each in self.tensors], np.int64), counts)
+        counts = [len(tensor.starts) for tensor in self.tensors]
+        starts = np.array([start for tensor in self.tensors for start in tensor.starts], np.int64)
+        steps = np.repeat(np.array([tensor.step for tensor in self.tensors], np.int64), counts)
+        sizes = np.repeat(np.array([tensor.nbytes for tensor in self.tensors], np.int64), counts)
         starts_in_chunk = np.concatenate(([0], np.cumsum(sizes * self.blocks_per_chunk)[:-1]))
         return starts, steps, sizes, starts_in_chunk
 
     def page_bytes(self) -> int:
         """Return the bytes of the largest run of one block."""
-        return max(each.nbytes for each in self.tensors)
+        return max(tensor.nbytes for tensor in self.tensors)
 
     def runs(
         self,
@@ -112,7 +112,7 @@ class TensorGroup:
         planes = slice(self._first_plane[low], self._first_plane[max(low, high)])
         starts, steps, sizes, offsets = (column[planes] for column in self._columns)
         if bases is not None:
-            counts = [len(each.starts) for each in self.tensors[low:high]]
+            counts = [len(tensor.starts) for tensor in self.tensors[low:high]]
             starts = starts + np.repeat(np.array(bases[low:high], np.int64), counts)
         requested = np.asarray(numbers, np.int64)
         if in_chunks is None:
@@ -164,8 +164,8 @@ def cut(runs: Runs, most_bytes: int) -> Runs:
 def planes_of(shape: Sequence[int], stride: Sequence[int], item_bytes: int, storage_offset: int = 0) -> Planes:
     """Return a tensor's planes. Shape, stride and offset are in elements. Raise LayoutRefused."""
     axis = block_axis(shape)
-    others = [at for at in range(len(shape)) if at != axis and shape[at] > 1]
-    by_step = sorted(others, key=lambda at: (-stride[at], at))
+    other_axes = [at for at in range(len(shape)) if at != axis and shape[at] > 1]
+    by_step = sorted(other_axes, key=lambda at: (-stride[at], at))
     inner, dense = 1, len(by_step)
     for position in reversed(range(len(by_step))):
         at = by_step[position]
@@ -187,7 +187,7 @@ def planes_of(shape: Sequence[int], stride: Sequence[int], item_bytes: int, stor
         starts=tuple(item_bytes * start for start in starts),
         step=item_bytes * stride[axis],
         nbytes=item_bytes * inner,
-        order=() if by_step == others else tuple(by_step),
+        order=() if by_step == other_axes else tuple(by_step),
     )
 
 
@@ -222,5 +222,9 @@ def consecutive(numbers: Sequence[int], *, merge: bool) -> list[tuple[int, int]]
     """Return (first block, blocks) for runs of consecutive numbers, or single blocks without `merge`."""
     if not merge:
         return [(number, 1) for number in numbers]
-    starts = [0, *(at + 1 for at, (one, other) in enumerate(pairwise(numbers)) if other != one + 1), len(numbers)]
+    starts = [
+        0,
+        *(at + 1 for at, (number, following) in enumerate(pairwise(numbers)) if following != number + 1),
+        len(numbers),
+    ]
     return [(numbers[low], high - low) for low, high in pairwise(starts) if high > low]

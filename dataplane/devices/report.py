@@ -97,7 +97,7 @@ def _rates(runtime: DeviceRuntime, device: Device) -> str:
         stack.callback(runtime.free, memory)
         stream = runtime.stream(device)
         stack.callback(stream.close)
-        rates = [_gbps(stream, *ends) for ends in ((memory, host), (host, memory))]
+        rates = [_gbps(stream, *addresses) for addresses in ((memory, host), (host, memory))]
         read_only = PinnedMemory(runtime, _mapped(stack, fd, writable=False), TRIAL_BYTES, read_only=True)
         staging = "" if read_only.cover(0, TRIAL_BYTES) else f"; read-only memory is staged ({read_only.refused})"
         read_only.close()
@@ -137,7 +137,7 @@ def _foreign(runtime: DeviceRuntime, device: Device, exporter: Sequence[str]) ->
         stack.callback(runtime.free_host, host)
         stream = runtime.stream(device)
         stack.callback(stream.close)
-        rates = [_gbps(stream, *ends) for ends in ((opened.address, host), (host, opened.address))]
+        rates = [_gbps(stream, *addresses) for addresses in ((opened.address, host), (host, opened.address))]
     return f"opened; {rates[0]:.1f} GB/s into it, {rates[1]:.1f} GB/s out of it"
 
 
@@ -145,10 +145,10 @@ def _peers(runtime: DeviceRuntime, devices: Sequence[Device]) -> SeenDevice:
     name = "GPU peers"
     try:
         apart = [
-            f"{one.index} and {other.index}"
-            for one in devices
-            for other in devices
-            if one.index < other.index and not (runtime.reaches(one, other) and runtime.reaches(other, one))
+            f"{first.index} and {second.index}"
+            for first in devices
+            for second in devices
+            if first.index < second.index and not (runtime.reaches(first, second) and runtime.reaches(second, first))
         ]
     except DeviceError as error:
         return SeenDevice(name, "failure", f"{error.what}: {error.name}", error.advice)

@@ -25,7 +25,7 @@ class SplitStream:
         """Keeps the order of all work: a batch begins after the work before it, and ends before the work after it."""
         self._runtime = runtime
         self._device = device
-        self._others: list[tuple[DeviceStream, DeviceEvent]] = []
+        self._side_streams: list[tuple[DeviceStream, DeviceEvent]] = []
         """Each with the event that ends its part of the last batch."""
         self._begun: DeviceEvent | None = None
         self._opened = ExitStack()
@@ -40,7 +40,7 @@ class SplitStream:
             self._begun = self._open()
         self.main.record(self._begun)
         with ExitStack() as joining:
-            for at, (stream, ended) in enumerate(self._others, 1):
+            for at, (stream, ended) in enumerate(self._side_streams, 1):
                 stream.wait(self._begun)
                 joining.callback(self._join, stream, ended)
                 stream.copy_batch(targets[at::STREAMS], sources[at::STREAMS], sizes[at::STREAMS])
@@ -56,21 +56,21 @@ class SplitStream:
         with ExitStack() as opening:
             begun = self._runtime.event(self._device)
             opening.callback(begun.close)
-            others = []
+            side_streams = []
             for _ in range(STREAMS - 1):
                 stream = self._runtime.stream(self._device)
                 opening.callback(stream.close)
                 ended = self._runtime.event(self._device)
                 opening.callback(ended.close)
-                others.append((stream, ended))
-            self._others = others
+                side_streams.append((stream, ended))
+            self._side_streams = side_streams
             self._opened = opening.pop_all()
             return begun
 
     def synchronize(self) -> None:
         """Wait for all work, also after an error. Raise the first DeviceError."""
         failed: DeviceError | None = None
-        for stream in (self.main, *(stream for stream, _ in self._others)):
+        for stream in (self.main, *(stream for stream, _ in self._side_streams)):
             try:
                 stream.synchronize()
             except DeviceError as error:
@@ -80,7 +80,7 @@ class SplitStream:
 
     def close(self) -> None:
         """Wait for all work, and end the streams. Raise DeviceError, also that of work that has failed."""
-        self._others = []
+        self._side_streams = []
         try:
             self.main.close()
         finally:
