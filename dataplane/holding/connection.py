@@ -205,15 +205,15 @@ class HolderConnection:
         """Start a holder of this process, and begin to send it all files. It has its name at once: if this process is
         killed before the holder runs, the next one finds it. Raises BlockingIOError if the folder has a holder."""
         try:
-            given = Folder(str(folder))
+            new_folder = Folder(str(folder))
         except BlockingIOError:
             raise
         except OSError as error:
             self._lost(f"it cannot be started: {error.strerror}")
             return
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        descriptors = (theirs.fileno(), given.lock, given.listener.fileno())
-        with theirs:
+        own_socket, holder_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        descriptors = (holder_socket.fileno(), new_folder.lock, new_folder.listener.fileno())
+        with holder_socket:
             try:
                 process = subprocess.Popen(
                     standalone_command(PROGRAM, str(folder.absolute()), "--given", *map(str, descriptors)),
@@ -224,21 +224,21 @@ class HolderConnection:
                     pass_fds=descriptors,
                 )
             except OSError as error:
-                ours.close()
-                given.remove_name()
+                own_socket.close()
+                new_folder.remove_name()
                 self._lost(f"it cannot be started: {error.strerror}")
                 return
             finally:
-                given.close()
+                new_folder.close()
         process.returncode = 0  # it outlives this process, or `_reap` waits for it
         self._children.add(process.pid)
-        self._connect_to(ours)
+        self._connect_to(own_socket)
 
     def _connect_to(self, connection: socket.socket) -> None:
         """Begin to send all files on a connection to a holder that has none of them."""
         before = self._up(connection)
-        for each in (self._taken, self._sent, self._unsent, self._waiting):
-            each.clear()
+        for table in (self._taken, self._sent, self._unsent, self._waiting):
+            table.clear()
         self._queue(self._take_message(adopt=False), fd=self._lock)
         files, self._files = self._files, {}
         for key, file in files.items():
@@ -366,14 +366,14 @@ class HolderConnection:
             self.flush()
         return None if message is None else self._answer_to(message["do"], end)
 
-    def _answer_to(self, do: str, end: float) -> Message | None:
+    def _answer_to(self, command: str, end: float) -> Message | None:
         """Return the answer to a message that was sent; None if there is none."""
         if self._connection is None or self._unsent:
             return None
         self._connection.settimeout(max(0.01, end - time.monotonic()))
         with suppress(OSError, BadMessage):
             while (answer := receive(self._connection)[0]) is not None:
-                if "refused" in answer or answer.get("to") == do:
+                if "refused" in answer or answer.get("to") == command:
                     return answer
         return None
 
@@ -462,28 +462,31 @@ class HolderConnection:
             batch = self._next_batch()
             message = batch[0].message
             if len(batch) > 1:
-                message = {"do": message["do"], "memory": [entry for each in batch for entry in each.message["memory"]]}
-            fds = [each.fd for each in batch if each.fd >= 0]
+                message = {
+                    "do": message["do"],
+                    "memory": [entry for queued in batch for entry in queued.message["memory"]],
+                }
+            fds = [queued.fd for queued in batch if queued.fd >= 0]
             try:
                 send(self._connection, message, fds, socket.MSG_DONTWAIT)
             except OSError as error:
                 if error.errno not in _NOT_NOW:
                     self._lost(error.strerror or "connection failed")
                 return
-            for each in batch:
+            for queued in batch:
                 self._unsent.popitem(last=False)
-                if each.key is not None:
-                    self._waiting.pop(each.key, None)
+                if queued.key is not None:
+                    self._waiting.pop(queued.key, None)
 
     def _next_batch(self) -> list[_Queued]:
         """Return the next messages: one, or some about files that are of one kind, which go together."""
         batch: list[_Queued] = []
-        for each in self._unsent.values():
-            same = not batch or (each.key is not None and each.message["do"] == batch[0].message["do"])
+        for queued in self._unsent.values():
+            same = not batch or (queued.key is not None and queued.message["do"] == batch[0].message["do"])
             if not same or len(batch) == MAX_FDS_PER_DATAGRAM:
                 break
-            batch.append(each)
-            if each.key is None:
+            batch.append(queued)
+            if queued.key is None:
                 break
         return batch
 

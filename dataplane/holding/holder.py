@@ -28,7 +28,7 @@ USAGE = "usage: python -m dataplane.holding.holder STATE_DIRECTORY\n"
 def main(arguments: list[str]) -> int:
     """Hold the memory of one state directory. A data plane that starts a holder of its own appends `--given`, and the
     descriptors of the first connection, the lock and the listener."""
-    given = [int(each) for each in arguments[2:]] if arguments[1:2] == ["--given"] else []
+    descriptors = [int(argument) for argument in arguments[2:]] if arguments[1:2] == ["--given"] else []
     if len(arguments) not in (1, 5) or arguments[0].startswith("-"):
         sys.stderr.write(USAGE)
         return 0 if arguments in (["-h"], ["--help"]) else 2
@@ -40,9 +40,9 @@ def main(arguments: list[str]) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     folder = os.path.abspath(arguments[0])
     try:
-        if not given:  # the data plane that starts a holder has the folder, unless it was deleted since
+        if not descriptors:  # the data plane that starts a holder has the folder, unless it was deleted since
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        holder = Holder(Folder(folder, *given[1:]), stay=not given)
+        holder = Holder(Folder(folder, *descriptors[1:]), stay=not descriptors)
     except BlockingIOError:
         sys.stderr.write(f"larder holder: another holder serves {folder}\n")
         return 1
@@ -50,10 +50,10 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"larder holder: {folder}: {error.strerror}\n")
         return 1
     signal.signal(signal.SIGTERM, holder.stop)
-    if given:
-        for fd in given:
+    if descriptors:
+        for fd in descriptors:
             os.set_inheritable(fd, False)
-        holder.serve(socket.socket(fileno=given[0]))
+        holder.serve(socket.socket(fileno=descriptors[0]))
     os.chdir("/")
     holder.run()
     return 0

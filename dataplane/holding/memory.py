@@ -44,8 +44,8 @@ class HeldMemory:
         """Serve `keep`: list memory that is held already, by its device and inode, to avoid a second descriptor of it.
         Raises BadMessage."""
         for kind, number, device, inode in memory_entries(message, 4):
-            known = self.files.get((kind, number))
-            status = None if known is None or self.is_listed else os.fstat(known[0])
+            held = self.files.get((kind, number))
+            status = None if held is None or self.is_listed else os.fstat(held[0])
             if status is None or (status.st_dev, status.st_ino) != (device, inode):
                 raise BadMessage(f"memory: {kind} {number} is not held")
             _close(self._coming, (kind, number))
@@ -75,8 +75,8 @@ class HeldMemory:
         self.clear()
 
     def _same_memory(self) -> bool:
-        known, coming = self.files.get(_INDEX), self._coming.get(_INDEX)
-        return known is None or coming is None or os.path.samestat(os.fstat(known[0]), os.fstat(coming[0]))
+        held, coming = self.files.get(_INDEX), self._coming.get(_INDEX)
+        return held is None or coming is None or os.path.samestat(os.fstat(held[0]), os.fstat(coming[0]))
 
     def drop_sockets(self) -> None:
         """Close the connections of a gateway's clients, and its listener."""
@@ -115,9 +115,9 @@ class HeldMemory:
 
 
 def _close(files: Files, key: Key) -> None:
-    found = files.pop(key, None)
-    if found is not None:
-        os.close(found[0])
+    held = files.pop(key, None)
+    if held is not None:
+        os.close(held[0])
 
 
 def _mark_closed(fd: int) -> None:

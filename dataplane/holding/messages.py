@@ -114,11 +114,11 @@ def memory_entries(message: Message, length: int, fds: list[int] | None = None) 
         isinstance(memory, list)
         and (fds is None or len(fds) == len(memory))
         and all(
-            isinstance(each, list)
-            and len(each) == length
-            and isinstance(each[0], str)
-            and all(type(number) is int and number >= 0 for number in each[1:])
-            for each in memory
+            isinstance(entry, list)
+            and len(entry) == length
+            and isinstance(entry[0], str)
+            and all(type(number) is int and number >= 0 for number in entry[1:])
+            for entry in memory
         )
     )
     if not fits:

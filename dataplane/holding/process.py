@@ -91,8 +91,12 @@ class Holder:
         return self._ended or idle
 
     def _pause_s(self) -> float:
-        left = self._deadline - time.monotonic()
-        return CHECK_S if self._writer is not None or not self._memory.files or left <= 0 else min(CHECK_S, left)
+        remaining_s = self._deadline - time.monotonic()
+        return (
+            CHECK_S
+            if self._writer is not None or not self._memory.files or remaining_s <= 0
+            else min(CHECK_S, remaining_s)
+        )
 
     @property
     def _deadline(self) -> float:
@@ -151,7 +155,7 @@ class Holder:
             connection.close()
             return
         if len(self._connections) >= MAX_CONNECTIONS:  # the writer stays
-            self._close(next(each for each in self._connections if each is not self._writer))
+            self._close(next(reader for reader in self._connections if reader is not self._writer))
         self.serve(connection)
 
     def serve(self, connection: socket.socket) -> None:
@@ -243,51 +247,51 @@ class Holder:
     def _serve(self, connection: socket.socket, message: Message, fds: list[int]) -> Message | None:
         """Serve one message, and return the answer, if it has one. Takes ownership of the descriptors. Raises
         BadMessage, OSError."""
-        do = message.get("do")
-        if do == "hold" and connection is self._writer:
+        command = message.get("do")
+        if command == "hold" and connection is self._writer:
             self._memory.hold(message, fds)
             return None
-        if do == "take":
+        if command == "take":
             self._take(connection, message, fds)
             return None
         close_all(fds)
-        if do == "describe":
-            return {"holding": self._description(), "to": do}
-        if do == "peek":
-            self._send(connection, {"holding": self._description(), "to": do})
+        if command == "describe":
+            return {"holding": self._description(), "to": command}
+        if command == "peek":
+            self._send(connection, {"holding": self._description(), "to": command})
             self._send_memory(connection)
             return None
-        if do == "release":
+        if command == "release":
             return self._release_request(connection, message)
         if connection is not self._writer:
-            raise BadMessage(f"do: expected take, describe, peek or release, got {do!r:.40}")
-        return self._serve_writer(do, message)
+            raise BadMessage(f"do: expected take, describe, peek or release, got {command!r:.40}")
+        return self._serve_writer(command, message)
 
-    def _serve_writer(self, do: object, message: Message) -> Message | None:
-        if do == "drop":
+    def _serve_writer(self, command: object, message: Message) -> Message | None:
+        if command == "drop":
             self._memory.drop(message)
-        elif do == "keep":
+        elif command == "keep":
             self._memory.keep(message)
-        elif do == "adopting":
+        elif command == "adopting":
             self._adopting = True
-        elif do == "serving":
+        elif command == "serving":
             self._memory.named_paths = paths_in(message)
             self._adopting, self._failed_starts = False, 0
-        elif do == "failed":
+        elif command == "failed":
             self._failed_starts += 1
             self._adopting = False
-        elif do == "leave":
+        elif command == "leave":
             self._adopting = False
-        elif do == "stop":
+        elif command == "stop":
             keep_s, blocks, nbytes = (number_in(message, name) for name in ("keep_s", "blocks", "bytes"))
             self._keep_s = keep_s
             self._stopped = int(blocks), int(nbytes)
             self._adopting = False
             self._memory.drop_sockets()
-            return {"holding": self._description(), "to": do}
+            return {"holding": self._description(), "to": command}
         else:
             raise BadMessage(
-                f"do: expected hold, keep, drop, adopting, serving, failed, leave, stop or release, got {do!r:.40}"
+                f"do: expected hold, keep, drop, adopting, serving, failed, leave, stop or release, got {command!r:.40}"
             )
         return None
 
@@ -330,7 +334,7 @@ class Holder:
         if self._memory.files and self._stopped is None:
             record = load_record(self._folder.path(""))
             blocks, nbytes = int(record.get("blocks", 0)), int(record.get("bytes", 0))
-        left = None if self._writer is not None else max(0.0, self._deadline - time.monotonic())
+        remaining_s = None if self._writer is not None else max(0.0, self._deadline - time.monotonic())
         return {
             "version": VERSION,
             "pid": os.getpid(),
@@ -338,7 +342,7 @@ class Holder:
             "blocks": blocks,
             "bytes": nbytes,
             "connected": self._writer is not None,
-            "seconds_left": left if self._memory.files else None,
+            "seconds_left": remaining_s if self._memory.files else None,
         }
 
     def _release_request(self, connection: socket.socket, message: Message) -> Message:

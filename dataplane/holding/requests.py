@@ -63,14 +63,14 @@ class Held:
 
 def describe(folder: Path) -> Held | None:
     """Return what the holder of a state directory holds; None if there is no holder. Raises HolderFailed."""
-    answer = _ask(folder, {"do": "describe"})
+    answer = _request(folder, {"do": "describe"})
     return None if answer is None else Held.of(answer.get("holding"))
 
 
 def release(folder: Path, reason: str, *, on_purpose: bool = True) -> Held | None:
     """Make the holder of a state directory release its memory, and return what that was; None if there is no holder.
     Raises HolderFailed."""
-    answer = _ask(folder, {"do": "release", "reason": reason[:MAX_REASON_CHARACTERS], "on_purpose": on_purpose})
+    answer = _request(folder, {"do": "release", "reason": reason[:MAX_REASON_CHARACTERS], "on_purpose": on_purpose})
     return None if answer is None else Held.of(answer.get("released"))
 
 
@@ -88,7 +88,7 @@ def peek(folder: Path) -> list[tuple[str, int, int]]:
             raise HolderSilent(f"the holder of the memory does not answer: {error}") from None
 
 
-def _ask(folder: Path, message: Message) -> Message | None:
+def _request(folder: Path, message: Message) -> Message | None:
     try:
         connection = connect(folder)
     except OSError as error:
@@ -155,7 +155,7 @@ def _unreachable(error: OSError) -> Exception:
 def signal_holders(folder: Path, number: int) -> list[int]:
     """Send a signal to the holders of a state directory, and wait for their ends if it is SIGKILL. Return the ids of
     their processes. Those of another pid namespace are not found."""
-    found = []
+    pids = []
     expected = str(folder.absolute())
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -168,7 +168,7 @@ def signal_holders(folder: Path, number: int) -> list[int]:
                     signal.pidfd_send_signal(pidfd, number)
                     if number == signal.SIGKILL:
                         select.select([pidfd], [], [], KILLED_S)
-                    found.append(int(entry.name))
+                    pids.append(int(entry.name))
             finally:
                 os.close(pidfd)
-    return found
+    return pids
