@@ -142,7 +142,7 @@ class Membership:
         now = time.monotonic()
         if self._link is None:
             if now >= self._next_at:
-                self._ask(now)
+                self._request_join(now)
             return
         answer = self._link.answer()
         if answer is None and now < self._next_at:
@@ -162,7 +162,7 @@ class Membership:
 
     # ---- asking
 
-    def _ask(self, now: float) -> None:
+    def _request_join(self, now: float) -> None:
         if self._by_token:
             assert self._token is not None
             endpoints = [(self._token.key, address) for address in self._token.addresses]

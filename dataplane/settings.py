@@ -385,7 +385,7 @@ def _check_kv_events(settings: DataPlaneSettings) -> None:
         if table.kv_events_replay_url or table.kv_events_token_ids:
             raise SettingsError("kv_events_url: expected an endpoint, because other settings of KV events are set")
         return
-    taken = {common.control_url: "control_url", common.events_url: "events_url"}
+    names_by_endpoint = {common.control_url: "control_url", common.events_url: "events_url"}
     for name, url in named.items():
         if not url:
             continue
@@ -395,14 +395,16 @@ def _check_kv_events(settings: DataPlaneSettings) -> None:
         if port_of(last) > 65_535:
             raise SettingsError(f"{name}: rank {table.kv_events_ranks - 1} would have port {port_of(last)}")
         for rank in range(table.kv_events_ranks):
-            each = rank_url(url, rank)
-            path = each.removeprefix("ipc://")
-            if path != each and len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+            endpoint = rank_url(url, rank)
+            path = endpoint.removeprefix("ipc://")
+            if path != endpoint and len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
                 raise SettingsError(f"{name}: expected a path of at most {MAX_SOCKET_PATH_BYTES} bytes: {path}")
-            if each in taken or path == common.engine_socket:
-                raise SettingsError(f"{name}: {each} is the endpoint of {taken.get(each, 'engine_socket')} already")
-            if not each.endswith(":0"):
-                taken[each] = name
+            if endpoint in names_by_endpoint or path == common.engine_socket:
+                raise SettingsError(
+                    f"{name}: {endpoint} is the endpoint of {names_by_endpoint.get(endpoint, 'engine_socket')} already"
+                )
+            if not endpoint.endswith(":0"):
+                names_by_endpoint[endpoint] = name
     if len(table.kv_events_topics) > MAX_TOPICS or not all(
         is_printable(topic) and len(topic) <= MAX_TOPIC_CHARACTERS for topic in table.kv_events_topics
     ):
@@ -415,10 +417,10 @@ def _check_kv_events(settings: DataPlaneSettings) -> None:
             "dataplane.kv_events_medium: expected 1 to 64 letters, digits, dots, dashes and underscores, "
             f"got {table.kv_events_medium!r}"
         )
-    others_reach = [url for url in named.values() if url and not is_loopback(url)]
-    if table.kv_events_token_ids and others_reach and not table.kv_events_remote_token_ids:
+    remote_urls = [url for url in named.values() if url and not is_loopback(url)]
+    if table.kv_events_token_ids and remote_urls and not table.kv_events_remote_token_ids:
         raise SettingsError(
-            f"dataplane.kv_events_token_ids: {others_reach[0]!r} can be reached from other machines, has no "
+            f"dataplane.kv_events_token_ids: {remote_urls[0]!r} can be reached from other machines, has no "
             "authentication, and token ids are prompts. Use ipc:// or tcp://127.0.0.1, or allow it with "
             "dataplane.kv_events_remote_token_ids (LARDER_DATAPLANE__KV_EVENTS_REMOTE_TOKEN_IDS=true)"
         )

@@ -60,9 +60,9 @@ class Loop:
         self._sockets.append((socket, on_readable))
         fd = socket.getsockopt(zmq.FD)
         assert isinstance(fd, int)
-        self.register(fd, self._ask)
+        self.register(fd, self._schedule)
 
-    def _ask(self) -> None:
+    def _schedule(self) -> None:
         self._requested_at = 0.0
 
     def every(self, interval_s: float, call: Callable[[], None]) -> None:

@@ -37,19 +37,19 @@ def kv_event_publisher(
     streams: list[Stream] = []
     try:
         for number in range(table.kv_events_ranks):
-            here, replay = rank_url(url, number), rank_url(table.kv_events_replay_url, number)
-            for each in (here, replay):
-                if each.startswith("ipc://"):
-                    Path(each.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stream_url, replay = rank_url(url, number), rank_url(table.kv_events_replay_url, number)
+            for endpoint in (stream_url, replay):
+                if endpoint.startswith("ipc://"):
+                    Path(endpoint.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             streams.append(
-                Stream(context, here, replay, number, table.kv_events_hwm, table.kv_events_buffer_steps, clock)
+                Stream(context, stream_url, replay, number, table.kv_events_hwm, table.kv_events_buffer_steps, clock)
             )
     except (zmq.ZMQError, OSError) as error:
         for stream in streams:
             stream.close()
         reason = zmq.strerror(error.errno) if error.errno else str(error)
         raise SettingsError(
-            f"kv_events_url: {here} and {replay or 'no replay socket'} cannot be bound: {reason}; "
+            f"kv_events_url: {stream_url} and {replay or 'no replay socket'} cannot be bound: {reason}; "
             "use other endpoints, or unset kv_events_url to publish no KV events"
         ) from None
     if table.kv_events_token_ids and not is_loopback(url):

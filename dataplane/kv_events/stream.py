@@ -116,8 +116,8 @@ class Stream:
 
     def guard(self) -> None:
         """End connections of clients that send too much. Called periodically."""
-        for each in self._guards:
-            each.step()
+        for guard in self._guards:
+            guard.step()
 
     # ---- publishing
 
@@ -170,13 +170,13 @@ class Stream:
     def step(self) -> bool:
         """Send the next batches of the open replays, in turns. Return whether any replay is still open."""
         waiting = list(self._replays)
-        left = REPLAY_STEP
-        while waiting and left > 0:
+        remaining = REPLAY_STEP
+        while waiting and remaining > 0:
             moved: list[bytes] = []
             for client in waiting:
-                if left > 0 and self._advance(client):
+                if remaining > 0 and self._advance(client):
                     moved.append(client)
-                    left -= 1
+                    remaining -= 1
             waiting = moved
         for client in waiting:  # they come last in the next step
             if client in self._replays:
@@ -234,8 +234,8 @@ class Stream:
         return low
 
     def close(self) -> None:
-        for each in self._guards:
-            each.close()
+        for guard in self._guards:
+            guard.close()
         self._pub.close(linger=200)
         if self.replay is not None:
             self.replay.close(linger=0)

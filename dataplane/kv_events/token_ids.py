@@ -18,8 +18,8 @@ class TokenIds:
     they arrive.
     """
 
-    def __init__(self, found: Callable[[bytes, Iterable[str]], None], max_chunks: int = MAX_CHUNKS) -> None:
-        self._found = found
+    def __init__(self, on_found: Callable[[bytes, Iterable[str]], None], max_chunks: int = MAX_CHUNKS) -> None:
+        self._on_found = on_found
         self._max_chunks = max_chunks
         self._tokens: dict[bytes, bytes] = {}
         self._bytes = 0
@@ -33,7 +33,7 @@ class TokenIds:
         while len(self._tokens) > self._max_chunks or self._bytes > MAX_BYTES:
             self._bytes -= len(self._tokens.pop(next(iter(self._tokens))))
         if self._requested and (models := self._requested.pop(key, None)) is not None:
-            self._found(key, models)
+            self._on_found(key, models)
 
     def get(self, key: bytes) -> bytes:
         """Return the tokens of a chunk, or nothing if they are not known."""

@@ -61,7 +61,7 @@ class InheritedMemory:
         return self.files.pop((kind, number))
 
     def numbers(self, kind: str) -> list[int]:
-        return [number for each, number in self.files if each == kind]
+        return [number for file_kind, number in self.files if file_kind == kind]
 
     def close(self) -> None:
         """Close the files that were not removed."""

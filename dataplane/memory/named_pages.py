@@ -69,7 +69,7 @@ class NamedPages:
 
     def lacking(self, ranges: Iterable[Range]) -> list[Range]:
         """Return the ranges that lack some of their pages."""
-        return [each for each in ranges if any(self._states[at] != _TAKEN for at in _pieces(*each))]
+        return [byte_range for byte_range in ranges if any(self._states[at] != _TAKEN for at in _pieces(*byte_range))]
 
     @property
     def threaded(self) -> bool:
@@ -151,8 +151,8 @@ class NamedPages:
     def take(self, ranges: Iterable[Range]) -> None:
         """Allocate the pages of ranges that are about to be used. Blocks; do not call it on the loop. Raises
         OSError."""
-        for each in ranges:
-            for at in _pieces(*each):
+        for byte_range in ranges:
+            for at in _pieces(*byte_range):
                 with self._changed:
                     while self._states[at] == _TAKING and self._changed.wait(timeout=1):
                         pass  # another thread is taking it
@@ -216,8 +216,8 @@ class NamedPages:
         """Return the lowest free piece without its pages; None if enough is ready."""
         if self._free_taken >= self._ahead:
             return None
-        found = [at for at in (self._first_free(_HOLE), self._first_free(_STRAY)) if at >= 0]
-        return min(found, default=None)
+        holes = [at for at in (self._first_free(_HOLE), self._first_free(_STRAY)) if at >= 0]
+        return min(holes, default=None)
 
     def _first_free(self, state: int) -> int:
         at = self._states.find(state)

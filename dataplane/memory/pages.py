@@ -50,7 +50,7 @@ def write_zeros(fd: int, offset: int, nbytes: int) -> None:
 
 def available_bytes() -> int:
     """Return the bytes that this machine, and the memory cgroup of this process, could still provide."""
-    return max(0, min(_meminfo("MemAvailable:"), *(left for _, left in _cgroups())))
+    return max(0, min(_meminfo("MemAvailable:"), *(available for _, available in _cgroups())))
 
 
 def total_bytes(*, huge: bool = False) -> int:
@@ -62,11 +62,11 @@ def total_bytes(*, huge: bool = False) -> int:
 
 def _cgroups() -> list[tuple[int, int]]:
     """Return the limit, and what it still allows, of each memory cgroup of this process; at least one pair."""
-    found = [(1 << 60, 1 << 60)]
+    limits = [(1 << 60, 1 << 60)]
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return found
+        return limits
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -76,8 +76,8 @@ def _cgroups() -> list[tuple[int, int]]:
             reclaimable = "total_inactive_file"
         else:
             continue
-        found += _cgroup_bytes(Path(root), path, limit, used, reclaimable)
-    return found
+        limits += _cgroup_bytes(Path(root), path, limit, used, reclaimable)
+    return limits
 
 
 def _meminfo(name: str) -> int:
@@ -94,31 +94,31 @@ def _cgroup_bytes(root: Path, path: str, limit: str, used: str, reclaimable: str
     folder = root / path.lstrip("/")
     if not folder.is_dir():
         folder = root
-    found = []
+    limits = []
     while True:
         try:
             most = (folder / limit).read_text(encoding="ascii").strip()
             if most != "max" and int(most) < 1 << 60:
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
-                taken = int((folder / used).read_text(encoding="ascii")) - int(stat.get(reclaimable, 0))
-                found.append((int(most), int(most) - taken))
+                used_bytes = int((folder / used).read_text(encoding="ascii")) - int(stat.get(reclaimable, 0))
+                limits.append((int(most), int(most) - used_bytes))
         except (OSError, ValueError):
             pass
         if folder == root:
-            return found
+            return limits
         folder = folder.parent
 
 
 def huge_bytes_available() -> int:
     """Return the bytes in 2 MiB pages that are free and not reserved, or that the machine may still create."""
     try:
-        free, promised, more, surplus = (
+        free, promised, overcommit, surplus = (
             int((_HUGE / name).read_text(encoding="ascii"))
             for name in ("free_hugepages", "resv_hugepages", "nr_overcommit_hugepages", "surplus_hugepages")
         )
     except OSError:
         return 0
-    return (free - promised + max(0, more - surplus)) * HUGE_BYTES
+    return (free - promised + max(0, overcommit - surplus)) * HUGE_BYTES
 
 
 def huge_pages_reserved() -> int:

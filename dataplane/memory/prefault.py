@@ -68,7 +68,7 @@ class Prefault:
         self._huge = huge
         self._lock = lock
         self._waiting: dict[int, PrefaultTask] = {}
-        self._given: dict[int, PrefaultTask] = {}
+        self._submitted: dict[int, PrefaultTask] = {}
         """Every segment that was submitted, by number."""
         self._prepared: list[PrefaultTask] = []
         self._cut: dict[int, PrefaultTask] = {}
@@ -87,7 +87,7 @@ class Prefault:
     def prefaulted_bytes(self) -> int:
         """Bytes allocated ahead of use, of segments and prepared files."""
         with self._changed:
-            return sum(task.done for task in (*self._given.values(), *self._prepared))
+            return sum(task.done for task in (*self._submitted.values(), *self._prepared))
 
     @property
     def prepared_bytes(self) -> int:
@@ -113,7 +113,7 @@ class Prefault:
                 prepared = None  # a write by the thread would change the segment's size
             if prepared is not None:
                 self._prepared.remove(prepared)
-                self._drop_prepared(self._room() - nbytes)
+                self._drop_prepared(self._free_bytes() - nbytes)
         if prepared is None:
             return SharedFile.create(name, nbytes, huge=self._huge)
         if prepared.pages is not None and nbytes != prepared.file.nbytes:
@@ -137,8 +137,8 @@ class Prefault:
         with self._changed:
             task = self._cut.pop(file.fd, None) or PrefaultTask(file)
             task.segment = segment
-            self._given[segment] = task
-            self._drop_prepared(self._room())
+            self._submitted[segment] = task
+            self._drop_prepared(self._free_bytes())
             if task.done < file.nbytes and len(self._waiting) < MAX_WAITING:
                 self._waiting[segment] = task
             self._changed.notify_all()
@@ -147,7 +147,7 @@ class Prefault:
         """Forget a segment. On return the thread no longer touches it, except to finish one piece."""
         with self._changed:
             self._waiting.pop(segment, None)
-            task = self._given.pop(segment, None)
+            task = self._submitted.pop(segment, None)
             if task is None:
                 return
             self._leave(task)
@@ -176,9 +176,9 @@ class Prefault:
 
     # ---- under the lock
 
-    def _room(self) -> int:
+    def _free_bytes(self) -> int:
         """Return the bytes of the pool that no segment has."""
-        return self._capacity_bytes - sum(task.file.nbytes for task in self._given.values())
+        return self._capacity_bytes - sum(task.file.nbytes for task in self._submitted.values())
 
     def _leave(self, task: PrefaultTask) -> bool:
         """Make the thread leave a task. Return False if its piece takes longer than LEAVE_S."""
@@ -229,7 +229,7 @@ class Prefault:
         """Return the size of the next segment to prepare; 0 if there are enough."""
         ready = sum(task.file.nbytes for task in self._prepared)
         page = HUGE_BYTES if self._huge else PAGE_BYTES
-        lacking = min(self._segment_bytes, self._ahead_bytes - ready, self._room() - ready) // page * page
+        lacking = min(self._segment_bytes, self._ahead_bytes - ready, self._free_bytes() - ready) // page * page
         return max(0, lacking)
 
     # ---- the thread

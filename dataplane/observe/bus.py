@@ -55,7 +55,7 @@ class EventFanout:
                 self._end_window(event.at)
             if self._passed < self._block_events_per_s:
                 self._passed += 1
-                self._add(event, _room(event))
+                self._add(event, _queue_limit(event))
                 continue
             self._sums.add(event)
             if len(self._sums) >= MAX_SUMS:
@@ -79,7 +79,7 @@ class EventFanout:
 
     def _add_sums(self) -> None:
         for _, event in self._sums.take():
-            self._add(event, _room(event))
+            self._add(event, _queue_limit(event))
 
     def _add(self, event: Event, limit: int) -> None:
         if len(self._queue) >= limit:
@@ -88,6 +88,6 @@ class EventFanout:
             self._queue.append(event)
 
 
-def _room(event: BlockTraffic) -> int:
+def _queue_limit(event: BlockTraffic) -> int:
     """Return the number of queue entries up to which an event of block traffic may be queued."""
     return MAX_QUEUED - (RESERVED // 2 if event.stored else RESERVED)

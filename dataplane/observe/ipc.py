@@ -47,23 +47,23 @@ class IpcSampler:
     def sample(self) -> IpcStats:
         """Read the counters of the live queues and stores."""
         now = self._clock()
-        found: dict[str, IpcQueueStats | IpcStoreStats] = {}
+        stats_by_identity: dict[str, IpcQueueStats | IpcStoreStats] = {}
         problem = ""
         try:
-            for each in memory.find(most=MAX_DESCRIPTORS):
-                if len(found) >= MAX_READ:
+            for opened in memory.find(most=MAX_DESCRIPTORS):
+                if len(stats_by_identity) >= MAX_READ:
                     problem = f"there are more than {MAX_READ} queues and stores"
                     break
-                if each.kind in ("queue", "store") and each.identity not in found:
-                    read = self._read(each)
+                if opened.kind in ("queue", "store") and opened.identity not in stats_by_identity:
+                    read = self._read(opened)
                     if read is not None:
-                        found[each.identity] = read
+                        stats_by_identity[opened.identity] = read
         except TooManyDescriptors as error:
             problem = str(error)
-        now_known = {identity: self._count(now, each) for identity, each in found.items()}
-        self._before = now_known
-        live_queues = [each for each in found.values() if isinstance(each, IpcQueueStats)]
-        live_stores = [each for each in found.values() if isinstance(each, IpcStoreStats)]
+        counts = {identity: self._count(now, stats) for identity, stats in stats_by_identity.items()}
+        self._before = counts
+        live_queues = [stats for stats in stats_by_identity.values() if isinstance(stats, IpcQueueStats)]
+        live_stores = [stats for stats in stats_by_identity.values() if isinstance(stats, IpcStoreStats)]
         return IpcStats(
             at=now,
             queues=sorted(live_queues, key=_busiest)[:MAX_LISTED],
@@ -77,36 +77,36 @@ class IpcSampler:
             problem=problem,
         )
 
-    def _read(self, each: OpenMemory) -> IpcQueueStats | IpcStoreStats | None:
+    def _read(self, opened: OpenMemory) -> IpcQueueStats | IpcStoreStats | None:
         try:
-            fd = memory.open_through(each.pid, each.fd)
+            fd = memory.open_through(opened.pid, opened.fd)
         except MemoryGone:
             return None
         try:
-            return _queue(fd, each) if each.kind == "queue" else _store(fd, each)
+            return _queue(fd, opened) if opened.kind == "queue" else _store(fd, opened)
         except (QueueGone, StoreCorrupted, OSError):  # of another release, being created, or other memory
             return None
         finally:
             os.close(fd)
 
-    def _count(self, now: float, each: IpcQueueStats | IpcStoreStats) -> tuple[float, int, int, int]:
+    def _count(self, now: float, stats: IpcQueueStats | IpcStoreStats) -> tuple[float, int, int, int]:
         """Set the rates of a queue or store, and add the counts since the previous sample to the totals."""
-        if isinstance(each, IpcQueueStats):
-            count, nbytes, dead = each.messages, each.bytes, each.dead_readers
+        if isinstance(stats, IpcQueueStats):
+            count, nbytes, dead = stats.messages, stats.bytes, stats.dead_readers
         else:
-            count, nbytes, dead = each.puts, each.put_bytes, each.dead_processes
-        at, count_before, bytes_before, dead_before = self._before.get(each.identity, (now, count, nbytes, dead))
-        more, more_bytes = max(count - count_before, 0), max(nbytes - bytes_before, 0)
+            count, nbytes, dead = stats.puts, stats.put_bytes, stats.dead_processes
+        at, count_before, bytes_before, dead_before = self._before.get(stats.identity, (now, count, nbytes, dead))
+        added, added_bytes = max(count - count_before, 0), max(nbytes - bytes_before, 0)
         self._dead += max(dead - dead_before, 0)
         passed = now - at
-        if isinstance(each, IpcQueueStats):
-            self._messages += more
-            self._message_bytes += more_bytes
-            each.messages_per_s = more / passed if passed > 0 else 0.0
+        if isinstance(stats, IpcQueueStats):
+            self._messages += added
+            self._message_bytes += added_bytes
+            stats.messages_per_s = added / passed if passed > 0 else 0.0
         else:
-            self._put_bytes += more_bytes
-            each.puts_per_s = more / passed if passed > 0 else 0.0
-        each.bytes_per_s = more_bytes / passed if passed > 0 else 0.0
+            self._put_bytes += added_bytes
+            stats.puts_per_s = added / passed if passed > 0 else 0.0
+        stats.bytes_per_s = added_bytes / passed if passed > 0 else 0.0
         return now, count, nbytes, dead
 
 
@@ -139,12 +139,12 @@ class IpcWatcher:
             self._thread.join(STOP_S)
 
 
-def _queue(fd: int, each: OpenMemory) -> IpcQueueStats:
-    read = queues.read_stats(fd, each.name, each.identity)
+def _queue(fd: int, opened: OpenMemory) -> IpcQueueStats:
+    read = queues.read_stats(fd, opened.name, opened.identity)
     running = [reader for reader in read.readers if reader.alive]
     return IpcQueueStats(
-        identity=each.identity[:64],
-        name=each.name,
+        identity=opened.identity[:64],
+        name=opened.name,
         writer=read.writer,
         readers=len(running),
         capacity_bytes=_bounded(read.capacity_bytes),
@@ -158,11 +158,11 @@ def _queue(fd: int, each: OpenMemory) -> IpcQueueStats:
     )
 
 
-def _store(fd: int, each: OpenMemory) -> IpcStoreStats:
-    read = stores.read_stats(fd, each.name, each.identity)
+def _store(fd: int, opened: OpenMemory) -> IpcStoreStats:
+    read = stores.read_stats(fd, opened.name, opened.identity)
     return IpcStoreStats(
-        identity=each.identity[:64],
-        name=each.name,
+        identity=opened.identity[:64],
+        name=opened.name,
         processes=len(read.pids),
         data_bytes=read.data_bytes,
         objects=read.objects,
@@ -180,5 +180,5 @@ def _bounded(count: int) -> int:
     return min(count, MAX_COUNT)
 
 
-def _busiest(each: IpcQueueStats | IpcStoreStats) -> tuple[float, str, str]:
-    return -each.bytes_per_s, each.name, each.identity
+def _busiest(stats: IpcQueueStats | IpcStoreStats) -> tuple[float, str, str]:
+    return -stats.bytes_per_s, stats.name, stats.identity

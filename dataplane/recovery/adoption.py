@@ -80,8 +80,8 @@ class CoreFactory:
         self.private_sizes = _private_sizes(settings.max_blocks)
         self._settings, self._name, self._leases = settings, name, leases
         self._made, self._dropped, self._prefault = made, dropped, prefault
-        found = (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)
-        self._left = {(status.st_dev, status.st_ino) for status in found}
+        statuses = (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)
+        self._handed_files = {(status.st_dev, status.st_ino) for status in statuses}
 
     def memory(self, inherited: InheritedMemory | None = None) -> NodeMemory:
         """Return fresh memory, or the inherited memory."""
@@ -91,7 +91,7 @@ class CoreFactory:
         if inherited is not None and inherited.has(NAMED):
             named = named_segment.adopted(inherited.pop(NAMED), self.writer, requested=requested)
         if named is None and requested:
-            named = named_segment.fresh(self._settings, self.writer, self._left)
+            named = named_segment.fresh(self._settings, self.writer, self._handed_files)
         return NodeMemory(
             self.max_blocks,
             self._made,
@@ -104,7 +104,9 @@ class CoreFactory:
             named=named,
         )
 
-    def node(self, memory: NodeMemory, recovery_table: RecoveryTable, names: IdJournal, needed_bytes: int = 0) -> Node:
+    def node(
+        self, memory: NodeMemory, recovery_table: RecoveryTable, journal: IdJournal, needed_bytes: int = 0
+    ) -> Node:
         """Return a node over memory, with at least the capacity that existing blocks need."""
         table = self._settings.table
         # A grown pool stays as large: otherwise blocks stored before the pool is grown again would cause evictions.
@@ -122,7 +124,7 @@ class CoreFactory:
             named_bytes=0 if memory.named is None else memory.named.nbytes,
         )
         return Node(
-            options, memory.index, memory, self._leases(), self.clock(), recovery_table=recovery_table, names=names
+            options, memory.index, memory, self._leases(), self.clock(), recovery_table=recovery_table, names=journal
         )
 
 
@@ -149,12 +151,12 @@ def begin(handed: list[tuple[str, int, int]], factory: CoreFactory) -> Core:
             log.exception("memory.not_adopted", effect="the start is cold: nothing is cached")
     memory = factory.memory()
     recovery_table = RecoveryTable(memory.view("books"), factory.max_blocks)
-    names = IdJournal(memory.view("names"))
-    names.format()
+    journal = IdJournal(memory.view("names"))
+    journal.format()
     recovery_table.format(memory.index.cells[H_MEMORY])
     recovery_table.sign(factory.writer)
     memory.index.format(factory.writer.epoch, factory.writer.pid)
-    return Core(memory, factory.node(memory, recovery_table, names), not_adopted=not_adopted)
+    return Core(memory, factory.node(memory, recovery_table, journal), not_adopted=not_adopted)
 
 
 def _private_sizes(max_blocks: int) -> dict[str, int]:
@@ -169,8 +171,8 @@ def segment_bytes(handed: list[tuple[str, int, int]]) -> int:
 def why_not(settings: DataPlaneSettings, handed: list[tuple[str, int, int]]) -> str:
     """Return why this release cannot adopt the memory of a handover with these settings; empty if it can. Does not
     write to the memory, and takes ownership of the descriptors."""
-    memory = [each for each in handed if each[0] not in SOCKETS]
-    for _, _, fd in (each for each in handed if each[0] in SOCKETS):
+    memory = [entry for entry in handed if entry[0] not in SOCKETS]
+    for _, _, fd in (entry for entry in handed if entry[0] in SOCKETS):
         os.close(fd)
     if not settings.lmcache_port and any(kind == NAMED for kind, _, _ in memory):
         return "lmcache_port is 0 now, and the memory has blocks of LMCache clients"
@@ -193,13 +195,13 @@ def why_not(settings: DataPlaneSettings, handed: list[tuple[str, int, int]]) -> 
 def _attach(memory: NodeMemory) -> tuple[RecoveryTable, IdJournal, JournalContents]:
     """Attach the private memory of the previous data plane. Raises CannotAdopt, LayoutError."""
     recovery_table = RecoveryTable.attach(memory.view("books"))
-    names, known = IdJournal.attach(memory.view("names"))
+    journal, contents = IdJournal.attach(memory.view("names"))
     identity = memory.index.cells[H_MEMORY]
     if not identity or int(recovery_table.header[B_MEMORY]) != identity:
         raise LayoutError("the index and the recovery table belong to different memory")
     if memory.index.cells[H_CLOSED]:
         raise CannotAdopt("the previous data plane released it when it stopped")
-    return recovery_table, names, known
+    return recovery_table, journal, contents
 
 
 def _adopt_memory(handed: list[tuple[str, int, int]], factory: CoreFactory) -> Core:
@@ -211,16 +213,16 @@ def _adopt_memory(handed: list[tuple[str, int, int]], factory: CoreFactory) -> C
     finally:
         inherited.close()
     try:
-        recovery_table, names, known = _attach(memory)
+        recovery_table, journal, contents = _attach(memory)
         nbytes = factory.private_sizes["names"]
-        if names.nbytes < nbytes:  # from a release with smaller journals
-            log.info("names.migrated", from_bytes=names.nbytes, to_bytes=nbytes)
-            names = migrated(known, memory.replaced("names", nbytes))
+        if journal.nbytes < nbytes:  # from a release with smaller journals
+            log.info("names.migrated", from_bytes=journal.nbytes, to_bytes=nbytes)
+            journal = migrated(contents, memory.replaced("names", nbytes))
         _await_end(recovery_table.writer)
         recovery_table.sign(writer)  # this process is the writer now, and no other may adopt the memory while it lives
         index = memory.index
         index.header[H_EPOCH], index.header[H_PID] = writer.epoch, writer.pid
-        node, restored = _restore(memory, recovery_table, names, known, factory)
+        node, restored = _restore(memory, recovery_table, journal, contents, factory)
     except BaseException:
         memory.close()
         raise
@@ -240,26 +242,34 @@ def _adopt_memory(handed: list[tuple[str, int, int]], factory: CoreFactory) -> C
 
 
 def _restore(
-    memory: NodeMemory, recovery_table: RecoveryTable, names: IdJournal, known: JournalContents, factory: CoreFactory
+    memory: NodeMemory,
+    recovery_table: RecoveryTable,
+    journal: IdJournal,
+    contents: JournalContents,
+    factory: CoreFactory,
 ) -> tuple[Node, Restored]:
     now, index = factory.clock(), memory.index
     memfds = {number: file.nbytes for number, file in memory.segments.items()}
     named = memory.named if memory.named is not None and memory.named.adopted else None
-    segments = surviving_segments(known, index, memfds, 0 if named is None else named.nbytes)
-    needed = sum(nbytes for number, nbytes in segments.items() if number in known.segments)
-    node = factory.node(memory, recovery_table, names, needed)
+    segments = surviving_segments(contents, index, memfds, 0 if named is None else named.nbytes)
+    needed = sum(nbytes for number, nbytes in segments.items() if number in contents.segments)
+    node = factory.node(memory, recovery_table, journal, needed)
     stored = int(index.cold[:, COLD_STORED_AT].max())
     # Blocks that this process stores get later times, even if the clock was set back.
     index.header[H_ADOPTED_NS] = max(int(now * 1e9), stored + 1)
-    restored = restore(node, SurvivingMemory(known, segments, memory.inherited_area, _is_alive), now)
-    here = node.pool.slabs.segments
-    memory.inherited_parts((each.number, each.base, each.nbytes) for each in here.values() if each.base is not None)
-    for number in memory.segments.keys() - here.keys():
+    restored = restore(node, SurvivingMemory(contents, segments, memory.inherited_area, _is_alive), now)
+    restored_segments = node.pool.slabs.segments
+    memory.inherited_parts(
+        (segment.number, segment.base, segment.nbytes)
+        for segment in restored_segments.values()
+        if segment.base is not None
+    )
+    for number in memory.segments.keys() - restored_segments.keys():
         memory.retire_segment(number)
     for client in memory.areas.keys() - node.engines.keys():
         memory.retire_area(client)
     if named is None:  # the memory that they mapped is gone
-        for engine in [each for each in node.engines.values() if each.gateway]:
+        for engine in [engine for engine in node.engines.values() if engine.gateway]:
             node.detach_cleanly(engine.client, now)
     return node, restored
 

@@ -20,7 +20,7 @@ class SnapshotStore:
         self._state = state
         self._intent = intent
         self._pins: Snapshot | None = None
-        self._ends: dict[str, float] = {}
+        self._expiries: dict[str, float] = {}
 
     def apply(self, now: float) -> None:
         """Apply the saved snapshots again; those that cannot be applied are set aside."""
@@ -46,27 +46,27 @@ class SnapshotStore:
             if pin is not None and pin.spec.refresh_s is not None:
                 pin.prolong(end)
         self._intent.expire_pins(now)
-        self._ends = self._moved()
+        self._expiries = self._moved()
 
     def acknowledged(self, snapshot: Snapshot) -> None:
         """Save a snapshot that is now in force."""
         if snapshot.type == "pins":
             self._pins = snapshot
-            self._ends = self._moved()
+            self._expiries = self._moved()
             self._keep_pins()
         else:
             self._state.save_snapshot(snapshot.type, SavedSnapshot(snapshot))
 
     def refresh(self) -> None:
         """Save the expiry of pins that hits have extended."""
-        ends = self._moved()
-        if ends != self._ends:
-            self._ends = ends
+        expiries = self._moved()
+        if expiries != self._expiries:
+            self._expiries = expiries
             self._keep_pins()
 
     def _keep_pins(self) -> None:
         if self._pins is not None:
-            self._state.save_snapshot("pins", SavedSnapshot(self._pins, dict(self._intent.bodies), self._ends))
+            self._state.save_snapshot("pins", SavedSnapshot(self._pins, dict(self._intent.bodies), self._expiries))
 
     def _moved(self) -> dict[str, float]:
         pins = self._intent.pool.pins.by_name.values()

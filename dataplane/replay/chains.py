@@ -23,13 +23,13 @@ class DerivedChains:
         key = self._roots.get(salt)
         if key is None:
             key = self._roots[salt] = root_key(salt)
-        known = self._next
+        next_keys = self._next
         keys = []
         for block in ids:
             step = (key, block)
-            following = known.get(step)
+            following = next_keys.get(step)
             if following is None:
-                following = known[step] = next_key(key, block.to_bytes(ID_BYTES, "little"))
+                following = next_keys[step] = next_key(key, block.to_bytes(ID_BYTES, "little"))
             key = following
             keys.append(key)
         return pack_keys(keys)

@@ -42,11 +42,11 @@ class ControlLink:
 
     def hello(self, timeout_s: float, alive: Callable[[], bool] = lambda: True) -> Welcome:
         """Identify the data plane. Wait for one that is still starting, for as long as `alive` returns True."""
-        return self._ask(Hello(VERSION, "larder replay"), (Welcome,), timeout_s, alive)
+        return self._request(Hello(VERSION, "larder replay"), (Welcome,), timeout_s, alive)
 
     def describe(self, timeout_s: float) -> Description:
         """Return the node's current counters and the findings of an audit of its accounting."""
-        return self._ask(DescribeNode("replay", audit=True), (Description,), timeout_s, lambda: True)
+        return self._request(DescribeNode("replay", audit=True), (Description,), timeout_s, lambda: True)
 
     def put_in_force(self, policy: PolicySpec, timeout_s: float) -> None:
         """Make this the node's policy. Raise ControlError with the node's reasons when it refuses."""
@@ -55,12 +55,12 @@ class ControlLink:
     def apply(self, kind: SnapshotType, body: bytes, timeout_s: float) -> None:
         """Replace the node's records of a type. Raise ControlError with the node's reasons when it refuses."""
         snapshot = Snapshot(kind, "replay", 1, "replay", digest_of(body), body)
-        answer = self._ask(snapshot, (Ack, Nack), timeout_s, lambda: True)
+        answer = self._request(snapshot, (Ack, Nack), timeout_s, lambda: True)
         if isinstance(answer, Nack):
             faults = "; ".join(f"{fault.path}: {fault.message}" for fault in answer.errors)
             raise ControlError(f"the data plane refuses the {kind}: {faults}")
 
-    def _ask(
+    def _request(
         self, request: ControlRequest, kinds: tuple[type[Reply], ...], timeout_s: float, alive: Callable[[], bool]
     ) -> Reply:
         self._socket.send(codec.encode(request))
@@ -72,6 +72,6 @@ class ControlLink:
                 raise ControlError(f"no answer from {self._url} in {timeout_s:g} s")
         reply = codec.decode(self._replies, self._socket.recv())
         if not isinstance(reply, kinds):
-            expected = " or ".join(each.__name__ for each in kinds)
+            expected = " or ".join(kind.__name__ for kind in kinds)
             raise ControlError(f"expected {expected} from {self._url}, got {type(reply).__name__}")
         return reply

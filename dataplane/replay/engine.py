@@ -46,13 +46,13 @@ class ReplayEngine:
         if self._tier_wait_s:
             self._load(keys)
         start = perf_counter_ns()
-        found = self._client.lookup(keys, tenant=tenant)
+        leading = self._client.lookup(keys, tenant=tenant)
         self.tally.lookup_ns.append(perf_counter_ns() - start)
-        if not found:
+        if not leading:
             self._store(keys, 0, tenant)
             return 0
         start = perf_counter_ns()
-        with self._client.acquire(keys[:found], tenant=tenant) as lease:
+        with self._client.acquire(keys[:leading], tenant=tenant) as lease:
             self.tally.read_ns += perf_counter_ns() - start
             hits = len(lease)
             self._read(lease, keys[:hits])
@@ -65,17 +65,17 @@ class ReplayEngine:
         before = self._client.lookup_tiers(keys, counted=False)
         if not before.coming or not self._client.prefetch(keys, wait_s=self._tier_wait_s):
             return
-        found, target = before.ready, before.ready + before.coming
+        ready, target = before.ready, before.ready + before.coming
         idle_s = max(MIN_IDLE_S, 4 * before.estimate_s)
         now = progress = monotonic()
         end = now + self._tier_wait_s
-        while found < target and now < min(end, progress + idle_s):
+        while ready < target and now < min(end, progress + idle_s):
             sleep(POLL_S)
-            now, known = monotonic(), found
-            found = self._client.lookup(keys, counted=False)
-            if found > known:
+            now, previous = monotonic(), ready
+            ready = self._client.lookup(keys, counted=False)
+            if ready > previous:
                 progress = now
-        self.tally.blocks_loaded += max(0, found - before.ready)
+        self.tally.blocks_loaded += max(0, ready - before.ready)
 
     def _read(self, lease: Lease, keys: U64) -> None:
         """Copy out every leased block, in batches, and check the copies."""

@@ -77,12 +77,12 @@ def _drivers(socket_path: str, block_bytes: int, rate: float, seed: int) -> Iter
     processes = []
     try:
         for workload in WORKLOADS:
-            ours, theirs = spawn.Pipe(duplex=False)
-            process = spawn.Process(target=drive, args=(workload, socket_path, block_bytes, rate, seed, theirs))
+            parent_pipe, child_pipe = spawn.Pipe(duplex=False)
+            process = spawn.Process(target=drive, args=(workload, socket_path, block_bytes, rate, seed, child_pipe))
             process.start()
-            theirs.close()
+            child_pipe.close()
             processes.append(process)
-            pipes[ours] = workload
+            pipes[parent_pipe] = workload
         yield pipes
     finally:
         for process in processes:

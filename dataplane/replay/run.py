@@ -115,11 +115,11 @@ def _engines(assignments: list[Assignment]) -> Iterator[Engines]:
     engines: Engines = {}
     try:
         for assignment in assignments:
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=work, args=(assignment, theirs), name=f"engine {assignment.number}")
+            parent_pipe, child_pipe = spawn.Pipe()
+            process = spawn.Process(target=work, args=(assignment, child_pipe), name=f"engine {assignment.number}")
             process.start()
-            theirs.close()
-            engines[ours] = process
+            child_pipe.close()
+            engines[parent_pipe] = process
         yield engines
     except BaseException:
         for process in engines.values():
