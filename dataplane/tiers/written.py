@@ -83,7 +83,7 @@ class Written:
             self._entries[_identity(name)] = _Entry(size, time.monotonic(), self._commits)
             self._stored_bytes += size
 
-    def found(self, name: BlockName, size: int) -> None:
+    def count_listed(self, name: BlockName, size: int) -> None:
         """Count a block of this node that a listing found, unless it is already counted."""
         with self._lock:
             if _identity(name) not in self._entries:
@@ -117,7 +117,7 @@ class Written:
                     if block.writer == writer:
                         encoding = block.encoding
                         nbytes = block.length if encoding is None else encoding.nbytes
-                        self.found(block.name, value_size(nbytes))
+                        self.count_listed(block.name, value_size(nbytes))
                 return readable
         except TimeoutError:
             raise TierError("blocks cannot be listed by the deadline") from None

@@ -127,7 +127,7 @@ class BlockTable:
     def free_entries(self, index_slots: IndexSlots, missing: Sequence[int]) -> list[tuple[int, int] | None]:
         """Return a distinct free (bucket, position) for each wanted key; None where both buckets are full."""
         entries: list[tuple[int, int] | None] = []
-        taken: set[tuple[int, int]] = set()
+        taken_entries: set[tuple[int, int]] = set()
         # One byte per bucket with its first entry in the highest bit; a bit is set where the entry is free.
         free = np.packbits(index_slots.entries[missing] == 0, axis=1).tolist()
         for at, (first_free, second_free) in zip(missing, free, strict=True):
@@ -137,18 +137,18 @@ class BlockTable:
                 pair[side],
                 BUCKET_ENTRIES - (second_free if side else first_free).bit_length(),
             )
-            if not (first_free or second_free) or entry in taken:
-                entry = self.free_entry(pair, taken)
+            if not (first_free or second_free) or entry in taken_entries:
+                entry = self.free_entry(pair, taken_entries)
             if entry is not None:
-                taken.add(entry)
+                taken_entries.add(entry)
             entries.append(entry)
         return entries
 
-    def free_entry(self, buckets: Sequence[int], taken: Container[tuple[int, int]]) -> tuple[int, int] | None:
-        """Return a free (bucket, position) in one of two buckets that is not in `taken`, or None."""
+    def free_entry(self, buckets: Sequence[int], taken_entries: Container[tuple[int, int]]) -> tuple[int, int] | None:
+        """Return a free (bucket, position) in one of two buckets that is not in `taken_entries`, or None."""
         for bucket in buckets:
             for position, entry in enumerate(self.memory.entries[bucket].tolist()):
-                if entry == 0 and (bucket, position) not in taken:
+                if entry == 0 and (bucket, position) not in taken_entries:
                     return bucket, position
         return None
 

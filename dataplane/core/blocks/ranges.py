@@ -60,13 +60,13 @@ class Ranges:
             else:
                 at += 1
 
-    def cheapest(self, nbytes: int, taken: Iterable[tuple[int, int, T]]) -> list[T] | None:
+    def cheapest(self, nbytes: int, taken_ranges: Iterable[tuple[int, int, T]]) -> list[T] | None:
         """Return the names of adjacent taken ranges that, together with the free ranges between them, span at least
         `nbytes` bytes, with as few taken bytes as possible. Return None when there is no such run.
 
-        `taken` lists the ranges that may be freed as (offset, bytes, name).
+        `taken_ranges` lists the ranges that may be freed as (offset, bytes, name).
         """
-        every: list[tuple[int, int, T | None]] = [*taken, *((*free, None) for free in self._free)]
+        every: list[tuple[int, int, T | None]] = [*taken_ranges, *((*free, None) for free in self._free)]
         every.sort(key=lambda entry: entry[0])
         best: list[T] | None = None
         least = self.nbytes + 1

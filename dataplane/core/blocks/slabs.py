@@ -263,19 +263,19 @@ class Slabs:
         self.add_segment(segment)
         return segment
 
-    def restore_slab(self, segment: Segment, offset: int, size: int, taken: set[int]) -> Slab:
+    def restore_slab(self, segment: Segment, offset: int, size: int, taken_slots: set[int]) -> Slab:
         """Restore a slab of an adopted segment with its taken slots. Raise ValueError when it does not fit there."""
         at = next((at for at, extent in enumerate(segment.extents) if extent[0] == offset), None)
         if at is None or segment.small != (size <= SMALL_SLOT_BYTES) or size > segment.extents[at][1]:
             raise ValueError(f"no slab of {size} bytes a slot begins at {offset} of segment {segment.number}")
         nbytes = segment.extents.pop(at)[1]
         slots = nbytes // size
-        if max(taken) >= slots:
-            raise ValueError(f"slot {max(taken)} of {slots} at {offset} of segment {segment.number}")
-        free = [index for index in range(slots - 1, -1, -1) if index not in taken]
+        if max(taken_slots) >= slots:
+            raise ValueError(f"slot {max(taken_slots)} of {slots} at {offset} of segment {segment.number}")
+        free = [index for index in range(slots - 1, -1, -1) if index not in taken_slots]
         slab = Slab(segment, offset, nbytes, size, free, listed=False)
         segment.slabs.add(slab)
-        self._count(slab, len(taken))
+        self._count(slab, len(taken_slots))
         if free:
             self._list(slab)
         return slab

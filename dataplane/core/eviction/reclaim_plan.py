@@ -54,23 +54,23 @@ class ReclaimPlan:
     """`ranges` after the segments in `_emptied` are retired."""
     _agreed: set[Segment] = field(default_factory=set)
     """Segments in `_emptied` whose eviction the search has allowed."""
-    _taken: set[Block] = field(default_factory=set)
+    _victim_blocks: set[Block] = field(default_factory=set)
     """Blocks among the victims."""
     _gone: set[Slab] = field(default_factory=set)
     """Slabs that were selected before all of their blocks were met."""
 
     def along(self, candidates: Iterable[Block]) -> None:
         """Walk along the candidates until there are enough victims or no more candidates."""
-        space, size, skip, take, taken = self.space, self.size, self.skip, self.search.take, self._taken
+        space, size, skip, take, victim_blocks = self.space, self.size, self.skip, self.search.take, self._victim_blocks
         counts_of = self._counts_of_slab
         for block in candidates:
-            if skip(block) or block in taken:
+            if skip(block) or block in victim_blocks:
                 continue
             slab = block.slot.slab
             if slab.slot_bytes == size and slab.segment.space == space:
                 self.evictable_bytes += block.charge
                 if not (self._ripe and self._take_ripe()) and take(block):
-                    taken.add(block)
+                    victim_blocks.add(block)
                     self.victims.append([block])
                     self.missing -= 1
             elif (counts := counts_of.get(slab)) is not None:
@@ -237,13 +237,13 @@ class ReclaimPlan:
         return True
 
     def _go(self, group: list[Block]) -> None:
-        self._taken.update(group)
+        self._victim_blocks.update(group)
         self.victims.append(group)
 
     def _stays(self, block: Block) -> bool:
         """Return whether a block prevents the eviction of its container. A block that is already a victim does, because
         it cannot make room twice."""
-        return block.queue is None or block in self._taken or self.skip(block)
+        return block.queue is None or block in self._victim_blocks or self.skip(block)
 
     def _blocks(self, segment: Segment) -> list[Block]:
         blocks = self.search.blocks

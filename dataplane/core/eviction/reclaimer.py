@@ -360,11 +360,11 @@ class Reclaimer:
                 continue
             missing = count - len(slots)
 
-            def finds_victims(missing: int = missing, may_add: bool = may_add, spares_own: bool = within_floor) -> bool:
+            def finds_victims(missing: int = missing, may_add: bool = may_add, keeps_own: bool = within_floor) -> bool:
                 if self._unleased_dead():
                     return True
                 victims = self._walk(account, space, size, missing, now, may_add=may_add).victims
-                return bool(victims) and not (spares_own and _any_of(account, victims))
+                return bool(victims) and not (keeps_own and _any_of(account, victims))
 
             if self._take_back(account, missing, finds_victims):
                 continue
@@ -431,7 +431,7 @@ class Reclaimer:
         return min(count, self._table.free_descriptors())
 
     def make_entry(
-        self, tenant: Tenant, buckets: Sequence[int], taken: Container[tuple[int, int]], now: float
+        self, tenant: Tenant, buckets: Sequence[int], taken_entries: Container[tuple[int, int]], now: float
     ) -> tuple[int, int] | None:
         """Free an index entry in one of two full buckets by evicting one of their blocks, and return it; None when none
         may be evicted. Hinted pins have no effect, because the blocks may belong to several accounts."""
@@ -453,7 +453,7 @@ class Reclaimer:
                     continue
                 return None
             self.evict([victim], "index", now)
-            entry = self._table.free_entry(buckets, taken)
+            entry = self._table.free_entry(buckets, taken_entries)
             if entry is not None:
                 return entry
 

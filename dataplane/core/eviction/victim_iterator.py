@@ -37,7 +37,7 @@ class VictimIterator:
     asking: Account | None
     """Account whose reservation needs room; None when the node itself needs it."""
     now: float
-    _taken: dict[Account, int] = field(default_factory=dict)
+    _taken_bytes: dict[Account, int] = field(default_factory=dict)
     _shown: set[int] = field(default_factory=set)
     """Blocks that were already candidates, possibly for another reason."""
 
@@ -49,19 +49,19 @@ class VictimIterator:
         remaining_bytes = self._remaining_bytes(account) - block.charge
         if account is not self.asking and remaining_bytes < account.floor_bytes:
             return False
-        self._taken[account] = account.bytes - remaining_bytes
+        self._taken_bytes[account] = account.bytes - remaining_bytes
         return True
 
     def take_all(self, blocks: Sequence[Block]) -> bool:
         """Take blocks that make room only together: all of them or none. Return whether they were taken."""
-        before = dict(self._taken)
+        before = dict(self._taken_bytes)
         if all(self.take(block) for block in blocks):
             return True
-        self._taken = before
+        self._taken_bytes = before
         return False
 
     def _remaining_bytes(self, account: Account) -> int:
-        return account.bytes - self._taken.get(account, 0)
+        return account.bytes - self._taken_bytes.get(account, 0)
 
     def candidates(self) -> Generator[Block, None, None]:
         """Yield blocks in eviction order. Close the generator before anything changes."""

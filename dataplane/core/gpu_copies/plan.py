@@ -61,14 +61,14 @@ class CopyPlan:
             self._fill(of_strength, {})
         self._fill(soft, self._shares(soft))
         self._fill(soft, {})
-        self.wanted = self._wanted((*by_strength["permanent"], *by_strength["guaranteed"], *soft))
+        self.wanted = self._count_wanted((*by_strength["permanent"], *by_strength["guaranteed"], *soft))
 
     @property
     def short(self) -> bool:
         """Return whether some wanted blocks had no room, so that a newly used pin may displace others."""
         return self.wanted > len(self.blocks)
 
-    def _wanted(self, bundles: Sequence[PinBundle]) -> int:
+    def _count_wanted(self, bundles: Sequence[PinBundle]) -> int:
         """Return the number of wanted blocks, each counted once; above COUNTED, once for each pin that wants it."""
         once = dict.fromkeys(self._spaces, 1)
         total = sum([bundle.readable(once) for bundle in bundles])
@@ -85,7 +85,7 @@ class CopyPlan:
         return {tenant: int(free_bytes * weight / total) for tenant, weight in weights.items()}
 
     def _fill(self, bundles: Iterable[PinBundle], shares: dict[Tenant, int]) -> None:
-        taken: dict[Tenant, int] = {}
+        taken_bytes: dict[Tenant, int] = {}
         extent_budget, blocks = self._extent_budget, self.blocks
         for bundle in bundles:
             if extent_budget.full:
@@ -95,7 +95,7 @@ class CopyPlan:
             if not chain:
                 continue
             tenant = chain[0].tenant  # a pin has blocks of one tenant
-            used, share = self._used.get(tenant, 0), taken.get(tenant, 0)
+            used, share = self._used.get(tenant, 0), taken_bytes.get(tenant, 0)
             budget = tenant.pin_budget_bytes
             left_bytes = None if budget is None else budget - used
             if shares:
@@ -112,7 +112,7 @@ class CopyPlan:
                 elif extent_budget.never(shape):
                     self.too_large.add(block)
             if filled:
-                self._used[tenant], taken[tenant] = used + filled, share + filled
+                self._used[tenant], taken_bytes[tenant] = used + filled, share + filled
                 self.bundles[bundle] = None
 
     def _chain(self, bundle: PinBundle) -> list[Block]:

@@ -271,9 +271,9 @@ class PinTable:
             self.gpu_copies_changed = True
         keys = self._by_key[bundle.model, bundle.tenant]
         for key in bundle.keys:
-            others = tuple([other for other in keys[key] if other is not bundle])
-            if others:
-                keys[key] = others
+            other_bundles = tuple([other for other in keys[key] if other is not bundle])
+            if other_bundles:
+                keys[key] = other_bundles
             else:
                 del keys[key]
         if not keys:

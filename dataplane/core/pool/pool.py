@@ -323,7 +323,7 @@ class Pool:
     def reap(self, now: float) -> int:
         """Free dead blocks that no lease holds and return their number."""
         if not self.dead:
-            self.sweeps.rest()
+            self.sweeps.clear_mark()
             return 0
         blocks = list(islice(self.dead, MAX_REAPED))
         self.table.step(blocks, BlockStep.EVICT)

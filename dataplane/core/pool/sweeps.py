@@ -196,7 +196,7 @@ class Sweeps:
         ended, self._ended = self._ended, []
         return ended
 
-    def rest(self) -> None:
+    def clear_mark(self) -> None:
         """Clear the header entry, unless an invalidation is active. Call this when no dead block is left; readers
         then need not check marks."""
         if self._marked and not any(sweep.kind == "invalidate" for sweep in self.active):

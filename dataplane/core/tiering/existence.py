@@ -83,7 +83,7 @@ class Existence:
         """Number of blocks of each engine whose answers are pending."""
         self._waiting: dict[TierState, deque[BlockName]] = {}
 
-    def ask(self, names: Iterable[BlockName], client: int) -> None:
+    def query(self, names: Iterable[BlockName], client: int) -> None:
         """Ask the shared tiers in service for the blocks whose answers are not known.
 
         As in `load_queue`, an engine may have as many questions under way as there are free places, or OWN_QUESTIONS.

@@ -100,7 +100,7 @@ class Loads:
             return None
         if identity is not None and any(tier.shared and tier.serves for tier in self._tiers):
             names = [BlockName(identity, key) for key in key_list[request.at :]]
-            self._catalog.existence.ask((name for name in names if self._catalog.source(name) is None), client)
+            self._catalog.existence.query((name for name in names if self._catalog.source(name) is None), client)
         self._queue.add(request)
         self._catalog.wake()
         return request

@@ -157,10 +157,10 @@ class MoveToMemory(SelectedMove):
 
     def _advance(self, now: float) -> bool:
         self._look_at_requests(now)
-        self._ask()
+        self._request_loads()
         return not (self._requests or self._selection.parts)
 
-    def _ask(self) -> None:
+    def _request_loads(self) -> None:
         loads, parts = self._loads, self._selection.parts
         # Requests of engines come first: ask for nothing while others wait.
         while parts and len(self._requests) < MAX_REQUESTS and loads.idle:

@@ -150,7 +150,7 @@ class PinLoads:
             blocks = self._pool.table.find(pack_keys(keys), space)
             names = [BlockName(identity, key) for key, block in zip(keys, blocks, strict=True) if block is None]
             unknown = (name for name in names if catalog.source(name) is None)
-            catalog.existence.ask(unknown, self._loads.client)
+            catalog.existence.query(unknown, self._loads.client)
             while bundle.pins and any(map(catalog.existence.is_queried, names)):
                 yield
             for position, (key, block) in enumerate(zip(keys, blocks, strict=True), at):

@@ -32,7 +32,7 @@ class BlockConnection:
         self._connection = _connection(address, parameters, timeout)
         try:
             self._connection.connect()
-            reply = self.ask("PING", deadline=time.monotonic() + timeout)
+            reply = self.execute("PING", deadline=time.monotonic() + timeout)
         except (errors.RedisError, OSError, ValueError, RecursionError) as error:
             self._connection.disconnect()
             if isinstance(error, (TimeoutError, errors.TimeoutError)) and time.monotonic() >= deadline:
@@ -46,7 +46,7 @@ class BlockConnection:
         """Send bytes. Raises TimeoutError, ConnectionError."""
         self._parser.sock.send(pieces, deadline)
 
-    def ask(self, *words: str | bytes | int, deadline: float) -> Any:
+    def execute(self, *words: str | bytes | int, deadline: float) -> Any:
         """Send a short command and return its reply; an error that the server answered is returned."""
         self.send([b"".join(self._connection.pack_command(*words))], deadline)
         return self._parser.read_short(deadline)

@@ -59,7 +59,7 @@ class RedisServers:
         for address in dict.fromkeys([*self._addresses, *self._seeds]):
             try:
                 with self.connected(address, deadline) as connection:
-                    reply = connection.ask("CLUSTER", "SLOTS", deadline=deadline)
+                    reply = connection.execute("CLUSTER", "SLOTS", deadline=deadline)
                     slots = _slot_map(reply, address)
                 self._slots, self._addresses = slots, sorted(set(slots))
                 return slots

@@ -124,7 +124,7 @@ class RedisTier(SharedTier):
         """Return what is wrong with a server, "" for nothing."""
         try:
             with self._servers.connected(address, deadline) as connection:
-                reply = connection.ask("PING", deadline=deadline)
+                reply = connection.execute("PING", deadline=deadline)
         except TierError as error:
             return str(error)
         except (TimeoutError, *Lost):
@@ -139,7 +139,7 @@ class RedisTier(SharedTier):
         until = min(deadline, time.monotonic() + _SCAN_TIMEOUT_S)
         try:
             with self._servers.connected(address, until) as connection:
-                reply = connection.ask(*words, deadline=until)
+                reply = connection.execute(*words, deadline=until)
                 match reply:
                     case [bytes(following), [*keys]]:
                         texts = [key.decode("ascii", errors="replace") for key in keys if isinstance(key, bytes)]

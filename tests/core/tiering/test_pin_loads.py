@@ -152,14 +152,14 @@ def test_a_step_looks_at_a_bounded_number_of_keys_for_any_number_of_pins(monkeyp
     run.pins(*(make.pin(f"p{number}", chain) for number, chain in enumerate(chains)))
     monkeypatch.setattr(pin_loads, "MAX_STEP_KEYS", 20)
     requests = 0
-    ask = run.tiering.catalog.existence.ask
+    ask = run.tiering.catalog.existence.query
 
     def counted(names: Iterable[BlockName], client: int) -> None:
         nonlocal requests
         requests += 1
         ask(names, client)
 
-    monkeypatch.setattr(run.tiering.catalog.existence, "ask", counted)
+    monkeypatch.setattr(run.tiering.catalog.existence, "query", counted)
     looks = []
     for _ in range(200):
         requests = 0

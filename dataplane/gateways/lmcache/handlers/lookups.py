@@ -82,7 +82,7 @@ class LookupHandlers:
         readers = max(1, key.num_kv_readers or tensor_parallel)
         uncovered_keys = keys[covered * KEY_BYTES :]
         wait = (
-            self._tiers.ask(client, layouts, uncovered_keys, key.cache_salt, readers, request.now)
+            self._tiers.request(client, layouts, uncovered_keys, key.cache_salt, readers, request.now)
             if uncovered_keys
             else None
         )

@@ -47,7 +47,7 @@ class LookupTierWaits:
         self._later = later
         self._answers: list[tuple[LookupTierWait, float, Callable[[], None]]] = []
 
-    def ask(
+    def request(
         self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, readers: int, now: float
     ) -> LookupTierWait | None:
         """Ask for the chunks of a chain that are not in memory; None if the tiers do not hold the next one in every
