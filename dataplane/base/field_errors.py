@@ -57,14 +57,14 @@ def described(message: str, kind: Any = None) -> tuple[str, str]:
 
 def sentence(message: str, path: str = "", hint: Any = None) -> str:
     """Return the decoder's message about one value, declared as `hint`, in Larder's wording."""
-    wrong = _WRONG_VALUE.match(message)
-    other = _WRONG_TYPE.match(message)
-    if wrong is not None and _choices(hint):
-        return f"expected {_expected(hint, path)}, got {wrong['value'][:MAX_SHOWN]!r}"
-    if other is not None:
-        types = other["wanted"].split(" | ")
+    value_error = _WRONG_VALUE.match(message)
+    type_error = _WRONG_TYPE.match(message)
+    if value_error is not None and _choices(hint):
+        return f"expected {_expected(hint, path)}, got {value_error['value'][:MAX_SHOWN]!r}"
+    if type_error is not None:
+        types = type_error["wanted"].split(" | ")
         expected = _expected(hint, path) if _choices(hint) else _one_of(types, path)
-        return f"expected {expected}" + (f", got {_got(other['got'], types)}" if other["got"] else "")
+        return f"expected {expected}" + (f", got {_got(type_error['got'], types)}" if type_error["got"] else "")
     bound = _BOUND.match(message)
     if bound is not None:
         return f"expected {_WORDS[bound['type']]}, {_SIGNS[bound['sign']]} {bound['bound']}"

@@ -107,7 +107,7 @@ class Repeats:
         self._clock = clock
         self._lock = threading.Lock()
         self._by_source: OrderedDict[Hashable, _Source] = OrderedDict()
-        self._over: list[dict[str, Any]] = []
+        self._due_lines: list[dict[str, Any]] = []
         """Lines about repeats that are due."""
 
     def __call__(self, _logger: object, _method: str, line: Line) -> Line:
@@ -147,7 +147,7 @@ class Repeats:
     def _end(self, where: Hashable) -> None:
         ended = self._by_source.pop(where)
         if ended.repeated:
-            self._over.append(ended.last)
+            self._due_lines.append(ended.last)
 
     def due(self, *, closing: bool = False) -> list[dict[str, Any]]:
         """Return one line for each repeated event whose window has ended; with `closing`, for every repeated event."""
@@ -157,8 +157,8 @@ class Repeats:
                 if not closing and now - source.since < REPEAT_WINDOW_S:
                     break  # the other windows began later
                 self._end(where)
-            over, self._over = self._over, []
-            return over
+            due_lines, self._due_lines = self._due_lines, []
+            return due_lines
 
 
 def _caller() -> tuple[str, int]:

@@ -255,10 +255,10 @@ def _resource(plane: str, version: str, environ: Mapping[str, str], instance: st
     keys = {attribute.partition("=")[0].strip() for attribute in attributes.split(",")}
     if environ.get("OTEL_SERVICE_NAME", "").strip():
         keys.add("service.name")
-    own = {
+    defaults = {
         "service.name": f"larder-{plane}",
         "service.namespace": "larder",
         "service.version": version,
         "service.instance.id": instance,
     }
-    return {"larder.plane": plane} | {key: text for key, text in own.items() if text and key not in keys}
+    return {"larder.plane": plane} | {key: text for key, text in defaults.items() if text and key not in keys}

@@ -96,11 +96,11 @@ def read(
     """
     environ = os.environ if environ is None else environ
     tree, origin = _read_sources(config, environ)
-    own = tree.get(section, {})
+    table = tree.get(section, {})
     shared = {name: value for name, value in tree.items() if name not in SECTIONS}
     common = with_defaults(_convert(shared, Common, "", origin), environ)
     _check_sockets(common)
-    return common, _convert(own, kind, f"{section}.", origin)
+    return common, _convert(table, kind, f"{section}.", origin)
 
 
 def read_list(section: str, name: str, environ: Mapping[str, str]) -> list[str] | None:

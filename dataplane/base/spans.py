@@ -31,7 +31,7 @@ class SpanMaker:
     def span(
         self, name: str, parent: str, links: Sequence[str], kind: Kind, attributes: Mapping[str, Attribute]
     ) -> CurrentSpan:
-        made = self._tracer.start_span(
+        span = self._tracer.start_span(
             name,
             _extracted(parent) if parent else None,
             _KINDS[kind],
@@ -40,7 +40,7 @@ class SpanMaker:
             record_exception=False,
             set_status_on_exception=False,
         )
-        return CurrentSpan(made)
+        return CurrentSpan(span)
 
     def past(
         self,
@@ -51,11 +51,11 @@ class SpanMaker:
         kind: Kind,
         attributes: Mapping[str, Attribute],
     ) -> str:
-        made = self._tracer.start_span(
+        span = self._tracer.start_span(
             name, Context(), _KINDS[kind], attributes, _links(links), start_time=int(began * 1e9)
         )
-        made.end(int(ended * 1e9))
-        return _written(made.get_span_context())
+        span.end(int(ended * 1e9))
+        return _written(span.get_span_context())
 
     @contextmanager
     def outside(self) -> Iterator[None]:

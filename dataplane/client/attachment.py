@@ -222,8 +222,8 @@ class Attachment:
 
     def _confirm(self, descriptors: I64, words: U64, space: int) -> tuple[int, U64]:
         """Return how many leading held blocks are still those that were looked up, and all rows."""
-        control, rows, same = self.index.confirm(descriptors, words, space)
-        valid = leading(self.index.ready(descriptors, control, rows, same))
+        control, rows, is_unchanged = self.index.confirm(descriptors, words, space)
+        valid = leading(self.index.ready(descriptors, control, rows, is_unchanged))
         if self._header_cells[A_EXPELLED]:  # after raising: an expelled client's do not count
             valid = 0
         return valid, rows

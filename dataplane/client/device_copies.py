@@ -98,8 +98,8 @@ class DeviceStore(_Copy):
         """Arrays that keep the memory alive, even if another thread ends the reservation."""
         builder = _RunBuilder()
         for at, array in zip(reservation.writable, self._arrays, strict=True):
-            own = blocks[at * per_chunk : (at + 1) * per_chunk]
-            builder.add(reservation.memory(at), int(array.ctypes.data), own, 0)
+            chunk_blocks = blocks[at * per_chunk : (at + 1) * per_chunk]
+            builder.add(reservation.memory(at), int(array.ctypes.data), chunk_blocks, 0)
         self._runs = builder.made()
         self._copied: set[int] = set()
 
@@ -167,12 +167,12 @@ class DeviceLoad(_Copy):
             builder = _RunBuilder()
             for chunk, array, memory, gpu_copy in zip(chunks, self._arrays, memories, gpu_copies, strict=True):
                 begin = chunk * per_chunk - first
-                own = blocks[max(0, begin) : begin + per_chunk]
+                chunk_blocks = blocks[max(0, begin) : begin + per_chunk]
                 within = max(0, -begin)
                 if gpu_copy is None:
-                    builder.add(memory, int(array.ctypes.data), own, within)
+                    builder.add(memory, int(array.ctypes.data), chunk_blocks, within)
                 else:
-                    builder.add(gpu_copy.extent, gpu_copy.address, own, within)
+                    builder.add(gpu_copy.extent, gpu_copy.address, chunk_blocks, within)
             self._runs = builder.made()
             self._after = after
             self._until(_AHEAD)
@@ -226,9 +226,9 @@ class DeviceLoad(_Copy):
         unusable."""
         if not self._ended and self._failed is None and len(self._arrived) < self._cache.layers:
             self._enqueue(slice(len(self._arrived), self._cache.layers))
-        well = self._settle()
+        settled = self._settle()
         self._release()
-        return well
+        return settled
 
     def abort(self) -> None:
         """Wait for copies that are under way, and release the lease. Does nothing after `finish`."""

@@ -67,14 +67,14 @@ class IntegrityChecks:
         at = np.flatnonzero(chosen)
         if not len(at):
             return limit
-        good = self._first_wrong(attachment, descriptors[at], rows[at], segments)
+        intact = self._first_wrong(attachment, descriptors[at], rows[at], segments)
         if verified is not None:
-            verified[descriptors[at[:good]]] = rows[at[:good], HOT_CONTROL]
-        if good == len(at):
+            verified[descriptors[at[:intact]]] = rows[at[:intact], HOT_CONTROL]
+        if intact == len(at):
             return limit
-        wrong = int(at[good])
-        self._remember(int(descriptors[wrong]), int(rows[wrong, HOT_CONTROL]))
-        return wrong
+        corrupt = int(at[intact])
+        self._remember(int(descriptors[corrupt]), int(rows[corrupt, HOT_CONTROL]))
+        return corrupt
 
     @staticmethod
     def _first_wrong(attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]) -> int:

@@ -147,8 +147,8 @@ class PagedMemory:
             return None
         pin = self._pins.get(memory.address)
         if pin is None:
-            made = PinnedMemory(self.runtime, memory.address, memory.nbytes, read_only=not memory.writable)
-            pin = self._pins[memory.address] = memory, made
+            pinned = PinnedMemory(self.runtime, memory.address, memory.nbytes, read_only=not memory.writable)
+            pin = self._pins[memory.address] = memory, pinned
         part = pinned_part(runs, pin[1], 0)
         if part is None and pin[1].refused is not None:
             self.emit(

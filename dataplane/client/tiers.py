@@ -79,8 +79,8 @@ class ClientTiers:
             return 0, 0.0, unknown, b""
         sources = np.zeros(end - first, np.uint8)
         for at, part in parts:
-            behind = sources[at - first :]
-            np.maximum(behind, directory.sources(part.tiers[: len(behind)]), out=behind)
+            part_sources = sources[at - first :]
+            np.maximum(part_sources, directory.sources(part.tiers[: len(part_sources)]), out=part_sources)
         return end - first, sum(seconds), unknown, sources.tobytes()
 
     def prefetch(self, words: U64, spaces: Sequence[int], wait_s: float) -> bool:

@@ -172,8 +172,8 @@ class GpuCopyService:
         if self._runtime is not None:
             then(self._gpu(self._runtime, uuid))
             return
-        own = sum(waiter[0] == client for waiter in self._waiting)
-        if len(self._waiting) >= MAX_WAITING or own >= MAX_WAITING_OF_ONE:
+        waiting_of_client = sum(waiter[0] == client for waiter in self._waiting)
+        if len(self._waiting) >= MAX_WAITING or waiting_of_client >= MAX_WAITING_OF_ONE:
             raise ProtocolError(Code.TOO_MANY_COPIES, "too many engines wait for CUDA to start; try again later")
         self._waiting.append((client, uuid, then))
         if len(self._waiting) == 1 and not self._copying.submit(self._find, self._runtime_searched, self._devices):

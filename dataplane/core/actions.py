@@ -113,7 +113,7 @@ class OperatorActions:
             and (spaces is None or reservation.space in spaces)
         ]
         if keys and writing:
-            behind = self._pool.table.memory.hot[begun.numbers, HOT_KEY : HOT_KEY + 4]
-            writing = touching(writing, np.concatenate((pack_keys(list(keys)), behind)))
+            descendant_keys = self._pool.table.memory.hot[begun.numbers, HOT_KEY : HOT_KEY + 4]
+            writing = touching(writing, np.concatenate((pack_keys(list(keys)), descendant_keys)))
         for reservation in writing:
             reservation.invalid = True

@@ -248,14 +248,14 @@ class _Rows:
         sound = np.isin(self.segment, surviving_segments)
         for number in _distinct(self.segment[sound]):
             record, nbytes = journal.segments[number], self._surviving.segments[number]
-            inside = self.segment == number
+            in_segment = self.segment == number
             if record.nbytes != nbytes:
                 raise Contradiction(f"segment {number} has {nbytes} bytes, the id journal says {record.nbytes}")
-            block_ends = self.offset[inside] + self.nbytes[inside]
+            block_ends = self.offset[in_segment] + self.nbytes[in_segment]
             if (
-                (self.space[inside] != record.space).any()
-                or int(self.offset[inside].min()) < 0
-                or int(self.nbytes[inside].min()) < 1
+                (self.space[in_segment] != record.space).any()
+                or int(self.offset[in_segment].min()) < 0
+                or int(self.nbytes[in_segment].min()) < 1
                 or int(block_ends.max()) > nbytes
             ):
                 raise Contradiction(f"a block is out of bounds or in the wrong space in segment {number}")
@@ -285,17 +285,17 @@ class _Rows:
         row_of_entry = row[
             np.where((descriptor >= 0) & (descriptor < memory.max_blocks), descriptor, memory.max_blocks)
         ]
-        good = row_of_entry >= 0
+        is_known = row_of_entry >= 0
         buckets, tags = self._index_slots()
-        chosen = row_of_entry[good]
-        bucket = (at[good] // memory.entries.shape[1]).astype(np.uint64)
-        right = (buckets[chosen] == bucket[:, None]).any(axis=1) & (tags[chosen] == flat[at[good]] >> _SHIFT32)
+        chosen = row_of_entry[is_known]
+        bucket = (at[is_known] // memory.entries.shape[1]).astype(np.uint64)
+        matches = (buckets[chosen] == bucket[:, None]).any(axis=1) & (tags[chosen] == flat[at[is_known]] >> _SHIFT32)
         first = np.full(len(self.numbers), -1, np.int64)
         first[chosen[::-1]] = np.arange(len(chosen) - 1, -1, -1)
-        surviving = right & (first[chosen] == np.arange(len(chosen)))
+        surviving = matches & (first[chosen] == np.arange(len(chosen)))
         positions = np.full(len(self.numbers), -1, np.int64)
-        positions[chosen[surviving]] = at[good][surviving]
-        stray = np.concatenate((at[~good], at[good][~surviving]))
+        positions[chosen[surviving]] = at[is_known][surviving]
+        stray = np.concatenate((at[~is_known], at[is_known][~surviving]))
         flat[stray] = 0
         return positions
 
@@ -346,24 +346,27 @@ def _restore_slabs(pool: Pool, rows: _Rows, surviving: SurvivingMemory) -> list[
         raise Contradiction("a block is not aligned to a slot")
     order = np.lexsort((rows.offset, rows.segment))
     slot_ends = rows.offset[order] + size[order]
-    same = rows.segment[order][1:] == rows.segment[order][:-1]
-    if (same & (slot_ends[:-1] > rows.offset[order][1:])).any():
+    in_same_segment = rows.segment[order][1:] == rows.segment[order][:-1]
+    if (in_same_segment & (slot_ends[:-1] > rows.offset[order][1:])).any():
         raise Contradiction("two blocks overlap")
-    changes = np.flatnonzero(~same | (start[order][1:] != start[order][:-1])) + 1
+    changes = np.flatnonzero(~in_same_segment | (start[order][1:] != start[order][:-1])) + 1
     bounds = [0, *changes.tolist(), len(order)] if len(order) else [0]
     slab_of: list[Slab | None] = [None] * len(order)
     for first, last in pairwise(bounds):
-        inside = order[first:last]
-        sample = int(inside[0])
-        if (size[inside] != size[sample]).any():
+        slab_rows = order[first:last]
+        sample = int(slab_rows[0])
+        if (size[slab_rows] != size[sample]).any():
             raise Contradiction("a slab has blocks of two slot sizes")
         try:
             slab = pool.slabs.restore_slab(
-                segments[int(rows.segment[sample])], int(start[sample]), int(size[sample]), set(index[inside].tolist())
+                segments[int(rows.segment[sample])],
+                int(start[sample]),
+                int(size[sample]),
+                set(index[slab_rows].tolist()),
             )
         except ValueError as error:
             raise Contradiction(str(error)) from None
-        for at in inside.tolist():
+        for at in slab_rows.tolist():
             slab_of[at] = slab
     return [
         Slot(slab, index, offset)
@@ -378,10 +381,10 @@ def _slot_sizes(pool: Pool, rows: _Rows) -> I64:
     sizes = np.zeros(len(rows.numbers), np.int64)
     for space in _distinct(rows.space):
         block_bytes = pool.spaces.by_number[space].block_bytes
-        inside = rows.space == space
-        distinct_bytes = np.array(_distinct(rows.nbytes[inside]), np.int64)
+        in_space = rows.space == space
+        distinct_bytes = np.array(_distinct(rows.nbytes[in_space]), np.int64)
         slots = np.array([slot_bytes(nbytes, block_bytes) for nbytes in distinct_bytes.tolist()], np.int64)
-        sizes[inside] = slots[np.searchsorted(distinct_bytes, rows.nbytes[inside])]
+        sizes[in_space] = slots[np.searchsorted(distinct_bytes, rows.nbytes[in_space])]
     return sizes
 
 

@@ -124,8 +124,8 @@ class Pages:
                 f"got position {position}"
             )
         if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self.blocks):
-            wrong = numbers[(numbers < 0) | (numbers >= self.blocks)][0]
-            raise ValueError(f"blocks: expected numbers from 0 to {self.blocks - 1}, got {wrong}")
+            invalid = numbers[(numbers < 0) | (numbers >= self.blocks)][0]
+            raise ValueError(f"blocks: expected numbers from 0 to {self.blocks - 1}, got {invalid}")
         return numbers.astype(np.int64, copy=False)
 
     def _content(self, chunk: object, *, writable: bool) -> U8:
@@ -241,18 +241,18 @@ def _regions(group: TensorGroup, addresses: Sequence[int], blocks: Sequence[int]
     split: list[list[_Plane]] = []
     unit = 0
     for plane in _planes(group, addresses, blocks):
-        first, own = split[-1][0] if split else plane, plane.unit(plane)
+        first, own_unit = split[-1][0] if split else plane, plane.unit(plane)
         joined = gcd(unit, first.unit(plane))
         if (
             split
             and (plane.memory, plane.nbytes) == (first.memory, first.nbytes)
-            and joined >= min(unit, own, MAX_JOINED_UNIT)
+            and joined >= min(unit, own_unit, MAX_JOINED_UNIT)
         ):
             split[-1].append(plane)
             unit = joined
         else:
             split.append([plane])
-            unit = own
+            unit = own_unit
     regions: list[_Region] = []
     offset = 0
     for planes in split:

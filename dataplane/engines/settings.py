@@ -23,19 +23,19 @@ def read(kind: type[Settings], extra: Mapping[str, Any], container: str, choices
     Keys without the prefix `larder.` belong to other programs and are ignored. `choices` says which values a setting
     may have, for errors in which msgspec does not say so.
     """
-    own = {key.removeprefix(PREFIX): value for key, value in extra.items() if key.startswith(PREFIX)}
+    values = {key.removeprefix(PREFIX): value for key, value in extra.items() if key.startswith(PREFIX)}
     setting_names = [field.name for field in msgspec.structs.fields(kind)]
-    unknown = sorted(own.keys() - {*setting_names})
+    unknown = sorted(values.keys() - {*setting_names})
     if unknown:
         listed = ", ".join(PREFIX + name for name in setting_names)
         raise ValueError(f"{container}.{PREFIX}{unknown[0]}: unknown; expected one of {listed}")
     try:
-        return msgspec.convert(own, kind)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         name = path.rstrip("`")
         choice = choices.get(name)
-        expected = f"expected {choice}, got {own[name]!r}" if choice else problem[:1].lower() + problem[1:]
+        expected = f"expected {choice}, got {values[name]!r}" if choice else problem[:1].lower() + problem[1:]
         raise ValueError(f"{container}.{PREFIX}{name}: {expected}") from None
 
 

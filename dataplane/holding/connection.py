@@ -482,8 +482,8 @@ class HolderConnection:
         """Return the next messages: one, or some about files that are of one kind, which go together."""
         batch: list[_Queued] = []
         for queued in self._unsent.values():
-            same = not batch or (queued.key is not None and queued.message["do"] == batch[0].message["do"])
-            if not same or len(batch) == MAX_FDS_PER_DATAGRAM:
+            goes_together = not batch or (queued.key is not None and queued.message["do"] == batch[0].message["do"])
+            if not goes_together or len(batch) == MAX_FDS_PER_DATAGRAM:
                 break
             batch.append(queued)
             if queued.key is None:

@@ -88,32 +88,34 @@ def open_through(pid: int, fd: int) -> int:
     process has no free descriptor.
     """
     try:
-        own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        own_fd = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in EXHAUSTED:
             raise
         raise MemoryGone(f"descriptor {fd} of process {pid} cannot be opened: {error.strerror}") from None
-    status = os.fstat(own)
-    good = status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600
+    status = os.fstat(own_fd)
+    is_private = (
+        status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600
+    )
     with suppress(OSError):
-        seals = fcntl.fcntl(own, fcntl.F_GET_SEALS)
-        if good and seals & _SEALS == _SEALS and not seals & _NOT_WRITABLE:
-            return own
-    os.close(own)
+        seals = fcntl.fcntl(own_fd, fcntl.F_GET_SEALS)
+        if is_private and seals & _SEALS == _SEALS and not seals & _NOT_WRITABLE:
+            return own_fd
+    os.close(own_fd)
     raise MemoryGone(f"descriptor {fd} of process {pid} is not sealed memory of this user")
 
 
 def find(kind: str | None = None, identity: str | None = None, *, most: int | None = None) -> Iterator[OpenMemory]:
     """Yield the descriptors of this user's processes that hold memory of this library. `most`: descriptors of all
     processes together that are looked at; TooManyDescriptors is raised if there are more."""
-    own = os.geteuid()
+    own_uid = os.geteuid()
     looked = 0
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
         folder = f"/proc/{entry}/fd"
         try:
-            if os.stat(folder).st_uid != own:
+            if os.stat(folder).st_uid != own_uid:
                 continue
             numbers = os.listdir(folder)
         except OSError as error:  # the process is gone, or may not be inspected
@@ -150,11 +152,11 @@ def open_identity(kind: str, identity: str, pid: int, fd: int) -> int:
     other_holders = ((opened.pid, opened.fd) for opened in find(kind, identity))
     for holder in chain([(pid, fd)], other_holders):
         with suppress(MemoryGone):
-            own = open_through(*holder)
-            parts = _parts(os.readlink(f"/proc/self/fd/{own}"))
+            own_fd = open_through(*holder)
+            parts = _parts(os.readlink(f"/proc/self/fd/{own_fd}"))
             if parts is not None and (parts[0], parts[2]) == (kind, identity):
-                return own
-            os.close(own)
+                return own_fd
+            os.close(own_fd)
     raise MemoryGone(f"no running process holds the {kind} {identity}")
 
 

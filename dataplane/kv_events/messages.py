@@ -37,11 +37,11 @@ def block_hash(key: bytes) -> int:
 def block_hashes(keys: Sequence[bytes], parts: int) -> list[int]:
     """Return the hashes of the `parts` blocks that represent each chunk. The last one is the hash of the chunk, because
     it is the parent of the next chunk."""
-    own = np.frombuffer(b"".join(keys), ">u8")[_WORDS - 1 :: _WORDS].astype(np.uint64)
+    words = np.frombuffer(b"".join(keys), ">u8")[_WORDS - 1 :: _WORDS].astype(np.uint64)
     if parts > 1:
         spread = np.arange(1, parts, dtype=np.uint64) * np.uint64(_SPREAD)  # modulo 2 ** 64
-        own = np.column_stack((own[:, None] ^ spread, own)).ravel()
-    hashes: list[int] = own.tolist()
+        words = np.column_stack((words[:, None] ^ spread, words)).ravel()
+    hashes: list[int] = words.tolist()
     return hashes
 
 

@@ -253,11 +253,11 @@ def _digest(file: SharedFile, offset: int, nbytes: int) -> bytes:
     end = offset + nbytes
     while offset < end:
         try:
-            got = os.preadv(file.read_only_fd, [piece[: end - offset]], offset)
+            count = os.preadv(file.read_only_fd, [piece[: end - offset]], offset)
         except OSError as error:
             raise MemoryError(f"reading {file.name}: {error.strerror}") from None
-        if not got:
+        if not count:
             raise MemoryError(f"{file.name} ends at {offset - file.base} bytes")
-        state.update(piece[:got])
-        offset += got
+        state.update(piece[:count])
+        offset += count
     return state.digest()

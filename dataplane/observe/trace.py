@@ -33,11 +33,11 @@ class SpanSampler:
     def takes(self, name: str) -> bool:
         """Return whether a span of this name may be made now, and count it."""
         second = int(self._monotonic())
-        at, made = self._made.get(name, (second, 0))
+        at, count = self._made.get(name, (second, 0))
         if at != second:
-            made = 0
-        self._made[name] = (second, made + 1)
-        return made < MAX_SPANS_PER_S
+            count = 0
+        self._made[name] = (second, count + 1)
+        return count < MAX_SPANS_PER_S
 
 
 @dataclass
@@ -87,9 +87,9 @@ class RequestSpans:
             return
         now = time.time()
         attributes: dict[str, Attribute] = {"larder.evicted_blocks": evicted} if evicted else {}
-        made = tracing.past(name, now - seconds, now, kind="server", attributes=attributes)
+        span = tracing.past(name, now - seconds, now, kind="server", attributes=attributes)
         if evicted:
-            self._causes.append(made)
+            self._causes.append(span)
 
     def __call__(self, event: Event) -> None:
         """Collect evictions; a subscriber of the bus."""

@@ -96,13 +96,13 @@ class Arc:
             self._forget()
 
     def victims(self, now: float) -> Iterator[int]:
-        over = self._once_bytes - self.once_target
+        excess_bytes = self._once_bytes - self.once_target
         once = iter(self._once.items())
-        if over > 0:
+        if excess_bytes > 0:
             for block, (_, size) in once:
                 yield block
-                over -= size
-                if over <= 0:
+                excess_bytes -= size
+                if excess_bytes <= 0:
                     break
         yield from self._again
         for block, _ in once:

@@ -253,24 +253,24 @@ class IndexMemory:
 
     def tagged(self, tags: U64, entries: U64) -> npt.NDArray[np.bool_]:
         """Return which entries [n, 16] have the tag of their key."""
-        same: npt.NDArray[np.bool_] = (entries >> _SHIFT32) == tags[:, None]
-        return same
+        has_tag: npt.NDArray[np.bool_] = (entries >> _SHIFT32) == tags[:, None]
+        return has_tag
 
     def match(self, words: U64, space: int, tags: U64, entries: U64) -> tuple[I64, U64, U64]:
         """Like `find_rows`, within the entries [n, 16] of the keys' buckets."""
-        same = self.tagged(tags, entries)
-        if not same.any():  # true for every chain that is stored for the first time
+        has_tag = self.tagged(tags, entries)
+        if not has_tag.any():  # true for every chain that is stored for the first time
             count = len(words)
             return (np.full(count, -1, np.int64), np.zeros(count, np.uint64), np.zeros((count, HOT_WORDS), np.uint64))
-        first = same.argmax(axis=1)
+        first = has_tag.argmax(axis=1)
         chosen = np.take_along_axis(entries, first[:, None], axis=1)[:, 0]
         descriptors = ((chosen & _LOW32) - _ONE).astype(np.int64)
-        control, rows, good = self.confirm(descriptors, words, space)
-        matched = same.any(axis=1)
-        good &= matched
-        if np.count_nonzero(same) > np.count_nonzero(matched):  # rare: a tag occurs twice in a key's buckets
-            self._find_again(same, entries, words, space, descriptors, control, rows, good)
-        descriptors[~good] = -1
+        control, rows, is_confirmed = self.confirm(descriptors, words, space)
+        matched = has_tag.any(axis=1)
+        is_confirmed &= matched
+        if np.count_nonzero(has_tag) > np.count_nonzero(matched):  # rare: a tag occurs twice in a key's buckets
+            self._find_again(has_tag, entries, words, space, descriptors, control, rows, is_confirmed)
+        descriptors[~is_confirmed] = -1
         return descriptors, control, rows
 
     def confirm(self, descriptors: I64, words: U64, space: int) -> tuple[U64, U64, npt.NDArray[np.bool_]]:
@@ -281,10 +281,10 @@ class IndexMemory:
         before = self._hot_words.take(at, mode="clip")
         rows = self.hot.take(descriptors, axis=0, mode="clip")
         after = self._hot_words.take(at, mode="clip")
-        good = (before == after) & (rows[:, HOT_KEY : HOT_KEY + 4] == words).all(axis=1)
-        good &= (rows[:, HOT_SPACE_SEGMENT] & _LOW32) == np.uint64(space)
-        good &= (after & _STATE) != 0
-        return after, rows, good
+        is_confirmed = (before == after) & (rows[:, HOT_KEY : HOT_KEY + 4] == words).all(axis=1)
+        is_confirmed &= (rows[:, HOT_SPACE_SEGMENT] & _LOW32) == np.uint64(space)
+        is_confirmed &= (after & _STATE) != 0
+        return after, rows, is_confirmed
 
     def valid(self, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_] | None:
         """Return which blocks, given their hot rows, are not covered by a pending invalidation; None, almost always, if
@@ -295,24 +295,24 @@ class IndexMemory:
         words = self.header[H_INVALID : H_INVALID + INVALID_WORDS * count].reshape(count, INVALID_WORDS)
         cold = self.cold.take(descriptors, axis=0, mode="clip")
         spaces = rows[:, HOT_SPACE_SEGMENT] & _LOW32
-        good = np.ones(len(descriptors), np.bool_)
+        is_valid = np.ones(len(descriptors), np.bool_)
         for space, tenant, before, _ in words.tolist():
             covered = cold[:, COLD_STORED_AT] < np.uint64(before)
             if space:
                 covered &= spaces == np.uint64(space)
             if tenant:
                 covered &= cold[:, COLD_TENANT] == np.uint64(tenant)
-            good &= ~covered
-        return good
+            is_valid &= ~covered
+        return is_valid
 
     def ready(
         self, descriptors: I64, control: U64, rows: U64, is_found: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
         """Return which blocks, of those that `is_found` selects, may be read: READY and not covered by a pending
         invalidation."""
-        good = is_found & is_ready(control)
+        is_ready_block = is_found & is_ready(control)
         valid = self.valid(descriptors, rows)
-        return good if valid is None else good & valid
+        return is_ready_block if valid is None else is_ready_block & valid
 
     def find_ready(self, words: U64, space: int) -> tuple[I64, U64, npt.NDArray[np.bool_]]:
         """Return the descriptors and hot rows of keys, as `find_rows` does, and which of them may be read."""
@@ -321,27 +321,27 @@ class IndexMemory:
 
     def leading_ready(self, words: U64, space: int) -> tuple[I64, U64]:
         """Return the descriptors and hot rows of the leading blocks of a chain that may be read."""
-        descriptors, rows, good = self.find_ready(words, space)
-        hits = leading(good)
+        descriptors, rows, is_readable = self.find_ready(words, space)
+        hits = leading(is_readable)
         return descriptors[:hits], rows[:hits]
 
     def _find_again(
         self,
-        same: npt.NDArray[np.bool_],
+        has_tag: npt.NDArray[np.bool_],
         entries: U64,
         words: U64,
         space: int,
         descriptors: I64,
         control: U64,
         rows: U64,
-        good: npt.NDArray[np.bool_],
+        is_confirmed: npt.NDArray[np.bool_],
     ) -> None:
-        for i in np.nonzero((same.sum(axis=1) > 1) & ~good)[0]:
-            for entry in entries[i][same[i]]:
+        for i in np.nonzero((has_tag.sum(axis=1) > 1) & ~is_confirmed)[0]:
+            for entry in entries[i][has_tag[i]]:
                 candidate = np.array([(int(entry) & 0xFFFFFFFF) - 1], np.int64)
-                word, row, right = self.confirm(candidate, words[i : i + 1], space)
-                if right[0]:
-                    descriptors[i], control[i], rows[i], good[i] = candidate[0], word[0], row[0], True
+                word, row, is_match = self.confirm(candidate, words[i : i + 1], space)
+                if is_match[0]:
+                    descriptors[i], control[i], rows[i], is_confirmed[i] = candidate[0], word[0], row[0], True
                     break
 
 
@@ -357,9 +357,9 @@ def is_reserved(control: U64) -> npt.NDArray[np.bool_]:
     return reserved
 
 
-def leading(good: npt.NDArray[np.bool_]) -> int:
+def leading(flags: npt.NDArray[np.bool_]) -> int:
     """Return the length of the leading run of True."""
-    return len(good) if good.all() else int(good.argmin())
+    return len(flags) if flags.all() else int(flags.argmin())
 
 
 class AreaMemory:

@@ -110,10 +110,10 @@ class TierDirectory:
         prints, first, second = self._slots_of(words, space)
         entries = np.concatenate((self._buckets[first], self._buckets[second]), axis=1)
         heads = entries[:, :, 0]
-        same = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
-        at = same.argmax(axis=1)
+        has_print = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
+        at = has_print.argmax(axis=1)
         rows = np.arange(len(words))
-        is_listed = same[rows, at]
+        is_listed = has_print[rows, at]
         tiers = np.where(is_listed, heads[rows, at] & _MASK, 0).astype(np.uint8)
         return DirectoryEntries(tiers, np.where(is_listed, entries[rows, at, 1], 0))
 
@@ -198,15 +198,15 @@ class TierDirectory:
         while len(pending):
             rows = np.arange(len(pending))
             heads = flat[slots[pending], 0]
-            same = (heads >> _SHIFT16 == prints[pending][:, None]) & (heads & _MASK != 0)
-            listed = same.any(axis=1)
+            has_print = (heads >> _SHIFT16 == prints[pending][:, None]) & (heads & _MASK != 0)
+            listed = has_print.any(axis=1)
             free = heads == 0
             emptier = np.where(
                 free[:, :4].sum(axis=1) >= free[:, 4:].sum(axis=1),
                 free[:, :4].argmax(axis=1),
                 4 + free[:, 4:].argmax(axis=1),
             )
-            flat_slot = slots[pending[rows], np.where(listed, same.argmax(axis=1), emptier)]
+            flat_slot = slots[pending[rows], np.where(listed, has_print.argmax(axis=1), emptier)]
             fits = listed | free.any(axis=1)
             self.header[H_UNLISTED] += np.uint64(np.count_nonzero(~fits))
             pending, flat_slot, listed = pending[fits], flat_slot[fits], listed[fits]
@@ -224,9 +224,9 @@ class TierDirectory:
         entries = self._slots(first, second)
         flat = self._buckets.reshape(-1, 2)
         heads = flat[entries, 0]
-        same = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
-        listed = same.any(axis=1)
-        flat_slots = np.unique(entries[listed, same.argmax(axis=1)[listed]])
+        has_print = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
+        listed = has_print.any(axis=1)
+        flat_slots = np.unique(entries[listed, has_print.argmax(axis=1)[listed]])
         remaining_heads = flat[flat_slots, 0] & ~np.uint64(1 << tier)
         gone = remaining_heads & _MASK == 0
         self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(gone))

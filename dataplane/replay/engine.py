@@ -127,9 +127,9 @@ class ReplayEngine:
         start = perf_counter_ns()
         reservation = self._client.reserve(piece, self._block_bytes, tenant=tenant)
         tally.store_ns += perf_counter_ns() - start
-        beyond = reservation.outcomes[max(0, hits - first) :]
-        tally.blocks_present += int(np.count_nonzero(beyond == ReserveOutcome.PRESENT))
-        tally.blocks_busy += int(np.count_nonzero(beyond == ReserveOutcome.BUSY))
+        outcomes = reservation.outcomes[max(0, hits - first) :]
+        tally.blocks_present += int(np.count_nonzero(outcomes == ReserveOutcome.PRESENT))
+        tally.blocks_busy += int(np.count_nonzero(outcomes == ReserveOutcome.BUSY))
         for code, blocks in reservation.refused.items():
             tally.refuse(code.name.lower(), blocks)
         writable = reservation.writable

@@ -47,11 +47,11 @@ def open_and_read(spec: TierSpec, context: TierContext, tombstones: Sequence[Tom
         stored = list(tier.blocks())
         dead = {name for tombstone in tombstones for name in tombstone.among(stored)}
         alive = [block for block in stored if block.name not in dead]
-        retained, beyond = within_budget(alive, tier.stored_size, spec.budget_bytes)
+        retained, dropped = within_budget(alive, tier.stored_size, spec.budget_bytes)
     except BaseException:
         tier.close()
         raise
-    return OpenedTier(tier, retained, len(dead), [*dead, *beyond], time.monotonic() - began)
+    return OpenedTier(tier, retained, len(dead), [*dead, *dropped], time.monotonic() - began)
 
 
 def _open(spec: TierSpec, context: TierContext) -> Tier:

@@ -98,11 +98,13 @@ class TombstoneFile:
         in_use = self._in_use()
         newest = next(reversed(self._lists))
         old = [tier for tier in self._lists if tier not in (UNKNOWN, newest) and tier not in in_use]
-        beyond = len(self._lists) - (UNKNOWN in self._lists) - MAX_LISTS
-        for tier in old[: max(0, beyond)]:
-            both = [*self._lists.get(UNKNOWN, ()), *self._lists.pop(tier)]
+        excess = len(self._lists) - (UNKNOWN in self._lists) - MAX_LISTS
+        for tier in old[: max(0, excess)]:
+            tombstones = [*self._lists.get(UNKNOWN, ()), *self._lists.pop(tier)]
             # From now on, the list gets each invalidation, because a tier that it stands for may be added again.
-            self._lists[UNKNOWN] = [Tombstone(before=max(tombstone.before for tombstone in both))] if both else []
+            self._lists[UNKNOWN] = (
+                [Tombstone(before=max(tombstone.before for tombstone in tombstones))] if tombstones else []
+            )
 
     def clear(self, tier: str) -> None:
         """Forget the tombstones of a tier that has deleted the blocks that they cover."""

@@ -89,14 +89,25 @@ def unpack_encoded(data: bytes | bytearray | memoryview, cluster: bytes) -> tupl
     """Return the block of a header of 4096 bytes, and its encoding; None if it is not encoded. Raises HeaderError."""
     if len(data) != HEADER_BYTES:
         raise HeaderError(f"expected {HEADER_BYTES} bytes, got {len(data)}")
-    magic, version, tenant_bytes, of_cluster, space, key, sequence, length, checksum, own, writer, parent = (
-        _FIELDS.unpack_from(data)
-    )
+    (
+        magic,
+        version,
+        tenant_bytes,
+        of_cluster,
+        space,
+        key,
+        sequence,
+        length,
+        checksum,
+        header_checksum,
+        writer,
+        parent,
+    ) = _FIELDS.unpack_from(data)
     if magic != _MAGIC:
         raise HeaderError("the magic number is missing")
     zeroed = bytearray(data)
     zeroed[_CHECKSUM_AT : _CHECKSUM_AT + 8] = bytes(8)
-    if xxhash.xxh3_64_intdigest(zeroed) != own:
+    if xxhash.xxh3_64_intdigest(zeroed) != header_checksum:
         raise HeaderError("the header does not match its checksum")
     if version not in (VERSION, ENCODED_VERSION):
         raise HeaderError(f"version: expected {VERSION} or {ENCODED_VERSION}, got {version}")

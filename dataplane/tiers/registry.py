@@ -116,8 +116,8 @@ def tier_faults_of(spec: TierSpec) -> list[tuple[str, str]]:
         tier_type(spec.type).check(parse_parameters(spec.type, spec.parameters), spec.budget_bytes)
     except ParameterError as error:
         message = str(error).removeprefix(f"{error.field}: ")
-        own = error.field in ("type", "budget_bytes")
-        field = error.field if own else ".".join(filter(None, ("parameters", error.field)))
+        is_record_field = error.field in ("type", "budget_bytes")
+        field = error.field if is_record_field else ".".join(filter(None, ("parameters", error.field)))
         return [(field, message)]
     codecs = tier_type(spec.type).codecs
     if spec.compress != "none" and spec.compress not in codecs:

@@ -66,23 +66,23 @@ class Ranges:
 
         `taken_ranges` lists the ranges that may be freed as (offset, bytes, name).
         """
-        every: list[tuple[int, int, T | None]] = [*taken_ranges, *((*free, None) for free in self._free)]
-        every.sort(key=lambda entry: entry[0])
+        ranges: list[tuple[int, int, T | None]] = [*taken_ranges, *((*free, None) for free in self._free)]
+        ranges.sort(key=lambda entry: entry[0])
         best: list[T] | None = None
         least = self.nbytes + 1
         first = total = cost = 0
-        for last, (offset, size, name) in enumerate(every):
-            if last and every[last - 1][0] + every[last - 1][1] != offset:
+        for last, (offset, size, name) in enumerate(ranges):
+            if last and ranges[last - 1][0] + ranges[last - 1][1] != offset:
                 first, total, cost = last, 0, 0
             total += size
             cost += 0 if name is None else size
-            while total - every[first][1] >= nbytes:
-                total -= every[first][1]
-                cost -= 0 if every[first][2] is None else every[first][1]
+            while total - ranges[first][1] >= nbytes:
+                total -= ranges[first][1]
+                cost -= 0 if ranges[first][2] is None else ranges[first][1]
                 first += 1
             if total >= nbytes and cost < least:
                 least = cost
-                best = [name for _, _, name in every[first : last + 1] if name is not None]
+                best = [name for _, _, name in ranges[first : last + 1] if name is not None]
         return best
 
     def faults(self) -> list[str]:

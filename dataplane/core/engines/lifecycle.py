@@ -266,11 +266,11 @@ def _check_spaces(message: Attach, pid: int, engines: Mapping[int, Engine], pool
     identities = {request.space.identity() for request in message.spaces}
     if len(identities) != len(message.spaces):
         raise ProtocolError(Code.BAD_SPACE, "expected each space once", "spaces")
-    own = [engine.spaces for engine in engines.values() if engine.pid == pid]
-    if len(message.spaces) + sum(map(len, own)) <= MAX_SPACES_PER_PROCESS:
+    process_spaces = [engine.spaces for engine in engines.values() if engine.pid == pid]
+    if len(message.spaces) + sum(map(len, process_spaces)) <= MAX_SPACES_PER_PROCESS:
         return
     numbers = [pool.spaces.known(request.space) for request in message.spaces]
-    attached = set().union(*own, filter(None, numbers))
+    attached = set().union(*process_spaces, filter(None, numbers))
     if len(attached) + numbers.count(None) > MAX_SPACES_PER_PROCESS:
         raise ProtocolError(
             Code.BAD_SPACE,
@@ -292,5 +292,5 @@ def _resumable(engine: Engine | None, message: Attach, pid: int, pool: Pool, gat
     memory = pool.table.memory.cells[H_MEMORY]
     requested = [(request.space.identity(), request.writes) for request in message.spaces]
     had = [(space.identity(), writes) for space, writes in zip(engine.space_list, engine.spaces.values(), strict=True)]
-    same = (engine.pid, engine.group, memory, had) == (pid, message.group, message.resume_memory, requested)
-    return engine if same and memory else None
+    is_same = (engine.pid, engine.group, memory, had) == (pid, message.group, message.resume_memory, requested)
+    return engine if is_same and memory else None

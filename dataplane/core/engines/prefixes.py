@@ -166,10 +166,10 @@ class PrefixSketches:
                 windows[-1].close()
             windows.append(SketchWindow(now))
         sketches = windows[-1].sketches
-        own = sketches.get(tenant)
-        if own is None and len(sketches) < MAX_TENANTS:
-            own = sketches[tenant] = {"hits": CountSketch(), "bytes": CountSketch()}
-        return own
+        tenant_sketches = sketches.get(tenant)
+        if tenant_sketches is None and len(sketches) < MAX_TENANTS:
+            tenant_sketches = sketches[tenant] = {"hits": CountSketch(), "bytes": CountSketch()}
+        return tenant_sketches
 
     def top(self, by: Measure, tenant: Tenant | None, limit: int, now: float) -> list[HotPrefix]:
         """Return the heaviest prefixes by one measure, heaviest first, of one tenant or of all (None)."""

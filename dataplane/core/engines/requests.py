@@ -103,12 +103,12 @@ class RequestRecords:
         removal = pool.removals.of(key, number)
         if removal is not None:
             return removal
-        own = pool.spaces.by_number[number]
-        other_spaces = [space for space in pool.spaces.of_model(own.model) if space not in engine.spaces]
-        for other in other_spaces[-MAX_COMPARED_SPACES:]:
-            block = pool.table.find(pack_keys(key), other)[0]
+        own_space = pool.spaces.by_number[number]
+        other_spaces = [space for space in pool.spaces.of_model(own_space.model) if space not in engine.spaces]
+        for other_number in other_spaces[-MAX_COMPARED_SPACES:]:
+            block = pool.table.find(pack_keys(key), other_number)[0]
             if block is not None and block.state is State.READY:
-                return "other_space", _difference(own, pool.spaces.by_number[other]), 0.0
+                return "other_space", _difference(own_space, pool.spaces.by_number[other_number]), 0.0
         if message.bare_key:
             block = pool.table.find(pack_keys(message.bare_key), number)[0]
             if block is not None and block.state is State.READY:
@@ -116,9 +116,9 @@ class RequestRecords:
         return "never_stored", "", 0.0
 
 
-def _difference(own: Space, other: Space) -> str:
+def _difference(own_space: Space, other_space: Space) -> str:
     """Return the fields in which two spaces of a model differ."""
-    return ", ".join(name for name in _DIFFERENCES if getattr(own, name) != getattr(other, name))
+    return ", ".join(name for name in _DIFFERENCES if getattr(own_space, name) != getattr(other_space, name))
 
 
 def _check(message: ReportRequest) -> None:

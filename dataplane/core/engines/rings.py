@@ -100,9 +100,9 @@ class RingReader:
 
 def _count_whole_chains(words: U64) -> int:
     """Return the number of leading entries up to the last one that ends a chain; all entries if none does."""
-    inside = (words[:, 0] >> _POSITION) & np.uint64(RING_POSITION_MASK) != 0
-    inside &= words[:, 0] >> _KIND == RING_TOUCH
-    chain_ends = np.flatnonzero(~inside)
+    is_inside = (words[:, 0] >> _POSITION) & np.uint64(RING_POSITION_MASK) != 0
+    is_inside &= words[:, 0] >> _KIND == RING_TOUCH
+    chain_ends = np.flatnonzero(~is_inside)
     return int(chain_ends[-1]) + 1 if len(chain_ends) else len(words)
 
 
@@ -160,17 +160,17 @@ def _look_ups(words: U64, result: DrainResult, reader: RingReader, tenants: Tena
 def _touches(words: U64, result: DrainResult, reader: RingReader, index: IndexMemory, spaces: Collection[int]) -> None:
     numbers = (words[:, 0] & _LOW32).astype(np.int64)
     rows = index.hot.take(numbers, axis=0, mode="clip")
-    good = (numbers < index.max_blocks) & (rows[:, 0] == words[:, 1]) & is_ready(words[:, 1])
-    own = rows[:, HOT_SPACE_SEGMENT] & _LOW32
+    is_valid = (numbers < index.max_blocks) & (rows[:, 0] == words[:, 1]) & is_ready(words[:, 1])
+    row_spaces = rows[:, HOT_SPACE_SEGMENT] & _LOW32
     if len(spaces) == 1:  # true of most engines, and several times cheaper
-        good &= own == np.uint64(next(iter(spaces)))
+        is_valid &= row_spaces == np.uint64(next(iter(spaces)))
     else:
-        good &= np.isin(own, np.fromiter(spaces, np.uint64, len(spaces)))
+        is_valid &= np.isin(row_spaces, np.fromiter(spaces, np.uint64, len(spaces)))
     positions = (words[:, 0] >> _POSITION).astype(np.int64) & RING_POSITION_MASK
-    valid = int(np.count_nonzero(good))
-    if valid < len(good):
-        reader.invalid += len(good) - valid
-        numbers, rows, positions = numbers[good], rows[good], positions[good]
+    valid = int(np.count_nonzero(is_valid))
+    if valid < len(is_valid):
+        reader.invalid += len(is_valid) - valid
+        numbers, rows, positions = numbers[is_valid], rows[is_valid], positions[is_valid]
     if not valid:
         return
     result.read_bytes = int(rows[:, HOT_NBYTES].sum())
@@ -197,7 +197,7 @@ def _by_last_use(numbers: I64) -> list[int]:
     backwards = numbers[::-1]
     _, first = np.unique(backwards, return_index=True)
     if len(first) == len(numbers):
-        every: list[int] = numbers.tolist()
-        return every
+        descriptors: list[int] = numbers.tolist()
+        return descriptors
     last: list[int] = backwards[np.sort(first)[::-1]].tolist()
     return last

@@ -421,8 +421,8 @@ class StoreService:
         if lined_up:
             pool.table.used(lined_up, now)
         if reservation.hint is not None:
-            own = [block for block in reversed(lined_up) if block.tenant is reservation.tenant]
-            pool.hint(reservation.hint, [fresh[at] for at in sorted(fresh)], own, now)
+            tenant_blocks = [block for block in reversed(lined_up) if block.tenant is reservation.tenant]
+            pool.hint(reservation.hint, [fresh[at] for at in sorted(fresh)], tenant_blocks, now)
 
     def abort(self, engine: Engine, number: int, now: float) -> None:
         """Abort a reservation, or release the quarantined bytes of an expired one. Raise ProtocolError if unknown."""

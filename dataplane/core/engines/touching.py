@@ -21,21 +21,21 @@ def touching(reservations: Sequence[OpenReservation], keys: U64) -> list[OpenRes
 
     The rule applies transitively.
     """
-    looked: list[OpenReservation] = []
-    over: list[OpenReservation] = []
+    compared: list[OpenReservation] = []
+    not_compared: list[OpenReservation] = []
     size = 0
     for reservation in sorted(reservations, key=lambda reservation: len(reservation.keys)):
         size += len(reservation.keys) // KEY_BYTES
-        (looked if size <= MAX_KEYS else over).append(reservation)
-    if sum(len(reservation.writing) for reservation in over) > MAX_KEYS:
+        (compared if size <= MAX_KEYS else not_compared).append(reservation)
+    if sum(len(reservation.writing) for reservation in not_compared) > MAX_KEYS:
         return list(reservations)
-    parts = [keys, *map(_written, over), *map(_written, looked), *map(_through, looked)]
+    parts = [keys, *map(_written, not_compared), *map(_written, compared), *map(_through, compared)]
     key_ids, count = identities(np.concatenate(parts))
     split = np.split(key_ids, np.cumsum([len(part) for part in parts])[:-1])
-    first = 1 + len(over)
+    first = 1 + len(not_compared)
     start = np.concatenate(split[:first])
-    written, through = split[first : first + len(looked)], split[first + len(looked) :]
-    return over + [looked[at] for at in _closure(start, written, through, count)]
+    written, through = split[first : first + len(compared)], split[first + len(compared) :]
+    return not_compared + [compared[at] for at in _closure(start, written, through, count)]
 
 
 def _closure(start: I64, written: Sequence[I64], through: Sequence[I64], count: int) -> list[int]:

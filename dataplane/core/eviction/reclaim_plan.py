@@ -150,19 +150,19 @@ class ReclaimPlan:
             side_by_side = [
                 (segment.base, segment.nbytes, segment) for segment in self._emptied if segment.base is not None
             ]
-            going = ranges.cheapest(self.size, side_by_side)
-            if going is None:
+            selected = ranges.cheapest(self.size, side_by_side)
+            if selected is None:
                 return
             lacking = self.size - self.free_bytes + sum(segment.nbytes for segment in self._emptied)
-            lacking -= sum(segment.nbytes for segment in going)
+            lacking -= sum(segment.nbytes for segment in selected)
             for segment in self._emptied:
-                if lacking > 0 and segment not in going:
-                    going.append(segment)
+                if lacking > 0 and segment not in selected:
+                    selected.append(segment)
                     lacking -= segment.nbytes
             if lacking > 0:
                 return
-            if all(self._may_go(segment, vacant) for segment in going):
-                self._go([block for segment in going for block in self._blocks(segment)])
+            if all(self._may_go(segment, vacant) for segment in selected):
+                self._go([block for segment in selected for block in self._blocks(segment)])
                 self.missing = 0
                 return
 

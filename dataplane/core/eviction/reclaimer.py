@@ -143,28 +143,28 @@ class Reclaimer:
             return 0
         is_leased = self._leased_among(victims)
         if any(is_leased):
-            going: list[Block] = []
+            unleased: list[Block] = []
             waiting = iter(is_leased)
             for group in groups:
                 group_leased = [next(waiting) for _ in group]
                 if any(group_leased):
                     self._table.step(group, BlockStep.PUT_BACK)
                 else:
-                    going += group
+                    unleased += group
             self._pass_over(
                 [block for block, group_leased in zip(victims, is_leased, strict=True) if group_leased], now
             )
         else:
-            going = victims
-        if not going:  # all victims are leased: read all counters at once, since the whole pool may be leased
+            unleased = victims
+        if not unleased:  # all victims are leased: read all counters at once, since the whole pool may be leased
             self._leased = self._leases.held_by_any(self._table.space_of)
             return 0
         admission = self._pool.admission if reason == "room" else None
-        self._pool.evicted_idle.add(map(USED_AT, going), now)
-        self._pool.lifetimes.add(map(TIMESTAMP, going), now)
+        self._pool.evicted_idle.add(map(USED_AT, unleased), now)
+        self._pool.lifetimes.add(map(TIMESTAMP, unleased), now)
         freed: dict[Tenant, list[Block]] = {}
         pinned, hinted = self._pool.pins.marked, self._pool.hints.hinted
-        for block in going:
+        for block in unleased:
             if admission is not None:
                 admission.victim(now - block.used_at, now)
             if block in pinned:
@@ -178,15 +178,15 @@ class Reclaimer:
                 freed[block.tenant] = [block]
             else:
                 tenant_blocks.append(block)
-        self._table.free_all(going, BlockStep.FREE)
-        for block in going:
+        self._table.free_all(unleased, BlockStep.FREE)
+        for block in unleased:
             if slot_request is None or not slot_request.take(block.slot):
                 self._slabs.give(block.slot)
-        self._pool.removals.note(going, reason, now)
+        self._pool.removals.note(unleased, reason, now)
         if self._pool.changes is not None:
-            self._pool.changes.changed(going)
+            self._pool.changes.changed(unleased)
         if self._pool.tiers is not None:
-            self._pool.tiers.removed(going, now)
+            self._pool.tiers.removed(unleased, now)
         usage = self._pool.usage
         usage.pass_to(now)
         for tenant, blocks in freed.items():
@@ -198,7 +198,7 @@ class Reclaimer:
             self._pool.totals.evicted_blocks += len(blocks)
             self._pool.totals.evicted_bytes += size
             self._pool.count_evicted(tenant, reason, len(blocks), size, now)
-        return len(going)
+        return len(unleased)
 
     def _leased_among(self, victims: Sequence[Block]) -> list[bool]:
         """Move READY blocks to EVICTING and return for each whether it is leased. On an error, move all back to
@@ -303,8 +303,8 @@ class Reclaimer:
 
     def _own(self, account: Account, now: float, *, nbytes: int) -> list[Block]:
         """Return the first victims of an account in its own order, until `nbytes` bytes are reached."""
-        own = chain.from_iterable(account.queue.victims(rank, now) for rank in Rank)
-        return self._select(map(self._table.blocks.__getitem__, own), nbytes=nbytes, count=MAX_AT_ONCE)
+        descriptors = chain.from_iterable(account.queue.victims(rank, now) for rank in Rank)
+        return self._select(map(self._table.blocks.__getitem__, descriptors), nbytes=nbytes, count=MAX_AT_ONCE)
 
     def keep_below(self, high: float, low: float, now: float) -> None:
         """If use is above the fraction `high` of the capacity, evict ahead of need towards the fraction `low`. Each

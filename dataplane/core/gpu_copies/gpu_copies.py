@@ -74,8 +74,8 @@ class GpuCopyTable:
 
     def read_by(self, client: int, device: str, spaces: Iterable[int] | None = None) -> None:
         """Register an engine as a reader of the GPU copies of some of its spaces; None means all of them."""
-        pool, own = self.pools[device], self._engines[client].spaces
-        requested_spaces = own.keys() if spaces is None else own.keys() & set(spaces)
+        pool, attached_spaces = self.pools[device], self._engines[client].spaces
+        requested_spaces = attached_spaces.keys() if spaces is None else attached_spaces.keys() & set(spaces)
         read_spaces = pool.readers.setdefault(client, set())
         if not requested_spaces <= read_spaces:
             read_spaces.update(requested_spaces)

@@ -66,8 +66,8 @@ class CorruptionReports:
         """
         corrupt: list[Block] = []
         self._check(message)
-        own = self._engines.setdefault(client, ReadBudget(ENGINE_BYTES_PER_S, ENGINE_BYTES_PER_S, now))
-        if own.left(now) <= 0:  # the blocks of an engine that reports too often are not even looked up
+        engine_budget = self._engines.setdefault(client, ReadBudget(ENGINE_BYTES_PER_S, ENGINE_BYTES_PER_S, now))
+        if engine_budget.left(now) <= 0:  # the blocks of an engine that reports too often are not even looked up
             self._refused(Code.RATE_LIMITED, len(message.descriptors) // 4)
             return 0
         reported = self._blocks(spaces, message)
@@ -77,10 +77,10 @@ class CorruptionReports:
             reported = [block for block in reported if block.nbytes <= MAX_BYTES_PER_BLOCK]
         read = 0
         for at, block in enumerate(reported):
-            if read >= MAX_BYTES_PER_REPORT or min(own.left(now), self._node.left(now)) <= 0:
+            if read >= MAX_BYTES_PER_REPORT or min(engine_budget.left(now), self._node.left(now)) <= 0:
                 self._refused(Code.RATE_LIMITED, len(reported) - at)
                 break
-            for budget in (own, self._node):
+            for budget in (engine_budget, self._node):
                 budget.bytes -= block.nbytes
             read += block.nbytes
             try:

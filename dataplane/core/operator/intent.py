@@ -341,11 +341,11 @@ class Intent:
         order = self.pool.order
         if order.alone:
             return
-        over = [tenant for tenant in self.pool.tenants.managed() if tenant.enforced and tenant.over_bytes]
-        for tenant in over:
+        over_limit = [tenant for tenant in self.pool.tenants.managed() if tenant.enforced and tenant.over_bytes]
+        for tenant in over_limit:
             self.reclaimer.protect(())
             self.reclaimer.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
-        order.watch([tenant.account for tenant in over if tenant.over_bytes])
+        order.watch([tenant.account for tenant in over_limit if tenant.over_bytes])
 
     # ---- policies
 
@@ -446,14 +446,14 @@ class Intent:
 
 
 def _check_bodies(specs: Mapping[int, PinSpec], bodies: Mapping[str, bytes]) -> list[Fault]:
-    wrong: dict[str, tuple[Code, str] | None] = {}
+    body_faults: dict[str, tuple[Code, str] | None] = {}
     for spec in specs.values():
-        if spec.keys_digest not in wrong:
-            wrong[spec.keys_digest] = _wrong_body(spec.keys_digest, bodies)
+        if spec.keys_digest not in body_faults:
+            body_faults[spec.keys_digest] = _wrong_body(spec.keys_digest, bodies)
     return [
         _fault(f"pins[{number}].keys_digest", *fault)
         for number, spec in specs.items()
-        if (fault := wrong[spec.keys_digest]) is not None
+        if (fault := body_faults[spec.keys_digest]) is not None
     ]
 
 

@@ -146,10 +146,10 @@ def look_up(pool: Pool, message: LookupChain) -> tuple[list[SpaceHits], int]:
 def _hits(pool: Pool, words: U64, space: int, salt: str | None) -> tuple[int, int]:
     """Return the number of leading readable blocks, and of all readable blocks, of a chain in a space."""
     memory = pool.table.memory
-    numbers, _, good = memory.find_ready(words, space)
+    numbers, _, is_readable = memory.find_ready(words, space)
     if salt is not None:
         tenant = pool.tenants.by_salt.get(salt)
         if tenant is None:
             return 0, 0
-        good &= memory.cold.take(numbers, axis=0, mode="clip")[:, COLD_TENANT] == np.uint64(tenant.number)
-    return leading(good), int(np.count_nonzero(good))
+        is_readable &= memory.cold.take(numbers, axis=0, mode="clip")[:, COLD_TENANT] == np.uint64(tenant.number)
+    return leading(is_readable), int(np.count_nonzero(is_readable))

@@ -23,9 +23,9 @@ def among(keys: U64, members: Collection[bytes]) -> Mask:
     mask = np.zeros(len(keys), np.bool_)
     if not members:
         return mask
-    alike = np.flatnonzero(np.isin(keys[:, 0], pack_keys(list(members))[:, 0]))
-    packed, exact = keys[alike].tobytes(), frozenset(members)
-    mask[alike] = [packed[at : at + KEY_BYTES] in exact for at in range(0, len(packed), KEY_BYTES)]
+    candidates = np.flatnonzero(np.isin(keys[:, 0], pack_keys(list(members))[:, 0]))
+    packed, exact = keys[candidates].tobytes(), frozenset(members)
+    mask[candidates] = [packed[at : at + KEY_BYTES] in exact for at in range(0, len(packed), KEY_BYTES)]
     return mask
 
 
@@ -36,8 +36,8 @@ def identities(keys: U64, spaces: U64 | None = None) -> tuple[I64, int]:
     marks = keys[:, 0] if spaces is None else keys[:, 0] ^ (spaces * _SPREAD)
     turn: I64 = marks.argsort(kind="stable")
     differ = _changes(columns[turn])
-    alike = marks[turn]
-    if (differ & (alike[1:] == alike[:-1])).any():  # marks collide, so equal keys may lie apart
+    sorted_marks = marks[turn]
+    if (differ & (sorted_marks[1:] == sorted_marks[:-1])).any():  # marks collide, so equal keys may lie apart
         turn = np.lexsort((*columns.T, marks))
         differ = _changes(columns[turn])
     numbers = np.zeros(len(keys), np.int64)
@@ -57,10 +57,10 @@ def descendants(parents: I64, chosen: Mask) -> Mask:
     """
     count = len(parents)
     mask = np.append(chosen, np.False_)
-    above = np.append(np.where(parents < 0, count, parents), count)
+    ancestors = np.append(np.where(parents < 0, count, parents), count)
     for _ in range(count.bit_length()):  # each iteration doubles the distance to the ancestors
-        if (above == count).all():
+        if (ancestors == count).all():
             break
-        mask |= mask[above]
-        above = above[above]
+        mask |= mask[ancestors]
+        ancestors = ancestors[ancestors]
     return mask[:count]

@@ -146,13 +146,13 @@ class EvictionOrder:
             if account.limit_bytes is not None and account.bytes > account.limit_bytes
         ]
 
-    def watch(self, over: Sequence[Account]) -> None:
+    def watch(self, accounts: Sequence[Account]) -> None:
         """Set the accounts that were found above their limit.
 
         Only a lowered limit causes this, because a limit is enforced for new blocks.
         """
         self.changes += 1  # these accounts may lose more blocks than before
-        self._watched = over
+        self._watched = accounts
 
 
 def _in_turn(queue: EvictionQueue, members: Sequence[Block], now: float) -> list[Block]:

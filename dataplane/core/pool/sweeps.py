@@ -239,29 +239,29 @@ class Sweeps:
 
         With `torn`, include blocks that were stored behind an ancestor that is no longer present.
         """
-        hot, above = self._memory.hot[numbers], self._table.rows[numbers, ROW_PARENT:]
+        hot, parent_keys = self._memory.hot[numbers], self._table.rows[numbers, ROW_PARENT:]
         spaces = _space(hot)
         readable_rows = self._memory.hot[readable]
         at = len(readable_rows)
         key_ids, count = identities(
-            np.concatenate((readable_rows[:, _KEY], hot[:, _KEY], above)),
+            np.concatenate((readable_rows[:, _KEY], hot[:, _KEY], parent_keys)),
             np.concatenate((_space(readable_rows), spaces, spaces)),
         )
-        own, parents = key_ids[at : at + len(numbers)], key_ids[at + len(numbers) :]
-        rooted = (above != 0).any(axis=1)
+        own_ids, parent_ids = key_ids[at : at + len(numbers)], key_ids[at + len(numbers) :]
+        rooted = (parent_keys != 0).any(axis=1)
         row_of = np.full(count, -1, np.int64)
-        row_of[own] = np.arange(len(numbers))
+        row_of[own_ids] = np.arange(len(numbers))
         prefix = among(hot[:, _KEY], keys)
-        chosen = rooted & among(above, keys[-1:])
+        chosen = rooted & among(parent_keys, keys[-1:])
         if torn:
             is_present = np.zeros(count, np.bool_)
             is_present[key_ids[:at]] = True
-            loose = rooted & ~is_present[parents] & ~among(above, keys)
+            loose = rooted & ~is_present[parent_ids] & ~among(parent_keys, keys)
             owners = np.unique(self._memory.cold[numbers[prefix], COLD_TENANT])
             if len(owners):
                 loose &= np.isin(self._memory.cold[numbers, COLD_TENANT], owners)
             chosen |= loose
-        links = np.where(rooted, row_of[parents], -1)
+        links = np.where(rooted, row_of[parent_ids], -1)
         return prefix | descendants(links, chosen)
 
     def _mark(self, numbers: I64) -> None:

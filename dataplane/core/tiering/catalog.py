@@ -499,8 +499,8 @@ class Catalog:
         for tier in self.tiers:
             tier.contents.grow()
             tier.contents.pins.step(now, MAX_EVICTED_AT_ONCE)
-            beyond = tier.contents.beyond_limits(now, MAX_EVICTED_AT_ONCE) if tier.listed_blocks is None else ()
-            for entry in beyond:
+            over_limits = tier.contents.beyond_limits(now, MAX_EVICTED_AT_ONCE) if tier.listed_blocks is None else ()
+            for entry in over_limits:
                 self.evict(tier, entry)
-            if beyond:
+            if over_limits:
                 self.wake()

@@ -163,13 +163,13 @@ class TierContents:
         tenant = self.tenants.get(salt)
         account: Account = self._order.common if tenant is None else tenant.account
         limit = account.limit_bytes
-        own = 0
+        own_excess = 0
         if limit is not None and tenant is not None:
-            own = max(0, account.bytes + tenant.pending_bytes + charge - limit)
-            if charge > limit or (own and tenant.share is not None and tenant.share.rejects):
+            own_excess = max(0, account.bytes + tenant.pending_bytes + charge - limit)
+            if charge > limit or (own_excess and tenant.share is not None and tenant.share.rejects):
                 return "limit"
         excess = max(at_least, self.used_bytes + charge - self.room_bytes)
-        if not own and not excess:
+        if not own_excess and not excess:
             return []
         chosen: list[TierEntry] = []
         passed: list[TierEntry] = []
@@ -177,10 +177,10 @@ class TierContents:
         order: Any = self._order  # the search is written for blocks of the pool
         numbered: Any = self.numbered
         search: Any = VictimIterator(order, numbered, account, now)
-        iterator: Any = self._own_first(search, account) if own else search.candidates()
+        iterator: Any = self._own_first(search, account) if own_excess else search.candidates()
         with closing(iterator) as candidates:
             for looked_at, entry in enumerate(candidates):
-                if (freed >= excess and freed_own >= own) or looked_at == MAX_LOOKED_AT:
+                if (freed >= excess and freed_own >= own_excess) or looked_at == MAX_LOOKED_AT:
                     break
                 if excluded(entry):
                     passed.append(entry)
@@ -190,13 +190,13 @@ class TierContents:
                     freed += entry.charge
                     freed_own += entry.charge if entry.tenant.account is account else 0
         for entry in passed:
-            if freed_own < own and entry.tenant.account is account and search.take(entry):
+            if freed_own < own_excess and entry.tenant.account is account and search.take(entry):
                 chosen.append(entry)
                 freed += entry.charge
                 freed_own += entry.charge
             else:
                 self._order.refresh(entry, now)
-        if freed_own < own:
+        if freed_own < own_excess:
             return "limit"
         return chosen if freed >= excess else "budget"
 

@@ -112,10 +112,10 @@ class Tombstone(msgspec.Struct, frozen=True):
         waiting = [(block.name.space, self.last_key) for block in covered]
         loose = [
             parent
-            for parent, behind in children.items()
+            for parent, blocks in children.items()
             if BlockName(*parent) not in present
             and parent[1] not in self.keys
-            and any(block.tenant in tenants for block in behind)
+            and any(block.tenant in tenants for block in blocks)
         ]
         stack = [*dict.fromkeys(waiting), *loose]
         while stack:

@@ -160,9 +160,9 @@ class ChainSelection:
             run: list[BlockName] = []
             while name is not None and len(run) < MAX_PART_BLOCKS:
                 run.append(name)
-                behind = self._children.get((name.space, name.key), [])
-                starts += behind[1:]
-                name = behind[0] if behind else None
+                children = self._children.get((name.space, name.key), [])
+                starts += children[1:]
+                name = children[0] if children else None
             if name is not None:
                 starts.append(name)
             self._add(run, parent)

@@ -77,11 +77,11 @@ class Moves:
             scopes.check_narrow(message.scope)
         tenant = message.scope.tenant
         # As with requests for loads, a tenant may have as many moves as there are free places, and one in any case.
-        own = sum(active_tenant == tenant for active_tenant in self._tenants.values())
-        if own >= max(1, MAX_ACTIVE - len(self._active)):
+        own_moves = sum(active_tenant == tenant for active_tenant in self._tenants.values())
+        if own_moves >= max(1, MAX_ACTIVE - len(self._active)):
             raise ProtocolError(
                 Code.TOO_MANY,
-                f"{len(self._active)} moves are under way, {own} of them of this tenant; wait until one ends",
+                f"{len(self._active)} moves are under way, {own_moves} of them of this tenant; wait until one ends",
             )
         tier = self._tier(message.tier, "tier", memory=not message.compress)
         source = self._tier(message.source, "source", tiers=tier is not None and not message.compress)

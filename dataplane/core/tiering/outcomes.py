@@ -255,5 +255,5 @@ def _not_as_expected(job: TierJob, block: JobBlock, result: Loaded) -> str:
         block.stored = loaded
         return ""
     block.stored = msgspec.structs.replace(expected, checksum=loaded.checksum)
-    same = msgspec.structs.replace(block.stored, writer=loaded.writer)
-    return "" if loaded == same else Outcome.MISSING.value
+    by_same_writer = msgspec.structs.replace(block.stored, writer=loaded.writer)
+    return "" if loaded == by_same_writer else Outcome.MISSING.value

@@ -174,15 +174,15 @@ def within_budget(
 ) -> tuple[list[StoredBlock], list[BlockName]]:
     """Return the newest blocks that a budget has room for, oldest first, and the names of the others."""
     retained: dict[BlockName, StoredBlock] = {}
-    beyond: list[BlockName] = []
+    dropped: list[BlockName] = []
     used_bytes = 0
     for stored in sorted(blocks, key=lambda stored: stored.sequence, reverse=True):
         if stored.name in retained:
             continue
         charge = stored_size(stored.length)
         if used_bytes + charge > budget_bytes:
-            beyond.append(stored.name)
+            dropped.append(stored.name)
             continue
         used_bytes += charge
         retained[stored.name] = stored
-    return list(reversed(retained.values())), beyond
+    return list(reversed(retained.values())), dropped

@@ -379,8 +379,8 @@ class DiskTier:
 
     def _fit_budget(self) -> None:
         """Remove segments until the budget holds: empty ones first, then those without recent blocks."""
-        over = self._segment_bytes() - self._budget_bytes
-        if over <= 0:
+        excess_bytes = self._segment_bytes() - self._budget_bytes
+        if excess_bytes <= 0:
             return
         ordered = sorted(
             (int(segment.details["sequence"].max(initial=0)) if segment.used_slots else -1, position, number)
@@ -389,9 +389,9 @@ class DiskTier:
         )
         removed: dict[int, set[int]] = {}
         for _, position, number in ordered:
-            if over > 0:
+            if excess_bytes > 0:
                 removed.setdefault(position, set()).add(number)
-                over -= self._directories[position].segment_bytes
+                excess_bytes -= self._directories[position].segment_bytes
         for position, numbers in removed.items():
             self._directories[position].remove_segments(numbers)
 

@@ -186,14 +186,14 @@ def _checked(contents: _Contents) -> tuple[DirectoryCheck, set[int]]:
         if segment.slots and (size := os.fstat(segment.fd).st_size) < segment.segment_bytes:
             faults.append(TierFault(name[number], None, f"expected {segment.segment_bytes} bytes, got {size}"))
     faults += [TierFault(name[location >> 32], location & 0xFFFFFFFF, reason) for location, reason in bad.items()]
-    good = [location for location in expected if location not in bad]
+    intact = [location for location in expected if location not in bad]
     result = DirectoryCheck(
         str(contents.path),
         contents.superblock.node,
         len(contents.segments),
         sum(os.fstat(segment.fd).st_size for segment in contents.segments.values()),
-        len(good),
-        sum(contents.segments[location >> 32].slot_bytes for location in good),
+        len(intact),
+        sum(contents.segments[location >> 32].slot_bytes for location in intact),
         contents.recovered.reason,
         faults,
     )

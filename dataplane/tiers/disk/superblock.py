@@ -69,8 +69,8 @@ class DirectoryLock:
 
     def probe(self) -> None:
         """Write the owner to the device. Raises OSError if the device cannot be written or the file was replaced."""
-        current, own = os.stat(self.path), os.fstat(self.fd)
-        if (current.st_dev, current.st_ino) != (own.st_dev, own.st_ino):
+        current, locked = os.stat(self.path), os.fstat(self.fd)
+        if (current.st_dev, current.st_ino) != (locked.st_dev, locked.st_ino):
             raise FileNotFoundError(errno.ENOENT, "the directory was replaced", str(self.path))
         owner = f"{self._owner}, process {os.getpid()}\n".encode()
         os.pwrite(self.fd, owner, 0)
@@ -113,8 +113,8 @@ def open_superblock(directory: Path, context: TierContext, segment_bytes: int) -
 
 def _check_new(directory: Path) -> None:
     """Raise TierError if a directory without a superblock holds files that no tier left there. Raises OSError."""
-    own = {LOCK, SUPERBLOCK, f"{SUPERBLOCK}.new"} | _OF_FILE_SYSTEMS
-    foreign = {entry.name for entry in os.scandir(directory)} - own
+    own_names = {LOCK, SUPERBLOCK, f"{SUPERBLOCK}.new"} | _OF_FILE_SYSTEMS
+    foreign = {entry.name for entry in os.scandir(directory)} - own_names
     lock = directory / LOCK
     if not foreign and lock.exists() and not _is_lock(read_own(lock, _MAX_BYTES)):
         foreign = {LOCK}

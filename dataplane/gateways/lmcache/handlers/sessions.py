@@ -116,15 +116,15 @@ class LookupSessions:
     def begin(self, lookup: LeasedLookup) -> None:
         """Add a look-up in place of an earlier one of the same request."""
         self.end(lookup.scheduler, lookup.request_id, counted=False)
-        own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
-        if len(own) >= MAX_LOOKUPS_PER_SCHEDULER:
-            self.end(lookup.scheduler, next(iter(own)), "crowded_out")
-            own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
+        lookups = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
+        if len(lookups) >= MAX_LOOKUPS_PER_SCHEDULER:
+            self.end(lookup.scheduler, next(iter(lookups)), "crowded_out")
+            lookups = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         elif len(self._all) >= MAX_LOOKUPS:
             self.end(*next(iter(self._all)), "crowded_out")
-            own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
+            lookups = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         self._all[lookup.scheduler, lookup.request_id] = lookup
-        own[lookup.request_id] = lookup
+        lookups[lookup.request_id] = lookup
         self._of_request.setdefault(lookup.request_id, {})[lookup.scheduler] = lookup
         self._leases.add(lookup.lease)
 
@@ -172,13 +172,13 @@ class LookupSessions:
             why = "taken_back"
         if why:
             self.ended[why] += 1
-        own = self._of_scheduler[scheduler]
-        del own[request_id]
-        if not own:
+        lookups = self._of_scheduler[scheduler]
+        del lookups[request_id]
+        if not lookups:
             del self._of_scheduler[scheduler]
-        same = self._of_request[request_id]
-        del same[scheduler]
-        if not same:
+        by_scheduler = self._of_request[request_id]
+        del by_scheduler[scheduler]
+        if not by_scheduler:
             del self._of_request[request_id]
         if lookup.tiers is not None:
             lookup.tiers.cancel()
@@ -245,17 +245,17 @@ class LookupSessions:
         lock = lookup.lease.locks.get(space)
         if lock is None:
             return []
-        going = []
+        released = []
         for at in range(max(start, 0) // CHUNK_TOKENS, min(-(-end // CHUNK_TOKENS), len(lock.readers))):
             if lock.readers[at]:
                 lock.readers[at] = 0 if all_readers else lock.readers[at] - 1
                 if not lock.readers[at]:
-                    going.append(lock.descriptors[at])
-        if going:
-            self._release(lookup.lease.client, going)
+                    released.append(lock.descriptors[at])
+        if released:
+            self._release(lookup.lease.client, released)
             if not any(lock.readers):
                 del lookup.lease.locks[space]
-        return going
+        return released
 
     def _end_if_done(self, lookup: LeasedLookup) -> None:
         if not lookup.lease.locks and not lookup.waiting:

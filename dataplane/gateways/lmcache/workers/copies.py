@@ -128,14 +128,14 @@ def chunk_layouts_of(
     layout = "" if hints is None or hints.kv_layout is None else hints.kv_layout[:16]
     groups = groups or [Group(layer_indices=list(range(len(metadata))))]
     try:
-        made = [_group(metadata, group, layout) for group in groups]
+        tensor_groups = [_group(metadata, group, layout) for group in groups]
     except LayoutRefused as error:
         raise MemoryUnsupported(str(error)) from None
     dtype_names = {canonical(tensor.dtype) or "" for tensor in metadata}
     layouts = ChunkLayouts(
-        made,
+        tensor_groups,
         [group.layer_indices for group in groups],
-        f"lmcache-driven:{layout or '-'}:{_digest(made, metadata)}",
+        f"lmcache-driven:{layout or '-'}:{_digest(tensor_groups, metadata)}",
         dtype_names.pop() if len(dtype_names) == 1 else "mixed",
     )
     if not 0 < layouts.chunk_bytes <= MAX_CHUNK_BYTES:
@@ -289,9 +289,9 @@ class CpuShmCopier(Copier):
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (file, offset in the file, offset in the chunk, bytes) of each run of a chunk."""
         at = 0
-        for group, positions, own, skip in self._layouts.own(blocks, chunk, skip_tokens):
+        for group, positions, group_blocks, skip in self._layouts.own(blocks, chunk, skip_tokens):
             for position, tensor in zip(positions, group.tensors, strict=True):
-                runs = consecutive(own, merge=tensor.step == tensor.nbytes)
+                runs = consecutive(group_blocks, merge=tensor.step == tensor.nbytes)
                 for start in tensor.starts:
                     at += skip * tensor.nbytes
                     for number, count in runs:

@@ -110,9 +110,9 @@ class DeviceCopier(Copier):
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> list[tuple[Runs, int]]:
         """Return the runs of each group with the group's byte offset in the chunk."""
         group_runs, at = [], 0
-        for group, positions, own, skip in self._layouts.own(blocks, chunk, skip_tokens):
+        for group, positions, group_blocks, skip in self._layouts.own(blocks, chunk, skip_tokens):
             bases = [self._bases[position] for position in positions]
-            group_runs.append((group.runs(own, first=skip, bases=bases), at))
+            group_runs.append((group.runs(group_blocks, first=skip, bases=bases), at))
             at += group.chunk_bytes
         return group_runs
 

@@ -122,9 +122,11 @@ class Registry:
         if cached is not None:
             return cached
         workers = [worker for worker in self if worker.counts and _serves(worker, model, world_size)]
-        own = [worker for worker in workers if scheduler and scheduler in (worker.registered.pid, worker.parent)]
+        own_workers = [
+            worker for worker in workers if scheduler and scheduler in (worker.registered.pid, worker.parent)
+        ]
         spaces_by_layout: dict[str, list[int]] = {}
-        for instance in sorted(own or workers, key=lambda worker: not worker.attached):
+        for instance in sorted(own_workers or workers, key=lambda worker: not worker.attached):
             spaces_by_layout.setdefault(_name_of(instance.chunk_layout), instance.spaces)
         if spaces_by_layout:  # unregistered models are not cached, because peers choose the names
             self._layouts[model, world_size, scheduler] = list(spaces_by_layout.values())
@@ -132,18 +134,18 @@ class Registry:
 
     def log_other_layouts(self, instance: Instance) -> None:
         """Log that the workers of a model have another layout than the one that has registered."""
-        registered, own = instance.registered, _name_of(instance.chunk_layout)
+        registered, own_layout = instance.registered, _name_of(instance.chunk_layout)
         workers = [
             worker for worker in self if worker.counts and _serves(worker, registered.model_name, registered.world_size)
         ]
-        other_layouts = {_name_of(worker.chunk_layout) for worker in workers} - {own}
+        other_layouts = {_name_of(worker.chunk_layout) for worker in workers} - {own_layout}
         if other_layouts:
             log.warning(
                 "lmcache.layouts_differ",
                 model=registered.model_name[:64],
                 world_size=registered.world_size,
                 instance=registered.instance,
-                layout=own,
+                layout=own_layout,
                 other=min(other_layouts),
                 effect="no chunk is shared; a scheduler whose workers are not known by process hits what is in both",
             )

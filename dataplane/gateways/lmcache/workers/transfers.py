@@ -178,9 +178,9 @@ class Transfers:
         engine = self.cache.node.engines.get(self.client)
         if engine is None or not engine.expired:
             return
-        own = {keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)}
+        own_keys = {keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)}
         for number, reservation in list(engine.expired.items()):
-            if all(block.key in own for block in reservation.writing.values()):
+            if all(block.key in own_keys for block in reservation.writing.values()):
                 self.abort(number, now)
 
     # ---- reads

@@ -86,9 +86,9 @@ def _holders(inodes: set[int]) -> dict[int, Owner]:
     owners: dict[int, Owner] = {}
     if not inodes:
         return owners
-    own = os.getpid()
+    own_pid = os.getpid()
     for name in os.listdir("/proc"):
-        if not name.isdecimal() or int(name) == own:
+        if not name.isdecimal() or int(name) == own_pid:
             continue
         open_inodes = _sockets_of(name) & inodes
         if not open_inodes:
