@@ -14,7 +14,7 @@ class TokenIds:
     """Bounded map from keys to the token ids of their chunks, as u32 little-endian. The oldest entries are dropped
     first.
 
-    Tokens that are not known can be marked as wanted for a model; `found` is called with the key and the models when
+    Tokens that are not known can be marked as wanted for a model; `on_found` is called with the key and the models when
     they arrive.
     """
 

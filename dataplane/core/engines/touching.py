@@ -41,8 +41,8 @@ def touching(reservations: Sequence[OpenReservation], keys: U64) -> list[OpenRes
 def _closure(start: I64, written: Sequence[I64], through: Sequence[I64], count: int) -> list[int]:
     """Return the indexes of the reservations that are reachable from `start`.
 
-    A reservation is reached through any name in `through`, and leads on to the names that it writes. Names are numbers
-    below `count` that stand for keys.
+    A reservation is reached through any key in `through`, and leads on to the keys that it writes. Keys are given as
+    their numbers, which are below `count`.
     """
     begins = np.zeros(count, np.bool_)
     begins[start] = True
@@ -54,10 +54,10 @@ def _closure(start: I64, written: Sequence[I64], through: Sequence[I64], count: 
     leads &= begins | (passed > 1)
     passing: dict[int, list[int]] = {}
     for at, part in enumerate(through):
-        for name in part[leads[part]].tolist():
-            passing.setdefault(name, []).append(at)
+        for key_id in part[leads[part]].tolist():
+            passing.setdefault(key_id, []).append(at)
     reached: dict[int, None] = {}
-    todo = [name for name in passing if begins[name]]
+    todo = [key_id for key_id in passing if begins[key_id]]
     while todo:
         for at in passing.pop(todo.pop(), ()):
             if at not in reached:
