@@ -127,9 +127,9 @@ class ChainVerification:
     def end(self, head_id: int, head_hash: str) -> None:
         """Check that the chain ends at its head."""
         if not self.fault and head_id > self.last_id:
-            self.fault = f"{_these(self.last_id + 1, head_id)} missing at the end: the head is entry {head_id}"
+            self.fault = f"{_entries_are(self.last_id + 1, head_id)} missing at the end: the head is entry {head_id}"
         elif not self.fault and head_id < self.last_id:
-            self.fault = f"{_these(head_id + 1, self.last_id)} added after the head, which is entry {head_id}"
+            self.fault = f"{_entries_are(head_id + 1, self.last_id)} added after the head, which is entry {head_id}"
         elif not self.fault and head_hash != self.last_hash:
             self.fault = f"the head does not have the hash of entry {head_id}: one of the two was changed"
         if not self.fault and self.expect and not self.found_expected:
@@ -154,11 +154,11 @@ class ChainVerification:
         if self.ends_at is not None and number > self.ends_at:
             return f"entry {number} was added: the head is entry {self.ends_at}"
         if number > self.last_id + 1:
-            return f"{_these(self.last_id + 1, number - 1)} missing before entry {number}"
+            return f"{_entries_are(self.last_id + 1, number - 1)} missing before entry {number}"
         return ""
 
 
-def _these(first: int, last: int) -> str:
+def _entries_are(first: int, last: int) -> str:
     return f"entry {first} is" if first == last else f"entries {first} to {last} are"
 
 

@@ -116,7 +116,7 @@ class Auth:
             self._hasher = Hasher(await identity.store_id(session), await identity.secret(session))
         if self._configured:
             self._configured_hash = self._hasher.configured(self._configured)
-        made = credentials.new_token(credentials.SETUP_ID)
+        setup_token = credentials.new_token(credentials.SETUP_ID)
         async with self._changes.begin(Principal(actor="larder")) as change:
             await audit.lock(change.session)  # managers that start together create only one
             if self._closed or await tokens.exist(change.session):
@@ -127,12 +127,12 @@ class Auth:
                 return ""
             change.session.add(
                 TokenRow(
-                    id=made.id, name="(setup)", role=SETUP_ROLE, tenants=None, hash=self._hasher.token(made),
-                    created_by="larder", created_at=change.now,
+                    id=setup_token.id, name="(setup)", role=SETUP_ROLE, tenants=None,
+                    hash=self._hasher.token(setup_token), created_by="larder", created_at=change.now,
                 )
             )  # fmt: skip
             change.noted("create", "token", "(setup)", event=TokenCreated("(setup)"))
-        return made.text
+        return setup_token.text
 
     async def identify(self, attempt: Credentials, *, again: bool = False) -> Principal:
         """Return the caller. `again`: the request was admitted before, so nothing is counted. Raises Unauthorized,
@@ -140,11 +140,11 @@ class Auth:
         if attempt.authorization is not None:
             try:
                 return await self._by_token(attempt, attempt.authorization)
-            except _Wrong as wrong:
-                raise (wrong.plain() if again else await self._failed(attempt, wrong)) from None
-        known = await self._by_session(attempt) if attempt.cookie else None
-        if known is not None:
-            return known
+            except _InvalidToken as error:
+                raise (error.plain() if again else await self._failed(attempt, error)) from None
+        principal = await self._by_session(attempt) if attempt.cookie else None
+        if principal is not None:
+            return principal
         if await self.is_open():
             return Principal(request_id=attempt.request_id, source=attempt.source, trace_id=attempt.trace_id)
         if attempt.cookie:
@@ -194,37 +194,37 @@ class Auth:
         """Return the caller of a token that was not sent in the Authorization header. Raises what `identify` raises."""
         try:
             return await self._verify(presented, attempt)
-        except _Wrong as wrong:
-            raise await self._failed(attempt, wrong) from None
+        except _InvalidToken as error:
+            raise await self._failed(attempt, error) from None
 
     async def _by_token(self, attempt: Credentials, header: str) -> Principal:
         if len(header) > credentials.MAX_CHARACTERS + len("Bearer "):
-            raise _Wrong("malformed", f"expected a token of at most {credentials.MAX_CHARACTERS} characters")
-        scheme, _, rest = header.partition(" ")
+            raise _InvalidToken("malformed", f"expected a token of at most {credentials.MAX_CHARACTERS} characters")
+        scheme, _, token_text = header.partition(" ")
         if scheme.lower() != "bearer":
-            raise _Wrong("malformed", f"{EXPECTED}, got another scheme")
-        return await self._verify(rest.strip(" "), attempt)
+            raise _InvalidToken("malformed", f"{EXPECTED}, got another scheme")
+        return await self._verify(token_text.strip(" "), attempt)
 
     async def _verify(self, text: str, attempt: Credentials) -> Principal:
         if self._configured_hash and same(self.hasher.configured(text), self._configured_hash):
             return _caller(attempt, ADMIN, "admin", None, "")
         token = credentials.parsed(text)
         if token is None:
-            raise _Wrong("malformed", "this is not a token of Larder: expected larder_ID_SECRET")
+            raise _InvalidToken("malformed", "this is not a token of Larder: expected larder_ID_SECRET")
         row = await self._tokens.get(token.id)
         digest = self.hasher.token(token)
         if row is None or not same(digest, row.hash):
-            known = "" if row is None else token.id
+            token_id = "" if row is None else token.id
             message = UNKNOWN_SETUP if token.id == credentials.SETUP_ID else UNKNOWN
             if message == UNKNOWN and not self._may_open and not await self._has_tokens():
                 message = FIRST
-            raise _Wrong("unknown", message, known)
+            raise _InvalidToken("unknown", message, token_id)
         return self._of(row, attempt)
 
     def _of(self, row: TokenRow, attempt: Credentials, session_hash: str = "") -> Principal:
         now = time.time()
         if row.expires_at is not None and row.expires_at <= now:
-            raise _Wrong("expired", f"the token {row.name!r} has expired", row.id)
+            raise _InvalidToken("expired", f"the token {row.name!r} has expired", row.id)
         if row.role == SETUP_ROLE:
             return _caller(attempt, "setup", "admin", None, row.id)
         self._used[row.id] = (now, attempt.source)
@@ -244,17 +244,17 @@ class Auth:
         token = await self._tokens.get(row.token_id)
         try:
             return None if token is None else self._of(token, attempt, digest)
-        except _Wrong:
+        except _InvalidToken:
             return None
 
-    async def _failed(self, attempt: Credentials, wrong: "_Wrong") -> LarderError:
-        self.counts.failed(wrong.reason)
+    async def _failed(self, attempt: Credentials, error: "_InvalidToken") -> LarderError:
+        self.counts.failed(error.reason)
         wait_s = self._throttle.count(attempt.source, time.monotonic())
-        by = Principal(attempt.request_id, "", "viewer", None, wrong.token_id, attempt.source, attempt.trace_id)
-        await self._keep(401, by, "authenticate", "token", wrong.token_id, wrong.message)
+        by = Principal(attempt.request_id, "", "viewer", None, error.token_id, attempt.source, attempt.trace_id)
+        await self._keep(401, by, "authenticate", "token", error.token_id, error.message)
         if not wait_s:
-            return wrong.plain()
-        return TooManyRequests(f"too many wrong tokens from {attempt.source}: {wrong.message}", retry_after_s=wait_s)
+            return error.plain()
+        return TooManyRequests(f"too many wrong tokens from {attempt.source}: {error.message}", retry_after_s=wait_s)
 
     async def _keep(self, status: int, by: Principal, action: str, kind: str, name: str, reason: str) -> None:
         refusals = self._refusals[status]
@@ -272,9 +272,9 @@ class Auth:
             for refused, again in refusals.take_repeated(now, all_of_them=all_of_them):
                 await self._write_down(refused, {"again": again})
 
-    async def _write_down(self, refused: "_Refused", more: dict[str, int] | None) -> None:
+    async def _write_down(self, refused: "_Refused", details: dict[str, int] | None) -> None:
         try:
-            await self._changes.denied(refused.action, refused.kind, refused.name, more, refused.by, refused.reason)
+            await self._changes.denied(refused.action, refused.kind, refused.name, details, refused.by, refused.reason)
         except (LarderError, SQLAlchemyError) as error:  # the refusal stands whether or not it is audited
             self._log.warning("audit.failed", reason=str(error))
 
@@ -302,7 +302,7 @@ class _Refused:
     reason: str
 
 
-class _Wrong(Exception):
+class _InvalidToken(Exception):
     """A wrong credential was presented."""
 
     def __init__(self, reason: str, message: str, token_id: str = "") -> None:

@@ -87,6 +87,6 @@ def _key(material: str, context: str) -> bytes:
     return blake3(material.encode(), derive_key_context=context).digest()
 
 
-def same(one: str, other: str) -> bool:
+def same(first: str, second: str) -> bool:
     """Compare in constant time."""
-    return hmac.compare_digest(one.encode(), other.encode())
+    return hmac.compare_digest(first.encode(), second.encode())

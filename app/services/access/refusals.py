@@ -50,8 +50,8 @@ class RefusalAudit(Generic[T]):
         """Return whether to keep this refusal. If it is repeated within the minute, `take_repeated` returns `entry`."""
         self._turn(now)
         minute = self._minute
-        if (known := minute.again.get((caller, key))) is not None:
-            minute.again[caller, key] = (known[0], known[1] + 1)
+        if (repeated := minute.again.get((caller, key))) is not None:
+            minute.again[caller, key] = (repeated[0], repeated[1] + 1)
             return False
         if not self._has_room(caller):
             self.suppressed += 1

@@ -48,18 +48,18 @@ class TokenExpiries:
             expired = {(row.id, row.expires_at): row.name for row in await tokens.expired(session, since, now)}
             if expired.keys() <= self._published:
                 return
-            known = await events.page(session, PageRequest(MOST), EventFilters(name, since=since))
-        self._published |= {(str(row.fields.get("token_id")), row.at) for row in known.rows}
-        found = [
+            stored = await events.page(session, PageRequest(MOST), EventFilters(name, since=since))
+        self._published |= {(str(row.fields.get("token_id")), row.at) for row in stored.rows}
+        expiries = [
             (TokenExpired(token, token_id), at)
             for (token_id, at), token in expired.items()
             if (token_id, at) not in self._published
         ]
         async with self._database.write(light=True) as session:
-            notifications = [Notification(name, at, fields_of(event)) for event, at in found]
+            notifications = [Notification(name, at, fields_of(event)) for event, at in expiries]
             await notify.post(session, notifications)
         self._published = set(expired)
-        for event, at in found:
+        for event, at in expiries:
             self._bus.publish(event, at=at)
 
 

@@ -30,21 +30,21 @@ class TokenUses:
         """Write what is due at monotonic time `now`. If the database is unavailable, the next call tries again."""
         await self._auth.keep_repeated(time.time(), all_of_them=all_of_them)
         self._waiting.update(self._auth.take_used())
-        due = {
+        due_uses = {
             token_id: use
             for token_id, use in self._waiting.items()
             if all_of_them or now - self._written.get(token_id, -EVERY_S) >= EVERY_S
         }
-        if not due:
+        if not due_uses:
             return
         try:
             async with self._database.write(light=True) as session:
-                for token_id, (at, source) in sorted(due.items()):
+                for token_id, (at, source) in sorted(due_uses.items()):
                     await tokens.used(session, token_id, at, source)
         except StoreUnavailable:
             return
-        for token_id, use in due.items():
+        for token_id, use in due_uses.items():
             if self._waiting.get(token_id) == use:  # it may have been used again, or written by another call
                 del self._waiting[token_id]
             self._written[token_id] = now
-        self._written = {each: at for each, at in self._written.items() if now - at < EVERY_S}
+        self._written = {token_id: at for token_id, at in self._written.items() if now - at < EVERY_S}

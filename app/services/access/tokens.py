@@ -38,13 +38,13 @@ class Tokens:
         now = time.time()
         salts, expires_at = _checked(request, now)
         _check_not_more(request.role, salts, by)
-        made = credentials.new_token()
+        token = credentials.new_token()
         row = TokenRow(
-            id=made.id,
+            id=token.id,
             name=request.name,
             role=request.role,
             tenants=salts,
-            hash=self._auth.hasher.token(made),
+            hash=self._auth.hasher.token(token),
             created_by=by.actor,
             created_at=now,
             expires_at=expires_at,
@@ -65,7 +65,7 @@ class Tokens:
             change.noted("create", "token", row.name, None, _audited(row), event=TokenCreated(row.name))
         self._auth.forget(row.id)
         self._auth.forget(SETUP_ID)
-        return TokenMade(**_fields(row), token=made.text)
+        return TokenMade(**_fields(row), token=token.text)
 
     async def page(self, page_request: PageRequest) -> TokenList:
         """Return a page of tokens. Raises Invalid."""
@@ -76,7 +76,7 @@ class Tokens:
     async def get(self, key: str) -> TokenAnswer:
         """Return a token by id or by name. Raises NotFound."""
         async with self._database.read() as session:
-            return _answer(await _found(session, key))
+            return _answer(await _token_row(session, key))
 
     async def patch(self, key: str, patch: dict[str, Any], by: Principal) -> TokenAnswer:
         """Change the name or the expiry. Raises Invalid, NotFound, Conflict."""
@@ -94,7 +94,7 @@ class Tokens:
         expires_at = expiry(ttl_s, at, now, faults)
         faults.stop()
         async with self._changes.begin(by) as change:
-            row = await _found(change.session, key)
+            row = await _token_row(change.session, key)
             before = _audited(row)
             if isinstance(request.name, str) and request.name != row.name:
                 await _check_free(change.session, request.name)
@@ -110,7 +110,7 @@ class Tokens:
         """Revoke a token. Raises NotFound; Conflict if no admin token would remain."""
         async with self._changes.begin(by) as change:
             await audit.lock(change.session)  # of two admins who revoke each other, one remains
-            row = await _found(change.session, key)
+            row = await _token_row(change.session, key)
             await self._check_not_last(change, row)
             change.noted("delete", "token", row.name, _audited(row), None, event=TokenRevoked(row.name))
             await change.session.delete(row)
@@ -149,10 +149,10 @@ def _checked(request: TokenPost, now: float) -> tuple[list[str] | None, float | 
     salts: list[str] | None = None
     if request.tenants is not None:
         paths = [f"tenants[{at}]" for at in range(len(request.tenants))]
-        found = [
+        checked_salts = [
             faults.check(path, partial(_salt, name, path)) for path, name in zip(paths, request.tenants, strict=True)
         ]
-        salts = sorted({salt for salt in found if salt is not None})
+        salts = sorted({salt for salt in checked_salts if salt is not None})
         if not request.tenants:
             faults.add("tenants", "expected at least one tenant, or null for all")
         if request.role == "admin":
@@ -193,7 +193,7 @@ async def _check_free(session: AsyncSession, name: str) -> None:
         raise Conflict.at("name", f"there is a token {name!r} already")
 
 
-async def _found(session: AsyncSession, key: str) -> TokenRow:
+async def _token_row(session: AsyncSession, key: str) -> TokenRow:
     row = await session.get(TokenRow, key) or await tokens.named(session, key)
     if row is None or row.role == SETUP_ROLE:
         raise checks.missing("token", key)

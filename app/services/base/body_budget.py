@@ -48,10 +48,10 @@ class BodyBudget:
                 f"{limit:,} of them (app.body_budget_bytes); try again in a moment",
                 retry_after_s=RETRY_AFTER_S,
             )
-        others = self._of[body.caller] - body.counted_bytes
-        if others and self._of[body.caller] + nbytes > self._share:
+        other_bytes = self._of[body.caller] - body.counted_bytes
+        if other_bytes and self._of[body.caller] + nbytes > self._share:
             raise TooManyRequests(
-                f"{others:,} bytes of other request bodies of yours are under way; several may have "
+                f"{other_bytes:,} bytes of other request bodies of yours are under way; several may have "
                 f"{self._share:,} bytes together: send one after the other",
                 retry_after_s=RETRY_AFTER_S,
             )
@@ -77,5 +77,5 @@ class CountedBody:
     def received(self, nbytes: int) -> None:
         """Count bytes that have arrived. Raises TooManyRequests, ServerBusy."""
         self._received += nbytes
-        if more := max(0, self._received - FREE_BYTES) - self.counted_bytes:
-            self._budget.add(self, more)
+        if extra_bytes := max(0, self._received - FREE_BYTES) - self.counted_bytes:
+            self._budget.add(self, extra_bytes)

@@ -41,12 +41,12 @@ class ChangeEvents:
     """Events of one change, with their nodes. If it changes too many records, their numbers replace their events."""
 
     def __init__(self) -> None:
-        self._each: list[tuple[PlaneEvent, str]] = []
+        self._single: list[tuple[PlaneEvent, str]] = []
         self._records: list[PlaneEvent] = []
         self._counts: Counter[tuple[SnapshotType, int, Action]] = Counter()
 
     def add(self, event: PlaneEvent, node: str = "") -> None:
-        self._each.append((event, node))
+        self._single.append((event, node))
 
     def add_record(self, event: PlaneEvent, kind: SnapshotType, generation: int, action: Action) -> None:
         self._counts[kind, generation, action] += 1
@@ -62,7 +62,7 @@ class ChangeEvents:
                 )
                 for kind, generation in dict.fromkeys(key[:2] for key in self._counts)
             ]
-        return [*self._each, *((event, "") for event in records)]
+        return [*self._single, *((event, "") for event in records)]
 
 
 @dataclass
@@ -169,13 +169,13 @@ class Changes:
             yield change
             if not change.entries:
                 return
-            made = {kind: await self._weighed(change, kind) for kind in numbers if kind in change.growth}
+            sizes = {kind: await self._weighed(change, kind) for kind in numbers if kind in change.growth}
             if dry_run:
                 await session.flush()
                 session.expunge_all()
                 await session.rollback()
                 return
-            for kind in made:
+            for kind in sizes:
                 await generations.advance(session, kind, numbers[kind], change.now, traceparent)
             while change.entries:  # batches give other tasks a turn and release written rows
                 batch = change.entries[: bulk.BATCH]
@@ -183,8 +183,8 @@ class Changes:
                 await audit.append(session, batch)
                 await session.flush()
             await self._notify(change)
-        self._weights |= {kind: (numbers[kind], weight) for kind, weight in made.items()}
-        for kind in made:
+        self._weights |= {kind: (numbers[kind], weight) for kind, weight in sizes.items()}
+        for kind in sizes:
             self._fleet.change_traces.note(kind, numbers[kind], traceparent)
         self._fleet.change_signal.notify()
         self._publish(change)
@@ -193,12 +193,12 @@ class Changes:
         """Return an upper bound of the size of all records of the type after the change. Raises Conflict if the size
         exceeds the limits."""
         growth = change.growth[kind]
-        number, known = self._weights.get(kind, (-1, SnapshotSize(0, 0)))
-        more: SnapshotGrowth | SnapshotSize = growth
+        number, stored = self._weights.get(kind, (-1, SnapshotSize(0, 0)))
+        added: SnapshotGrowth | SnapshotSize = growth
         if number != change.generations[kind] - 1:  # another manager wrote: what it updated counts twice
             await change.session.flush()
-            more = await snapshot_size.weight(change.session, kind, since=number)
-        after = SnapshotSize(known.records + more.records, known.bytes + more.bytes, known.keys + more.keys)
+            added = await snapshot_size.weight(change.session, kind, since=number)
+        after = SnapshotSize(stored.records + added.records, stored.bytes + added.bytes, stored.keys + added.keys)
         if not snapshot_sizes.fits(after):
             await change.session.flush()
             after = await snapshot_size.weight(change.session, kind)
@@ -232,11 +232,11 @@ class Changes:
 
     async def _notify(self, change: Change) -> None:
         """Notify the other managers with the events of a change."""
-        found = [
+        notifications = [
             Notification(name_of(event), change.now, fields_of(event), node, change.by.actor)
             for event, node in change.events.all()
         ]
-        await notify.post(change.session, found)
+        await notify.post(change.session, notifications)
 
     def _publish(self, change: Change) -> None:
         for event, node in change.events.all():

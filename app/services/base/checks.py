@@ -114,11 +114,11 @@ def managed_by(name: str) -> str:
     return name
 
 
-def labels(given: dict[str, str] | None) -> dict[str, str] | None:
+def labels(values: dict[str, str] | None) -> dict[str, str] | None:
     """Return the labels, sorted; None if empty, which means no condition. Raises ValueError."""
-    if fault := label_rules.fault(given or {}):
+    if fault := label_rules.fault(values or {}):
         raise ValueError(fault)
-    return dict(sorted(given.items())) if given else None
+    return dict(sorted(values.items())) if values else None
 
 
 def given(value: T | UnsetType, expected: str) -> T:
@@ -148,5 +148,5 @@ def taken(kind: str, name: str, path: str = "name") -> Forbidden:
     return Forbidden.at(path, f"{name!r} is taken: names of {kind}s are unique in the whole fleet; choose another one")
 
 
-def missing(kind: str, name: str, more: str = "") -> NotFound:
-    return NotFound(f"there is no {kind} {name!r}{more}")
+def missing(kind: str, name: str, hint: str = "") -> NotFound:
+    return NotFound(f"there is no {kind} {name!r}{hint}")

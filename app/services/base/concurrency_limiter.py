@@ -25,9 +25,9 @@ class ConcurrencyLimits:
 class ConcurrencyLimiter:
     """Counts open responses; `taken` holds a place."""
 
-    def __init__(self, most: ConcurrencyLimits) -> None:
-        self._most = asdict(most)
-        self._of = {kind: FairLimiter(kind, Bounds(each_at_once=each)) for kind, each in self._most.items()}
+    def __init__(self, limits: ConcurrencyLimits) -> None:
+        self._limits = asdict(limits)
+        self._of = {kind: FairLimiter(kind, Bounds(each_at_once=at_once)) for kind, at_once in self._limits.items()}
 
     @property
     def in_use(self) -> int:
@@ -41,7 +41,7 @@ class ConcurrencyLimiter:
             for kind, holder, description in _holders(by):
                 if not self._of[kind].begin(holder):
                     raise TooManyRequests(
-                        f"{self._most[kind]} streams and waiting requests {description} are open already "
+                        f"{self._limits[kind]} streams and waiting requests {description} are open already "
                         f"(app.streams_per_{kind}); close some of them first",
                         retry_after_s=RETRY_AFTER_S,
                     )

@@ -11,6 +11,6 @@ def span(seconds: float) -> str:
         return f"{seconds:g} s"
     for length, unit in _UNITS:
         if abs(seconds) >= 2 * length:
-            many = seconds / length
-            return f"{seconds:.0f} s ({f'{many:.0f}' if many >= 10 else f'{many:.2g}'} {unit})"
+            count = seconds / length
+            return f"{seconds:.0f} s ({f'{count:.0f}' if count >= 10 else f'{count:.2g}'} {unit})"
     return f"{seconds:.0f} s"

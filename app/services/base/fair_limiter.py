@@ -59,9 +59,9 @@ class FairLimiter:
         return True
 
     async def _wait(self, caller: str) -> None:
-        own = len(self._queues.get(caller, ()))
-        if own >= self._bounds.each_waiting:
-            raise TooManyRequests(f"{own} {self._resource} of yours are waiting already; try again in a moment")
+        queued = len(self._queues.get(caller, ()))
+        if queued >= self._bounds.each_waiting:
+            raise TooManyRequests(f"{queued} {self._resource} of yours are waiting already; try again in a moment")
         if self.waiting >= self._bounds.waiting:
             raise TooManyRequests(f"{self.waiting} {self._resource} are waiting already; try again in a moment")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -17,6 +17,8 @@ def field_error(message: str, kind: Any) -> FieldError:
     return FieldError(path, text) if path else FieldError("body", text.replace("a map", "a JSON object"))
 
 
-def answer(kind: type[S], source: object, **others: Any) -> S:
-    """Return an answer of this kind: the fields `others`, and all other fields as the source has them."""
-    return kind(**{name: getattr(source, name) for name in kind.__struct_fields__ if name not in others}, **others)
+def answer(kind: type[S], source: object, **overrides: Any) -> S:
+    """Return an answer of this kind: the fields `overrides`, and all other fields as the source has them."""
+    return kind(
+        **{name: getattr(source, name) for name in kind.__struct_fields__ if name not in overrides}, **overrides
+    )

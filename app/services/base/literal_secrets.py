@@ -45,8 +45,8 @@ def _faults(value: Any, path: str, *, is_secret: bool) -> Iterator[tuple[str, st
         elif not is_secret and _USER_INFO.match(value):
             yield path, "expected an address without a user and a password: name them by references"
     elif isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _faults(each, f"{path}.{name}", is_secret=is_secret or names_secret(str(name)))
+        for name, item in value.items():
+            yield from _faults(item, f"{path}.{name}", is_secret=is_secret or names_secret(str(name)))
     elif isinstance(value, list):
-        for number, each in enumerate(value):
-            yield from _faults(each, f"{path}[{number}]", is_secret=is_secret)
+        for number, item in enumerate(value):
+            yield from _faults(item, f"{path}[{number}]", is_secret=is_secret)

@@ -13,11 +13,11 @@ V = TypeVar("V")
 class LoadingCache(Generic[V]):
     """`get` returns a value that was loaded at most `seconds` ago."""
 
-    def __init__(self, load: Callable[[str], Awaitable[V]], seconds: float, most: int) -> None:
+    def __init__(self, load: Callable[[str], Awaitable[V]], seconds: float, max_entries: int) -> None:
         self._load = load
         # The value is as old as the start of the load: changes during the load may be missing from it.
         self._loaded: TLRUCache[str, tuple[V, float]] = TLRUCache(
-            most, lambda _, loaded, now: loaded[1] + seconds, time.monotonic
+            max_entries, lambda _, loaded, now: loaded[1] + seconds, time.monotonic
         )
         self._loads: dict[str, asyncio.Task[V]] = {}
 
@@ -37,14 +37,14 @@ class LoadingCache(Generic[V]):
         self._loads.pop(key, None)
 
     async def _run(self, key: str) -> V:
-        started, this = time.monotonic(), asyncio.current_task()
+        started, task = time.monotonic(), asyncio.current_task()
         try:
             value = await self._load(key)
-            if self._loads.get(key) is this:
+            if self._loads.get(key) is task:
                 self._loaded[key] = (value, started)
             return value
         finally:
-            if self._loads.get(key) is this:
+            if self._loads.get(key) is task:
                 del self._loads[key]
 
 

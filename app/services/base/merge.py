@@ -30,11 +30,11 @@ def patched(kind: type[T], record: dict[str, Any], patch: dict[str, Any]) -> T:
     return converted(kind, merge(record, patch))
 
 
-def check_names(patch: Iterable[str], known: Collection[str]) -> None:
+def check_names(patch: Iterable[str], field_names: Collection[str]) -> None:
     """Check the names of a patch's fields; the decoder does not see those that are null. Raises Invalid."""
     for name in patch:
-        if name not in known:
-            raise Invalid.at(name, f"unknown; expected one of {', '.join(known)}")
+        if name not in field_names:
+            raise Invalid.at(name, f"unknown; expected one of {', '.join(field_names)}")
 
 
 def converted(kind: type[T], fields: dict[str, Any]) -> T:

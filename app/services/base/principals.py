@@ -53,10 +53,10 @@ class Principal:
 
     def sees_shown(self, tenant: str) -> bool:
         """Return the same as `sees`, for a tenant's shown name."""
-        return self.salts is None or tenant in self._names
+        return self.salts is None or tenant in self._tenant_names
 
     @cached_property
-    def _names(self) -> frozenset[str]:
+    def _tenant_names(self) -> frozenset[str]:
         """Shown names of the tenants that the caller is limited to."""
         return frozenset(shown(salt) for salt in self.salts or ())
 

@@ -38,23 +38,23 @@ def _is_shown(event: LarderEvent, by: Principal) -> bool:
     return isinstance(tenant, str) and by.sees_shown(tenant)
 
 
-def pool_of(tenants: Sequence[TenantAnswer], whole: PoolStats) -> PoolStats:
+def pool_of(tenants: Sequence[TenantAnswer], pool: PoolStats) -> PoolStats:
     """Return the pool with only the use of these tenants."""
     used = sum(tenant.bytes for tenant in tenants)
     return PoolStats(
-        capacity_bytes=whole.capacity_bytes,
+        capacity_bytes=pool.capacity_bytes,
         used_bytes=used,
         ready_bytes=used,
         pinned_bytes=sum(tenant.pinned_bytes for tenant in tenants),
         blocks=sum(tenant.blocks for tenant in tenants),
-        max_blocks=whole.max_blocks,
+        max_blocks=pool.max_blocks,
     )
 
 
 def totals_of(tenants: Sequence[TenantAnswer]) -> Totals:
     """Return the totals that are counted by tenant; the others are 0."""
-    names = ("requested_blocks", "hit_blocks", "stored_blocks", "evicted_blocks", "refused_blocks")
-    return Totals(**{name: sum(getattr(tenant, name) for tenant in tenants) for name in names})
+    counters = ("requested_blocks", "hit_blocks", "stored_blocks", "evicted_blocks", "refused_blocks")
+    return Totals(**{name: sum(getattr(tenant, name) for tenant in tenants) for name in counters})
 
 
 def rates_of(totals: Totals) -> RecentRates:

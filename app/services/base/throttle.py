@@ -13,21 +13,21 @@ MAX_SOURCES = 4096
 class Throttle:
     """Counts attempts by address, or by another key of the caller."""
 
-    def __init__(self, burst: float = BURST, per_second: float = PER_SECOND, most: int = MAX_SOURCES) -> None:
+    def __init__(self, burst: float = BURST, per_second: float = PER_SECOND, max_sources: int = MAX_SOURCES) -> None:
         self._burst = burst
         self._per_second = per_second
-        self._left: LRUCache[str, tuple[float, float]] = LRUCache(most)
+        self._tokens: LRUCache[str, tuple[float, float]] = LRUCache(max_sources)
 
     def count(self, source: str, now: float) -> float:
         """Count an attempt at monotonic time `now`. Return the seconds to wait before the next attempt; 0 if this
         attempt is still allowed."""
         key = address_block(source)
-        left, at = self._left.get(key, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self._per_second)
-        allowed = left >= 1
-        left -= 1 if allowed else 0
-        self._left[key] = (left, now)
-        return 0.0 if allowed else (1 - left) / self._per_second
+        tokens, at = self._tokens.get(key, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - at) * self._per_second)
+        allowed = tokens >= 1
+        tokens -= 1 if allowed else 0
+        self._tokens[key] = (tokens, now)
+        return 0.0 if allowed else (1 - tokens) / self._per_second
 
 
 def address_block(source: str) -> str:

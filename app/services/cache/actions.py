@@ -69,7 +69,7 @@ class Actions:
         nodes = self._targets.selected(request)
         if request.dry_run:
             return _swept(await self._requests.ask_all(nodes, CountBlocks("", verb, scope), Counted), used)
-        event = SweepRequested(verb, _name(scope), _names(nodes), *_limits(scope))
+        event = SweepRequested(verb, _name(scope), _node_names(nodes), *_limits(scope))
         await self._changes.note(verb, "blocks", _name(scope), _audited(scope, nodes), by, event)
         kind = Invalidate if verb == "invalidate" else Demote
         replies = await self._requests.ask_all(nodes, kind("", scope), Swept)
@@ -85,8 +85,8 @@ class Actions:
             question = CountBlocks("", "clear", Scope(), request.permanent)
             return _swept(await self._requests.ask_all(nodes, question, Counted), None)
         scope = "everything, including blocks under permanent pins" if request.permanent else "everything"
-        audited = {"permanent": request.permanent, "nodes": _names(nodes)}
-        event = SweepRequested("clear", scope, _names(nodes))
+        audited = {"permanent": request.permanent, "nodes": _node_names(nodes)}
+        event = SweepRequested("clear", scope, _node_names(nodes))
         await self._changes.note("clear", "blocks", scope, audited, by, event)
         replies = await self._requests.ask_all(nodes, Clear("", request.permanent), Swept)
         return _swept(replies, None)
@@ -96,32 +96,32 @@ class Actions:
         Invalid, Forbidden, NodeUnreachable."""
         scope, used = await self._scope(request, by, whole=True)
         nodes = self._targets.selected(request)
-        event = VerificationRequested(_name(scope), _names(nodes), *_limits(scope))
+        event = VerificationRequested(_name(scope), _node_names(nodes), *_limits(scope))
         await self._changes.note("verify", "blocks", _name(scope), _audited(scope, nodes), by, event)
         replies = await self._requests.ask_all(nodes, Verify("", scope), Verified)
-        replies = await self._ended(replies, self._verified, wait_s)
-        items = [_verification(each) for each in replies]
+        replies = await self._wait_for_end(replies, self._verified, wait_s)
+        items = [_verification(reply) for reply in replies]
         return VerifyAnswer(items, len(items), used)
 
-    async def _ended(
+    async def _wait_for_end(
         self, replies: list[NodeReply[P]], progress: Callable[[FleetNode, int], Awaitable[P]], wait_s: float
     ) -> list[NodeReply[P]]:
         """Wait for the end of the work that nodes have begun, for at most `wait_s` seconds, and return their
         answers."""
-        numbers = {each.node.name: each.answer.state.number for each in replies if each.answer is not None}
-        nodes = [each.node for each in replies if each.answer is not None]
+        numbers = {reply.node.name: reply.answer.state.number for reply in replies if reply.answer is not None}
+        nodes = [reply.node for reply in replies if reply.answer is not None]
         until = time.monotonic() + wait_s
-        while wait_s and any(each.answer is not None and each.answer.state.ended_at is None for each in replies):
-            left = until - time.monotonic()
-            if left <= 0:
+        while wait_s and any(reply.answer is not None and reply.answer.state.ended_at is None for reply in replies):
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0:
                 break
-            await asyncio.sleep(min(LOOK_S, left))
+            await asyncio.sleep(min(LOOK_S, remaining_s))
             progressed: list[NodeReply[P]] = await self._requests.each(
                 nodes, lambda node: progress(node, numbers[node.name])
             )
-            never: list[NodeReply[P]] = [each for each in replies if each.node.name not in numbers]
-            replies = never + progressed
-            replies.sort(key=lambda each: each.node.name)
+            unstarted: list[NodeReply[P]] = [reply for reply in replies if reply.node.name not in numbers]
+            replies = unstarted + progressed
+            replies.sort(key=lambda reply: reply.node.name)
         return replies
 
     async def move(self, request: MovePost, by: Principal, wait_s: float = 0.0) -> MoveAnswer:
@@ -137,7 +137,7 @@ class Actions:
         else:
             event = MoveRequested(
                 _name(scope),
-                _names(nodes),
+                _node_names(nodes),
                 request.tier,
                 request.release,
                 False,
@@ -159,7 +159,7 @@ class Actions:
         if request.dry_run:
             wait_s = max(wait_s, COUNT_S)
         else:
-            event = MoveRequested(_name(scope), _names(nodes), request.tier, False, True, *_limits(scope))
+            event = MoveRequested(_name(scope), _node_names(nodes), request.tier, False, True, *_limits(scope))
             audited = {**_audited(scope, nodes), "tier": request.tier}
             await self._changes.note("compress", "blocks", _name(scope), audited, by, event)
         deadline_s, dry_run = request.deadline_s, request.dry_run
@@ -171,7 +171,7 @@ class Actions:
     ) -> MoveAnswer:
         """Start a move on nodes, and wait for its end for at most `wait_s` seconds."""
         replies = await self._requests.ask_all(nodes, move, Moved)
-        items = [_move(each) for each in await self._ended(replies, self._moved, wait_s)]
+        items = [_move(reply) for reply in await self._wait_for_end(replies, self._moved, wait_s)]
         states = [item.move for item in items if item.move is not None]
         return MoveAnswer(
             items, len(items), used, sum(state.blocks for state in states), sum(state.bytes for state in states)
@@ -193,7 +193,7 @@ class Actions:
             audited = {"node": name, "move": number, "tier": state.tier, "tenant": tenant}
             await self._changes.note("cancel", "move", f"{name}/{number}", audited, by, event, name)
         replies = await self._requests.ask_all([node], CancelMove("", number), Moved)
-        (reply,) = await self._ended(replies, self._moved, wait_s)
+        (reply,) = await self._wait_for_end(replies, self._moved, wait_s)
         if reply.answer is None:
             raise NodeRefused(reply.error or f"{name}: no answer")
         return _move(reply)
@@ -249,12 +249,12 @@ def _swept(
     replies: Sequence[NodeReply[Swept]] | Sequence[NodeReply[Counted]], used: TokenizerUsed | None
 ) -> ActionAnswer:
     items = []
-    for each in replies:
-        if each.answer is None:
-            items.append(NodeSweep(each.node.name, None, each.error))
+    for reply in replies:
+        if reply.answer is None:
+            items.append(NodeSweep(reply.node.name, None, reply.error))
         else:
-            sweep = each.answer.sweep if isinstance(each.answer, Swept) else None
-            items.append(NodeSweep(each.node.name, sweep, None, each.answer.blocks, each.answer.bytes))
+            sweep = reply.answer.sweep if isinstance(reply.answer, Swept) else None
+            items.append(NodeSweep(reply.node.name, sweep, None, reply.answer.blocks, reply.answer.bytes))
     blocks, size = (item.blocks or 0 for item in items), (item.bytes or 0 for item in items)
     return ActionAnswer(items, len(items), used, sum(blocks), sum(size))
 
@@ -267,9 +267,9 @@ def _verification(reply: NodeReply[Verified]) -> NodeVerification:
 def _move(reply: NodeReply[Moved]) -> NodeMove:
     state = None
     if reply.answer is not None:
-        found = msgspec.structs.asdict(reply.answer.state)
-        tenant = found["tenant"]
-        state = MoveProgress(**{**found, "tenant": None if tenant is None else shown(tenant)})
+        fields = msgspec.structs.asdict(reply.answer.state)
+        tenant = fields["tenant"]
+        state = MoveProgress(**{**fields, "tenant": None if tenant is None else shown(tenant)})
     return NodeMove(reply.node.name, state, reply.error)
 
 
@@ -288,7 +288,7 @@ def _check_source(request: MovePost) -> None:
     raise Invalid.at("source", message)
 
 
-def _names(nodes: Sequence[FleetNode]) -> list[str]:
+def _node_names(nodes: Sequence[FleetNode]) -> list[str]:
     return [node.name for node in nodes]
 
 
@@ -307,7 +307,7 @@ def _audited(scope: Scope, nodes: Sequence[FleetNode]) -> dict[str, Any]:
         "space": space,
         "key_count": key_count,
         "keys_digest": digest_of(scope.keys) if scope.keys else None,
-        "nodes": _names(nodes),
+        "nodes": _node_names(nodes),
     }
 
 

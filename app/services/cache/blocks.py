@@ -61,13 +61,15 @@ class BlockService:
     async def page(self, filters: BlockFilters, limit: int, cursor: str, by: Principal) -> BlockList:
         """Return a page of blocks. Raises Invalid, Forbidden, NotFound, NodeUnreachable."""
         query = await self._query(filters, by)
-        found = await self.listed(query, self._targets.one_or_connected(filters.node), limit, cursor)
-        return BlockList([_answer(name, block) for name, block in found.blocks], found.next_cursor, found.failed_nodes)
+        listing = await self.listed(query, self._targets.one_or_connected(filters.node), limit, cursor)
+        return BlockList(
+            [_answer(name, block) for name, block in listing.blocks], listing.next_cursor, listing.failed_nodes
+        )
 
     async def listed(self, query: ListBlocks, nodes: Sequence[FleetNode], limit: int, cursor: str) -> ListedBlocks:
         """Return a page of the blocks that nodes (sorted by name) list. Raises Invalid."""
         at = _read(cursor)
-        found: list[tuple[str, CachedBlock]] = []
+        blocks: list[tuple[str, CachedBlock]] = []
         failed_nodes: list[NodeError] = []
         questions = 0
         for node in nodes:
@@ -75,42 +77,42 @@ class BlockService:
                 continue
             after = at.after if node.name == at.node else 0
             while True:
-                if len(found) >= limit or questions >= MAX_QUESTIONS:
-                    return ListedBlocks(found, _write(node.name, after), failed_nodes)
+                if len(blocks) >= limit or questions >= MAX_QUESTIONS:
+                    return ListedBlocks(blocks, _write(node.name, after), failed_nodes)
                 questions += 1
-                message = msgspec.structs.replace(query, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(found)))
+                message = msgspec.structs.replace(query, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(blocks)))
                 try:
                     part = await self._requests.ask(node, message, Blocks)
                 except LarderError as error:
                     failed_nodes.append(NodeError(node.name, error.message))
                     break
-                found += [(node.name, block) for block in part.blocks]
+                blocks += [(node.name, block) for block in part.blocks]
                 if part.next <= after:
                     break
                 after = part.next
-        return ListedBlocks(found, "", failed_nodes)
+        return ListedBlocks(blocks, "", failed_nodes)
 
     async def copies(self, key: str, by: Principal) -> BlockCopies:
         """Return the blocks of a key on all nodes and in all spaces. Raises Invalid, NotFound, NodeUnreachable."""
         name = checks.valid("key", lambda: checks.hex_digits(key, 64))
         query = ListBlocks("", keys=bytes.fromhex(name), limit=MAX_LISTED_BLOCKS)
         replies = await self._requests.each(self._requests.connected(), lambda node: self._all(node, query))
-        found = [(each.node.name, block) for each in replies for block in each.answer or ()]
-        items = [_answer(node, block) for node, block in found if by.sees(block.tenant)]
-        failed_nodes = [NodeError(each.node.name, each.error) for each in replies if each.error is not None]
+        blocks = [(reply.node.name, block) for reply in replies for block in reply.answer or ()]
+        items = [_answer(node, block) for node, block in blocks if by.sees(block.tenant)]
+        failed_nodes = [NodeError(reply.node.name, reply.error) for reply in replies if reply.error is not None]
         if not items and not failed_nodes:
             raise checks.missing("block", name)
         return BlockCopies(name, items, len(items), failed_nodes)
 
     async def _all(self, node: FleetNode, query: ListBlocks) -> list[CachedBlock]:
-        found: list[CachedBlock] = []
+        blocks: list[CachedBlock] = []
         after = 0
         while True:
             message = msgspec.structs.replace(query, after=after)
             part = await self._requests.ask(node, message, Blocks)
-            found += part.blocks
+            blocks += part.blocks
             if part.next <= after:
-                return found
+                return blocks
             after = part.next
 
     async def _query(self, filters: BlockFilters, by: Principal) -> ListBlocks:
@@ -136,8 +138,8 @@ class BlockService:
             (query.tenant,) = by.salts
         if filters.prefix is not None:
             tenant = None if query.tenant is None else shown(query.tenant)
-            found = await self._prefixes.keys(filters.prefix, by, tenant)
-            query.keys = b"".join(found.keys)
+            prefix = await self._prefixes.keys(filters.prefix, by, tenant)
+            query.keys = b"".join(prefix.keys)
         return query
 
 

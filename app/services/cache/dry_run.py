@@ -87,7 +87,7 @@ class DryRuns:
         items: list[NodeVerdict] = []
         for kind, records in candidates.items():
             replies = await self._requests.each(nodes, partial(self.validated, kind, records, bodies))
-            items += [self._verdict(kind, records, each) for each in replies]
+            items += [self._verdict(kind, records, reply) for reply in replies]
         items.sort(key=lambda item: (item.node, item.type))
         accepted = all(item.accepted or item.node in disconnected for item in items)
         return DryRunAnswer(items, len(items), accepted)
@@ -115,9 +115,9 @@ class DryRuns:
         self, kind: SnapshotType, records: Candidates, bodies: Mapping[str, bytes], node: FleetNode
     ) -> Ack | Nack:
         """Return a node's verdict on its desired snapshot with the records merged into it."""
-        mine = [spec for selector, spec in records if matches(node.labels, selector)]
+        specs = [spec for selector, spec in records if matches(node.labels, selector)]
         built = self._desired.built(kind, node.labels)
-        body = _merged(kind, built.body, mine)
+        body = _merged(kind, built.body, specs)
         desired = built.desired
         snapshot = Snapshot(
             kind,
@@ -130,21 +130,21 @@ class DryRuns:
         )
 
         async def fetch(digests: list[str]) -> dict[str, bytes]:
-            known = await self._desired.bodies(digests)
-            return known | {digest: bodies[digest] for digest in digests if digest in bodies}
+            stored = await self._desired.bodies(digests)
+            return stored | {digest: bodies[digest] for digest in digests if digest in bodies}
 
         return await self._requests.try_out(node, snapshot, fetch)
 
     def _verdict(self, kind: SnapshotType, records: Candidates, reply: NodeReply[Ack | Nack]) -> NodeVerdict:
         answer, node = reply.answer, reply.node
-        found = answer.errors if isinstance(answer, Nack) else []
-        mine = [spec for selector, spec in records if matches(node.labels, selector)]
-        if kind == "tiers" and found:
-            names = {spec.name for spec in mine}
-            found = with_names(found, sorted(names.union(self._desired.names(kind, node.labels))))
-        faults = [DryRunFault(fault.path, fault.code, fault.message) for fault in found]
-        evictions = _evictions(node, mine) if kind == "quotas" and isinstance(answer, Ack) else []
-        return NodeVerdict(node.name, kind, bool(mine), isinstance(answer, Ack), faults, reply.error, evictions)
+        errors = answer.errors if isinstance(answer, Nack) else []
+        specs = [spec for selector, spec in records if matches(node.labels, selector)]
+        if kind == "tiers" and errors:
+            tier_names = {spec.name for spec in specs}
+            errors = with_names(errors, sorted(tier_names.union(self._desired.names(kind, node.labels))))
+        faults = [DryRunFault(fault.path, fault.code, fault.message) for fault in errors]
+        evictions = _evictions(node, specs) if kind == "quotas" and isinstance(answer, Ack) else []
+        return NodeVerdict(node.name, kind, bool(specs), isinstance(answer, Ack), faults, reply.error, evictions)
 
 
 def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:
@@ -152,9 +152,9 @@ def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:
     stats = node.live_stats
     if stats is None:
         return []
-    tenants = {each.tenant: each for each in stats.tenants}
-    in_tiers = {(tier.name, each.tenant): each.bytes for tier in stats.tiers for each in tier.tenants}
-    found: list[Eviction] = []
+    tenants = {tenant.tenant: tenant for tenant in stats.tenants}
+    in_tiers = {(tier.name, tenant.tenant): tenant.bytes for tier in stats.tiers for tenant in tier.tenants}
+    evictions: list[Eviction] = []
     for quota in quotas:
         if quota.mode != "enforce":
             continue
@@ -162,11 +162,11 @@ def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:
         tenant = tenants.get(name)
         if tenant is not None and quota.limit_bytes is not None:
             allowed = max(quota.limit_bytes, tenant.pinned_bytes)
-            found.append(Eviction(name, "", tenant.bytes - allowed))
+            evictions.append(Eviction(name, "", tenant.bytes - allowed))
         for tier, share in quota.tiers.items():
             if share.limit_bytes is not None:
-                found.append(Eviction(name, tier, in_tiers.get((tier, name), 0) - share.limit_bytes))
-    return [each for each in found if each.bytes > 0]
+                evictions.append(Eviction(name, tier, in_tiers.get((tier, name), 0) - share.limit_bytes))
+    return [eviction for eviction in evictions if eviction.bytes > 0]
 
 
 def _spec(kind: type[S], values: Values) -> S:
@@ -179,7 +179,7 @@ def _with_path(path: str, rule: Callable[[], T]) -> T:
     try:
         return rule()
     except Invalid as error:
-        errors = [FieldError(f"{path}.{each.path}", each.message) for each in error.errors]
+        errors = [FieldError(f"{path}.{field_error.path}", field_error.message) for field_error in error.errors]
         raise Invalid(f"{path}: {error.message}", errors) from None
 
 
@@ -193,8 +193,8 @@ def _merged(kind: SnapshotType, body: bytes, records: Sequence[Any]) -> bytes:
     if kind == "policies":
         return encode_policies(list(records[-1:])) if records else body
     key, decoder, encode = _FORMATS[kind]
-    known = {getattr(each, key): each for each in decoder.decode(body)}
-    return encode(list((known | {getattr(each, key): each for each in records}).values()))
+    current = {getattr(record, key): record for record in decoder.decode(body)}
+    return encode(list((current | {getattr(record, key): record for record in records}).values()))
 
 
 _FORMATS: dict[SnapshotType, tuple[str, msgspec.msgpack.Decoder[Any], Callable[[list[Any]], bytes]]] = {

@@ -38,7 +38,7 @@ class Lookups:
     async def look_up(self, request: LookupPost, by: Principal) -> LookupAnswer:
         """Return what each node holds of a prefix. Raises Invalid, Forbidden, NodeUnreachable."""
         chain, replies = await self._ask(request, by)
-        items = [_node(each, request.chunk_tokens) for each in replies]
+        items = [_node(reply, request.chunk_tokens) for reply in replies]
         return LookupAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer)
 
     async def locate(self, request: LookupPost, by: Principal) -> LocateAnswer:
@@ -47,20 +47,20 @@ class Lookups:
         chain, replies = await self._ask(request, by)
         items = [
             PrefixLocation(
-                node=each.node.name,
-                hit_tokens=found.hit_tokens,
-                hit_chunks=found.hit_chunks,
-                engine_socket=each.node.engine_socket if by.salts is None else "",
-                control_url=each.node.control_url if by.salts is None else "",
+                node=reply.node.name,
+                hit_tokens=lookup.hit_tokens,
+                hit_chunks=lookup.hit_chunks,
+                engine_socket=reply.node.engine_socket if by.salts is None else "",
+                control_url=reply.node.control_url if by.salts is None else "",
             )
-            for each in replies
-            if sum((found := _node(each, request.chunk_tokens)).hit_chunks.values())
+            for reply in replies
+            if sum((lookup := _node(reply, request.chunk_tokens)).hit_chunks.values())
         ]
         # Among equal numbers of chunks, those in a nearer tier count more; tiers are listed from the nearest on.
         items.sort(
             key=lambda location: (-sum(location.hit_chunks.values()), *(-n for n in location.hit_chunks.values()))
         )
-        failed_nodes = [NodeAction(each.node.name, None, each.error) for each in replies if each.answer is None]
+        failed_nodes = [NodeAction(reply.node.name, None, reply.error) for reply in replies if reply.answer is None]
         return LocateAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer, failed_nodes)
 
     async def _ask(self, request: LookupPost, by: Principal) -> tuple[KeyChain, list[NodeReply[list[SpaceHits]]]]:
@@ -78,19 +78,19 @@ class Lookups:
         packed = b"".join(chain.keys)
         replies = await self._requests.each(nodes, lambda node: self.spaces(node, request.model, packed, salt))
         if by.salts is not None:
-            replies = [replace(each, answer=_without_empty_kinds(each.answer)) for each in replies]
+            replies = [replace(reply, answer=_without_empty_kinds(reply.answer)) for reply in replies]
         return chain, replies
 
     async def spaces(self, node: FleetNode, model: str, keys: bytes, salt: str) -> list[SpaceHits]:
         """Return what each space of a model on a node holds of a chain. Raises NodeUnreachable, NodeRefused."""
-        found: list[SpaceHits] = []
+        spaces: list[SpaceHits] = []
         after = 0
         while True:
             question = LookupChain("", model, keys, salt, after)
             part = await self._requests.ask(node, question, Looked)
-            found += part.spaces
+            spaces += part.spaces
             if part.next <= after:
-                return found
+                return spaces
             after = part.next
 
 
@@ -99,8 +99,8 @@ def _without_empty_kinds(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] 
     left out. For the other kinds, all ranks are kept."""
     if spaces is None:
         return None
-    holding = {_kind(each) for each in spaces if _sum(each.resident) or _sum(each.hits)}
-    return [each for each in spaces if _kind(each) in holding]
+    holding = {_kind(space_hits) for space_hits in spaces if _sum(space_hits.resident) or _sum(space_hits.hits)}
+    return [space_hits for space_hits in spaces if _kind(space_hits) in holding]
 
 
 def _node(reply: NodeReply[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
@@ -111,7 +111,7 @@ def _node(reply: NodeReply[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
         hit_tokens={tier: chunks * chunk_tokens for tier, chunks in hits.items()},
         hit_chunks=hits,
         resident_chunks=resident,
-        spaces=[_space(each) for each in spaces[:MAX_SPACES_SHOWN]],
+        spaces=[_space(space_hits) for space_hits in spaces[:MAX_SPACES_SHOWN]],
         error=reply.error,
     )
 
@@ -120,19 +120,21 @@ def _served(spaces: Iterable[SpaceHits]) -> tuple[Tiers, Tiers]:
     """Return hits and resident chunks. An engine can use only what all its ranks, stages and groups hold; the best kind
     of engine counts."""
     kinds: dict[tuple[object, ...], list[SpaceHits]] = {}
-    for each in spaces:
-        kinds.setdefault(_kind(each), []).append(each)
-    hits = max((_least(each.hits for each in kind) for kind in kinds.values()), key=_sum, default={})
-    resident = max((_least(each.resident for each in kind) for kind in kinds.values()), key=_sum, default={})
+    for space_hits in spaces:
+        kinds.setdefault(_kind(space_hits), []).append(space_hits)
+    hits = max((_smallest(space_hits.hits for space_hits in kind) for kind in kinds.values()), key=_sum, default={})
+    resident = max(
+        (_smallest(space_hits.resident for space_hits in kind) for kind in kinds.values()), key=_sum, default={}
+    )
     return hits, resident
 
 
-def _kind(each: SpaceHits) -> tuple[object, ...]:
-    space = each.space
+def _kind(space_hits: SpaceHits) -> tuple[object, ...]:
+    space = space_hits.space
     return space.revision, space.layout, space.dtype, space.world_size
 
 
-def _least(tiers: Iterable[Tiers]) -> Tiers:
+def _smallest(tiers: Iterable[Tiers]) -> Tiers:
     return min(tiers, key=_sum)
 
 
@@ -140,5 +142,7 @@ def _sum(tiers: Tiers) -> int:
     return sum(tiers.values())
 
 
-def _space(each: SpaceHits) -> SpaceLookup:
-    return answer(SpaceLookup, each.space, space=each.identity, hits=each.hits, resident=each.resident)
+def _space(space_hits: SpaceHits) -> SpaceLookup:
+    return answer(
+        SpaceLookup, space_hits.space, space=space_hits.identity, hits=space_hits.hits, resident=space_hits.resident
+    )

@@ -19,10 +19,12 @@ class RequestFinder:
     async def find(self, request: str, node: str | None, by: Principal) -> RequestList:
         """Return the records of a request that the caller may see. Raises NotFound, NodeUnreachable."""
         nodes = self._targets.one_or_all(node)
-        replies = await self._requests.each(nodes, lambda each: self._records(each, request))
-        found = [_answer(reply, record) for reply in replies for record in reply.answer or () if by.sees(record.tenant)]
+        replies = await self._requests.each(nodes, lambda target: self._records(target, request))
+        records = [
+            _answer(reply, record) for reply in replies for record in reply.answer or () if by.sees(record.tenant)
+        ]
         failed_nodes = [NodeError(reply.node.name, reply.error) for reply in replies if reply.error is not None]
-        return RequestList(sorted(found, key=lambda each: -each.at), len(found), failed_nodes)
+        return RequestList(sorted(records, key=lambda record: -record.at), len(records), failed_nodes)
 
     async def _records(self, node: FleetNode, request: str) -> list[RequestRecord]:
         return (await self._requests.ask(node, FindRequests("", request), RequestsFound)).requests

@@ -41,9 +41,9 @@ class Traces:
         known_node(self._fleet, name)
         since = time.time() - since_s
         first = await self._part(name, since, 0)
-        return self._rest(name, since, first)
+        return self._replayable_parts(name, since, first)
 
-    async def _rest(self, name: str, since: float, part: TracePart) -> AsyncIterator[bytes]:
+    async def _replayable_parts(self, name: str, since: float, part: TracePart) -> AsyncIterator[bytes]:
         for _ in range(MAX_PARTS):
             yield replayable(part.lines)
             if not part.next:
@@ -61,20 +61,20 @@ class Traces:
 def replayable(lines: bytes) -> bytes:
     """Return the requests with the lengths that the replay format needs; malformed lines are dropped and logged."""
     requests: list[bytes] = []
-    wrong = 0
+    malformed = 0
     for line in lines.splitlines():
         if not line.strip():
             continue
         try:
             request = _decoder.decode(line)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            wrong += 1
+            malformed += 1
             continue
         if request.input_length is None:
             tokens = len(request.hash_ids) * DEFAULT_CHUNK_TOKENS
-            rest = line.strip().removeprefix(b"{")
-            line = b'{"input_length":%d,"output_length":0,%s' % (tokens, rest)
+            members = line.strip().removeprefix(b"{")
+            line = b'{"input_length":%d,"output_length":0,%s' % (tokens, members)
         requests.append(line + b"\n")
-    if wrong:
-        structlog.get_logger().warning("trace.malformed", lines=wrong)
+    if malformed:
+        structlog.get_logger().warning("trace.malformed", lines=malformed)
     return b"".join(requests)

@@ -121,9 +121,9 @@ class Apply:
         if request.dry_run:
             async with self._database.read() as session:
                 heads = await generations.heads(session)
-                seen = {kind: heads[kind] for kind in SNAPSHOT_TYPES}
+                numbers = {kind: heads[kind] for kind in SNAPSHOT_TYPES}
                 change = Change(session, by, time.time(), {})
-                return await self._outcome(change, request, declared, seen), seen
+                return await self._outcome(change, request, declared, numbers), numbers
         async with self._changes.begin(by, *KINDS) as change:
             numbers = {kind: number - 1 for kind, number in change.generations.items()}
             result = await self._outcome(change, request, declared, numbers)
@@ -136,7 +136,7 @@ class Apply:
     def _encoder(self, by: Principal) -> Encode:
         """Return the encoder for the thread that parses a document: each text is tokenized in its own process."""
         loop = asyncio.get_running_loop()
-        ends = time.monotonic() + TEXTS_S
+        deadline = time.monotonic() + TEXTS_S
         texts = 0
 
         def encode(pin: PinPut) -> EncodedText | None:
@@ -146,7 +146,7 @@ class Apply:
             texts += 1
             if texts > MAX_TEXTS:
                 raise Invalid.at("text", f"expected at most {MAX_TEXTS} pins of texts or messages in one document")
-            if time.monotonic() > ends:
+            if time.monotonic() > deadline:
                 raise Invalid.at("text", f"the texts of this document took longer than {TEXTS_S:g} s to tokenise")
             return awaited(asyncio.run_coroutine_threadsafe(self._tokenizers.encoded(pin, by), loop))
 
@@ -288,8 +288,8 @@ def _check_size(request: ApplyPut, by: Principal) -> None:
     parts = request.document if isinstance(request.document, list) else [request.document]
     size = sum(len(part if isinstance(part, str) else msgspec.json.encode(part)) for part in parts)
     if size > LIMITED_CHARACTERS:
-        most = f"{LIMITED_CHARACTERS:,} characters of a token that is limited to tenants"
-        raise Invalid.at("document", f"expected at most {most}, got {size:,}")
+        limit_text = f"{LIMITED_CHARACTERS:,} characters of a token that is limited to tenants"
+        raise Invalid.at("document", f"expected at most {limit_text}, got {size:,}")
 
 
 def _floor(quota: object) -> Floor:
@@ -347,7 +347,7 @@ def _prepared(change: Change, kind: PushedType[Any], result: ApplyPlan) -> tuple
         if step.after is None:
             work.deleted.append(step.key)
         elif step.before is None:
-            work.made.append({**step.after, **_made(kind, change), **version})
+            work.made.append({**step.after, **_creation_columns(kind, change), **version})
         else:
             work.changed.append({**step.after, **version})
     if kind.name == "pins":
@@ -357,7 +357,7 @@ def _prepared(change: Change, kind: PushedType[Any], result: ApplyPlan) -> tuple
     return steps, work
 
 
-def _made(kind: PushedType[Any], change: Change) -> dict[str, object]:
+def _creation_columns(kind: PushedType[Any], change: Change) -> dict[str, object]:
     """Return the columns that only a new record gets."""
     owner = {"owner": change.by.actor} if kind.name == "pins" else {}
     return {"created_at": change.now, **owner}

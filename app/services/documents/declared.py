@@ -55,7 +55,7 @@ class DeclaredRecords:
 
 
 def declare(
-    given: dict[str, Any] | str | list[dict[str, Any] | str],
+    content: dict[str, Any] | str | list[dict[str, Any] | str],
     owner: str,
     by: Principal,
     now: float,
@@ -64,23 +64,23 @@ def declare(
 ) -> DeclaredRecords:
     """Return the declared records. Raises Invalid with every fault; Forbidden for records that the caller may not
     change."""
-    found = DeclaredRecords(assumed=assumed)
+    declared = DeclaredRecords(assumed=assumed)
     texts: dict[str, str] = {}
-    documents = list(_documents(given, texts, found))
-    found.owner = _owner(documents, owner, found)
+    documents = list(_documents(content, texts, declared))
+    declared.owner = _owner(documents, owner, declared)
     for path, document in documents:
-        _sections(document, path, found, by, lambda kind, name, put: RESOLVE[kind.name](name, put, now, encode))
-    if found.foreign is not None:
-        path, salt = found.foreign
+        _sections(document, path, declared, by, lambda kind, name, put: RESOLVE[kind.name](name, put, now, encode))
+    if declared.foreign is not None:
+        path, salt = declared.foreign
         if salt is None:
             by.check_whole(path)
         else:
             by.check_salt(salt)
-    if sum(map(len, found.records.values())) == 0 and not found.faults and not documents:
-        found.add("document", "expected a document, got nothing")
-    if found.faults:
-        raise refused(found.faults, texts)
-    return found
+    if sum(map(len, declared.records.values())) == 0 and not declared.faults and not documents:
+        declared.add("document", "expected a document, got nothing")
+    if declared.faults:
+        raise refused(declared.faults, texts)
+    return declared
 
 
 def refused(faults: list[FieldError], texts: dict[str, str]) -> Invalid:
@@ -90,78 +90,78 @@ def refused(faults: list[FieldError], texts: dict[str, str]) -> Invalid:
 
 
 def _documents(
-    given: dict[str, Any] | str | list[dict[str, Any] | str], texts: dict[str, str], found: DeclaredRecords
+    content: dict[str, Any] | str | list[dict[str, Any] | str], texts: dict[str, str], declared: DeclaredRecords
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each document with its path prefix, which is empty for a single document."""
-    several = isinstance(given, list)
-    for number, item in enumerate(given if isinstance(given, list) else [given]):
+    several = isinstance(content, list)
+    for number, item in enumerate(content if isinstance(content, list) else [content]):
         path = f"document[{number}]" if several else ""
         parts: list[Any] = [item]
         if isinstance(item, str):
             try:
                 parts = read(item)
             except DocumentSyntaxError as error:
-                found.add(path or "document", str(error))
+                declared.add(path or "document", str(error))
                 continue
             texts[path] = item
         if not parts and several:
-            found.add(path, "expected a document, got nothing")
+            declared.add(path, "expected a document, got nothing")
         for index, part in enumerate(parts):
             at = path if len(parts) == 1 else f"{path or 'document'}[{index}]"
             if isinstance(part, dict):
                 yield at, part
             else:
-                found.add(at or "document", f"expected a map, got {_kind_of(part)}")
+                declared.add(at or "document", f"expected a map, got {_kind_of(part)}")
 
 
-def _owner(documents: list[tuple[str, dict[str, Any]]], default: str, found: DeclaredRecords) -> str:
+def _owner(documents: list[tuple[str, dict[str, Any]]], default: str, declared: DeclaredRecords) -> str:
     """Return the owner of the records; all documents and the caller must agree."""
     owner = default
     try:
         checks.managed_by(default)
     except ValueError as error:
-        found.add("managed_by", str(error))
+        declared.add("managed_by", str(error))
     for path, document in documents:
         named = document.get("managed_by")
         at = member(path, "managed_by")
         if named is None or named == owner:
             continue
         if not isinstance(named, str):
-            found.add(at, f"expected text, got {_kind_of(named)}")
+            declared.add(at, f"expected text, got {_kind_of(named)}")
             continue
         try:
             checks.managed_by(named)
         except ValueError as error:
-            found.add(at, str(error))
+            declared.add(at, str(error))
             continue
         if owner:
-            found.add(at, f"expected {owner!r}, as asked for or in the document before, got {named!r}")
+            declared.add(at, f"expected {owner!r}, as asked for or in the document before, got {named!r}")
         owner = owner or named
     return owner
 
 
-def _sections(document: dict[str, Any], path: str, found: DeclaredRecords, by: Principal, resolve: _Resolve) -> None:
+def _sections(document: dict[str, Any], path: str, declared: DeclaredRecords, by: Principal, resolve: _Resolve) -> None:
     version = document.get("apiVersion")
     if version != API_VERSION:
-        got = repr(version[:40]) if isinstance(version, str) else _kind_of(version)
-        found.add(member(path, "apiVersion"), f"expected {API_VERSION!r}, got {got}")
+        actual = repr(version[:40]) if isinstance(version, str) else _kind_of(version)
+        declared.add(member(path, "apiVersion"), f"expected {API_VERSION!r}, got {actual}")
     for name, section in document.items():
         if name in _HEADS:
             continue
         kind = next((kind for kind in KINDS.values() if kind.name == name), None)
         at = member(path, name)
         if kind is None:
-            found.add(at, f"unknown; expected one of {', '.join((*_HEADS, *KINDS))}")
+            declared.add(at, f"unknown; expected one of {', '.join((*_HEADS, *KINDS))}")
             continue
-        for index, key, fields in with_pauses(_entries(kind, section, at, found), 50):
-            if sum(map(len, found.records.values())) >= MAX_RECORDS:
-                found.add(at, f"expected at most {MAX_RECORDS:,} records in all")
+        for index, key, fields in with_pauses(_entries(kind, section, at, declared), 50):
+            if sum(map(len, declared.records.values())) >= MAX_RECORDS:
+                declared.add(at, f"expected at most {MAX_RECORDS:,} records in all")
                 return
-            _record(kind, index, key, fields, found, by, resolve)
+            _record(kind, index, key, fields, declared, by, resolve)
 
 
 def _entries(
-    kind: PushedType[Any], section: Any, path: str, found: DeclaredRecords
+    kind: PushedType[Any], section: Any, path: str, declared: DeclaredRecords
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield the path, name and fields of each record of a list or a map."""
     if section is None:
@@ -172,20 +172,20 @@ def _entries(
             if fields is None or isinstance(fields, dict):
                 yield item_path, name, fields or {}
             else:
-                found.add(item_path, f"expected a map, got {_kind_of(fields)}")
+                declared.add(item_path, f"expected a map, got {_kind_of(fields)}")
         return
     if not isinstance(section, list):
-        found.add(path, f"expected a list, or a map by {kind.key}, got {_kind_of(section)}")
+        declared.add(path, f"expected a list, or a map by {kind.key}, got {_kind_of(section)}")
         return
     for number, item in enumerate(section):
         item_path = f"{path}[{number}]"
         if not isinstance(item, dict):
-            found.add(item_path, f"expected a map, got {_kind_of(item)}")
+            declared.add(item_path, f"expected a map, got {_kind_of(item)}")
             continue
         name = item.get(kind.key)
         if not isinstance(name, str):
-            got = _kind_of(name) if kind.key in item else "nothing"
-            found.add(f"{item_path}.{kind.key}", f"expected text, got {got}")
+            actual = _kind_of(name) if kind.key in item else "nothing"
+            declared.add(f"{item_path}.{kind.key}", f"expected text, got {actual}")
         else:
             yield item_path, name, {field: value for field, value in item.items() if field != kind.key}
 
@@ -195,39 +195,39 @@ def _record(
     path: str,
     name: str,
     fields: dict[str, Any],
-    found: DeclaredRecords,
+    declared: DeclaredRecords,
     by: Principal,
     resolve: _Resolve,
 ) -> None:
-    first = found.named.setdefault((kind.name, name), path)
+    first = declared.named.setdefault((kind.name, name), path)
     if first != path:
-        found.add(path, f"the {kind.noun} {name[:128]!r} is declared twice, also at {first}")
+        declared.add(path, f"the {kind.noun} {name[:128]!r} is declared twice, also at {first}")
         return
-    put, right = _converted(kind, path, fields, found)
-    whole = len(right) == len(fields)
+    put, right = _converted(kind, path, fields, declared)
+    all_valid = len(right) == len(fields)
     try:
         checked = resolve(kind, name, put)
     except Invalid as error:
         for fault in error.errors:
             root = fault.path.partition("[")[0].partition(".")[0]
-            if whole or root == kind.key or root in right:
-                found.add(f"{path}.{fault.path}", fault.message)
+            if all_valid or root == kind.key or root in right:
+                declared.add(f"{path}.{fault.path}", fault.message)
         return
-    if not whole:
+    if not all_valid:
         return
     salt = kind.salt(checked.values)
-    if found.foreign is None and by.salts is not None and (salt is None or not by.sees(salt)):
-        found.foreign = (path, salt)
+    if declared.foreign is None and by.salts is not None and (salt is None or not by.sees(salt)):
+        declared.foreign = (path, salt)
     owner = checked.values["managed_by"]
-    if owner and found.owner and owner != found.owner:
-        found.add(f"{path}.managed_by", f"expected {found.owner!r}, the owner of the document, got {owner!r}")
-    checked.values["managed_by"] = owner or found.owner or found.assumed
+    if owner and declared.owner and owner != declared.owner:
+        declared.add(f"{path}.managed_by", f"expected {declared.owner!r}, the owner of the document, got {owner!r}")
+    checked.values["managed_by"] = owner or declared.owner or declared.assumed
     key = checked.values[kind.key]
-    found.records[kind.name][key] = DeclaredRecord(path, checked)
+    declared.records[kind.name][key] = DeclaredRecord(path, checked)
 
 
 def _converted(
-    kind: PushedType[Any], path: str, fields: dict[str, Any], found: DeclaredRecords
+    kind: PushedType[Any], path: str, fields: dict[str, Any], declared: DeclaredRecords
 ) -> tuple[msgspec.Struct, dict[str, Any]]:
     """Return the body of a PUT, and the fields that it was made of; invalid fields are reported and left out."""
     try:
@@ -240,8 +240,8 @@ def _converted(
             msgspec.convert({name: value}, kind.put)
         except msgspec.ValidationError as error:
             fault = field_error(str(error), kind.put)
-            known = name in kind.put.__struct_fields__
-            found.add(f"{path}.{fault.path}" if known else member(path, name), fault.message)
+            is_field = name in kind.put.__struct_fields__
+            declared.add(f"{path}.{fault.path}" if is_field else member(path, name), fault.message)
         else:
             right[name] = value
     return msgspec.convert(right, kind.put), right
@@ -257,21 +257,21 @@ def _kind_of(value: Any) -> str:
 
 def _with_lines(faults: list[FieldError], texts: dict[str, str]) -> list[FieldError]:
     """Return the faults, with the line number of each that is in a text."""
-    known = {path: lines(text) for path, text in texts.items()}
+    lines_by_path = {path: lines(text) for path, text in texts.items()}
     located = []
     for fault in faults:
         before = max((path for path in texts if fault.path.startswith(path)), key=len, default=None)
         line = None
         if before is not None:
-            line = _line(known[before], fault.path[len(before) :].lstrip("."))
+            line = _line(lines_by_path[before], fault.path[len(before) :].lstrip("."))
         located.append(FieldError(fault.path, f"{fault.message} (line {line})") if line else fault)
     return located
 
 
-def _line(known: dict[str, int], path: str) -> int | None:
+def _line(line_numbers: dict[str, int], path: str) -> int | None:
     """Return the line of the value, or of the closest enclosing value."""
     while path:
-        if path in known:
-            return known[path]
+        if path in line_numbers:
+            return line_numbers[path]
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return None

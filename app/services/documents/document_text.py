@@ -53,12 +53,12 @@ def read(text: str) -> list[Any]:
 def lines(text: str) -> dict[str, int]:
     """Return the line (from 1) of every value of a text that `read` accepted, by path such as
     `quotas[3].floor_bytes`."""
-    found: dict[str, int] = {}
+    line_numbers: dict[str, int] = {}
     try:
-        _Builder(found).build(text)
+        _Builder(line_numbers).build(text)
     except DocumentSyntaxError:
         return {}
-    return found
+    return line_numbers
 
 
 def member(path: str, key: str) -> str:
@@ -75,12 +75,12 @@ def write(document: dict[str, Any], comments: list[str]) -> str:
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        names: set[str] = set()
+        twice = next(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
         raise DocumentSyntaxError(f"the key {twice[:80]!r} occurs twice in one object")
-    return found
+    return mapping
 
 
 def _no_constant(name: str) -> None:

@@ -51,8 +51,8 @@ class Export:
             for kind in KINDS.values():
                 if types and kind.name not in types:
                     continue
-                found = await bulk.rows(session, kind.row, kind.key, dict.fromkeys((kind.key, *kind.written)))
-                rows[kind.name] = [row for row in found.values() if _is_exported(kind, row, owner, by)]
+                stored = await bulk.rows(session, kind.row, kind.key, dict.fromkeys((kind.key, *kind.written)))
+                rows[kind.name] = [row for row in stored.values() if _is_exported(kind, row, owner, by)]
             digests = list(dict.fromkeys(row["keys_digest"] for row in rows.get("pins", [])))
             for batch in bulk.batches(digests):
                 bodies |= await pins.bodies(session, batch)
@@ -63,8 +63,8 @@ class Export:
 
 def _is_exported(kind: PushedType[Any], row: Mapping[str, Any], owner: str | None, by: Principal) -> bool:
     salt = kind.salt(row)
-    seen = by.salts is None or (salt is not None and by.sees(salt))
-    return seen and owner in (None, row["managed_by"])
+    is_visible = by.salts is None or (salt is not None and by.sees(salt))
+    return is_visible and owner in (None, row["managed_by"])
 
 
 def _document(
@@ -75,10 +75,10 @@ def _document(
     if owner:
         document["managed_by"] = owner
     ended = 0
-    for name, found in rows.items():
+    for name, type_rows in rows.items():
         kind = KINDS[name]
         records = []
-        for row in sorted(found, key=lambda row: kind.shown(row[kind.key])):
+        for row in sorted(type_rows, key=lambda row: kind.shown(row[kind.key])):
             if (
                 name == "pins"
                 and row["expires_at"] is not None

@@ -74,7 +74,7 @@ def outcome(
             result.steps += [
                 PlanStep(kind, key, "delete", row, None)
                 for key, row in rows.items()
-                if key not in records and row["managed_by"] == owner and _is_seen(kind, row, by)
+                if key not in records and row["managed_by"] == owner and _is_visible(kind, row, by)
             ]
     if conflicts:
         hint = f"take_over (--take-over) makes {'them' if len(conflicts) > 1 else 'it'} the document's"
@@ -97,8 +97,8 @@ def _step(
     fields = KEPT_FIELDS.get(kind.name, ())
     if fields and values["keys_digest"] == row["keys_digest"]:
         values = {**values, **{name: row[name] for name in fields}}
-    same = all(values[name] == row[name] for name in kind.written)
-    return PlanStep(kind, key, "unchanged" if same else "update", row, values, checked.body)
+    is_unchanged = all(values[name] == row[name] for name in kind.written)
+    return PlanStep(kind, key, "unchanged" if is_unchanged else "update", row, values, checked.body)
 
 
 def _end(values: Values, row: Mapping[str, Any] | None, ttl_s: float, now: float) -> float:
@@ -121,18 +121,18 @@ def _check_owner(
     owner, requested = row["managed_by"], record.checked.values["managed_by"]
     if owner == requested or take_over:
         return
-    found = f"is managed by {owner!r}" if owner else "is managed by hand (no owner)"
+    actual = f"is managed by {owner!r}" if owner else "is managed by hand (no owner)"
     expected = f", not by {requested!r}" if requested else ""
     record_name = f"the {kind.noun} {kind.shown(row[kind.key])!r}"
-    conflicts.append(FieldError(record.path, f"{record_name} {found}{expected}"))
+    conflicts.append(FieldError(record.path, f"{record_name} {actual}{expected}"))
 
 
 def _check_tenant(kind: PushedType[Any], path: str, row: Mapping[str, Any], by: Principal) -> None:
     """Refuse a name that a record of another tenant has. Raises Forbidden."""
-    if not _is_seen(kind, row, by):
+    if not _is_visible(kind, row, by):
         raise checks.taken(kind.noun, kind.shown(row[kind.key]), path)
 
 
-def _is_seen(kind: PushedType[Any], row: Mapping[str, Any], by: Principal) -> bool:
+def _is_visible(kind: PushedType[Any], row: Mapping[str, Any], by: Principal) -> bool:
     salt = kind.salt(row)
     return by.salts is None or (salt is not None and by.sees(salt))

@@ -47,12 +47,12 @@ def _named(name: str, resolve: Callable[[], T]) -> T:
     except Invalid as error:
         faults += error.errors
     try:
-        found = resolve()
+        result = resolve()
     except Invalid as error:
         raise Invalid(error.message, faults + error.errors) from None
     if faults:
         raise Invalid.about(faults)
-    return found
+    return result
 
 
 def _moment(value: float | str | None) -> float | None:

@@ -108,7 +108,7 @@ class StartupDocument:
             text = await asyncio.to_thread(_read, self.path, self._limit_bytes)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            return self._wrong(f"cannot be read: {reason or error}", final=False)
+            return self._refuse(f"cannot be read: {reason or error}", final=False)
         digest = sha256(text.encode()).hexdigest()
         if self.in_force and digest == self._digest:
             return ""  # touched, not changed
@@ -119,14 +119,14 @@ class StartupDocument:
             final = isinstance(error, Invalid)
             if isinstance(error, StoreUnavailable):
                 self._looked = None  # the file itself has no fault
-            return self._wrong(_every(error), final=final)
+            return self._refuse(_every(error), final=final)
         self._digest, self.in_force = digest, True
         counts = {name: getattr(answer, name) for name in ("created", "updated", "deleted", "unchanged")}
         self._log.info("apply_file.applied", file=self.path, **counts)
         self._bus.publish(ApplyFileApplied(self.path, *counts.values()))
         return ""
 
-    def _wrong(self, reason: str, *, final: bool) -> str:
+    def _refuse(self, reason: str, *, final: bool) -> str:
         self.in_force, self._final, self._digest = False, final, ""
         self.refused += 1
         self._log.error("apply_file.refused", file=self.path, reason=reason)
@@ -139,25 +139,25 @@ def _every(error: LarderError) -> str:
     if len(error.errors) < 2:
         return error.message
     messages = [f"{fault.path}: {fault.message}" for fault in error.errors[:MAX_FAULTS]]
-    more = len(error.errors) - len(messages)
-    return "; ".join(messages) + (f"; and at least {more} more" if more else "")
+    omitted = len(error.errors) - len(messages)
+    return "; ".join(messages) + (f"; and at least {omitted} more" if omitted else "")
 
 
 def _look(path: str) -> tuple[int, ...] | None:
     """Return values that change with the file; a mounted ConfigMap is a symbolic link that is replaced."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read(path: str, limit_bytes: int) -> str:
     """Return the text of the file. Raises OSError, UnicodeDecodeError."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "it is not a file")
-        if found.st_size > limit_bytes:
-            raise OSError(0, f"it has {found.st_size} bytes, more than apply_limit_bytes, {limit_bytes}")
+        if status.st_size > limit_bytes:
+            raise OSError(0, f"it has {status.st_size} bytes, more than apply_limit_bytes, {limit_bytes}")
         return file.read(limit_bytes).decode()

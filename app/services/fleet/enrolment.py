@@ -138,8 +138,8 @@ class Enrolment:
     async def page(self) -> JoinTokenList:
         async with self._database.read() as session:
             rows = await enrolment.all_tokens(session)
-            known = await nodes.all_nodes(session)
-        items = [_answer(row, [node.name for node in known if node.joined_by == row.id]) for row in rows]
+            node_rows = await nodes.all_nodes(session)
+        items = [_answer(row, [node.name for node in node_rows if node.joined_by == row.id]) for row in rows]
         return JoinTokenList(items, len(items))
 
     async def delete(self, ident: str, by: Principal) -> None:
@@ -294,7 +294,7 @@ class Enrolment:
         now = time.monotonic()
         wait_s = self._throttle.count(address, now)
         if wait_s:
-            self._ignored_until = {other: until for other, until in self._ignored_until.items() if until > now}
+            self._ignored_until = {ignored: until for ignored, until in self._ignored_until.items() if until > now}
             self._ignored_until[address] = now + wait_s
         return wait_s
 

@@ -103,8 +103,8 @@ class Managers:
         self._pending = [*self._pending[-9:], Notification(name_of(event), time.time(), fields_of(event))]
         self._fleet.change_signal.notify()
 
-    def _on_database_change(self, away: bool, reason: str, seconds: float) -> None:
-        if away:
+    def _on_database_change(self, is_lost: bool, reason: str, seconds: float) -> None:
+        if is_lost:
             self._bus.publish(DatabaseLost(reason))
         else:
             self._bus.publish(DatabaseRecovered(round(seconds, 3)))

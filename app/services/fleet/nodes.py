@@ -41,18 +41,18 @@ class Nodes:
         """Return the queues and stores in shared memory that nodes see, sorted by the name of the node."""
         items = []
         for name, node in sorted(self._fleet.nodes.items()):
-            seen = None if node.live_stats is None else node.live_stats.ipc
-            if seen is not None:
-                values = msgspec.structs.asdict(seen)
-                values |= {"queues": seen.queues[:MAX_IPC], "stores": seen.stores[:MAX_IPC]}
+            ipc = None if node.live_stats is None else node.live_stats.ipc
+            if ipc is not None:
+                values = msgspec.structs.asdict(ipc)
+                values |= {"queues": ipc.queues[:MAX_IPC], "stores": ipc.stores[:MAX_IPC]}
                 items.append(NodeIpc(node=name, **values))
         return NodeIpcList(items, len(items))
 
     def _answer(self, node: FleetNode, by: Principal) -> NodeAnswer:
-        whole = self._whole(node)
-        return whole if by.salts is None else redaction.name_of(whole)
+        full_answer = self._full_answer(node)
+        return full_answer if by.salts is None else redaction.name_of(full_answer)
 
-    def _whole(self, node: FleetNode) -> NodeAnswer:
+    def _full_answer(self, node: FleetNode) -> NodeAnswer:
         return answer(
             NodeAnswer,
             node,
@@ -61,7 +61,8 @@ class Nodes:
             admitted_managers=[] if node.stats is None else node.stats.admitted_managers,
             desired=self._progress.generations(),
             observed={
-                kind: ObservedState(seen.generation, seen.digest, seen.store) for kind, seen in node.observed.items()
+                kind: ObservedState(state.generation, state.digest, state.store)
+                for kind, state in node.observed.items()
             },
             faults=[
                 NodeFault(type=kind, generation=refusal.generation, at=refusal.at, **msgspec.structs.asdict(fault))

@@ -163,16 +163,16 @@ class Restarts:
     async def _await_report(self, before: str) -> FleetNode | None:
         """Return the node once a process other than `before` has reported its stats; None if none does in time."""
 
-        def there() -> bool:
+        def has_reported() -> bool:
             node = self._node()
             return node is not None and node.epoch != before and node.stats is not None
 
         deadline = time.monotonic() + REPORT_TIMEOUT_S
-        while not there():
-            left = deadline - time.monotonic()
-            if left <= 0:
+        while not has_reported():
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 return None
-            await self._fleet.change_signal.until(there, min(left, 0.1))
+            await self._fleet.change_signal.until(has_reported, min(remaining_s, 0.1))
         return self._node()
 
     def _lost_pins(self) -> str:
@@ -182,5 +182,5 @@ class Restarts:
         if not pins:
             return ""
         named = ", ".join(repr(name) for name in pins[:MAX_NAMED_PINS])
-        more = f" and {len(pins) - MAX_NAMED_PINS} more" if len(pins) > MAX_NAMED_PINS else ""
-        return f", among them what the pins {named}{more} guarantee"
+        further = f" and {len(pins) - MAX_NAMED_PINS} more" if len(pins) > MAX_NAMED_PINS else ""
+        return f", among them what the pins {named}{further} guarantee"

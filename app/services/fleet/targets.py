@@ -28,18 +28,18 @@ class Targets:
         faults = checks.Faults()
         if request.node is not None and request.nodes is not None:
             faults.add("nodes", "expected at most one of 'node' and 'nodes'")
-        names = [("node", request.node)] if request.node is not None else []
-        names += [(f"nodes[{at}]", name) for at, name in enumerate(request.nodes or ())]
-        for path, name in names:
+        requested = [("node", request.node)] if request.node is not None else []
+        requested += [(f"nodes[{at}]", name) for at, name in enumerate(request.nodes or ())]
+        for path, name in requested:
             if name not in self._fleet.nodes:
                 faults.add(path, f"there is no node {name[:128]!r}")
         faults.stop()
-        if not names:
+        if not requested:
             return self.one_or_all(None)
-        found = [self._fleet.nodes[name] for name in sorted({name for _, name in names})]
-        if len(found) == 1:
-            self.node_requests.check(found[0])  # raises NodeUnreachable
-        return found
+        nodes = [self._fleet.nodes[name] for name in sorted({name for _, name in requested})]
+        if len(nodes) == 1:
+            self.node_requests.check(nodes[0])  # raises NodeUnreachable
+        return nodes
 
     def node(self, name: str) -> FleetNode:
         """Return the node. Raises NotFound."""

@@ -158,7 +158,7 @@ class LmcacheObjects:
     async def _readable(self, salt: str, model: str, keys: Iterable[str]) -> Sequence[CachedBlock]:
         """Return the readable blocks of these keys on all nodes."""
         nodes = self._requests.connected()
-        found: list[CachedBlock] = []
+        blocks: list[CachedBlock] = []
         ordered = sorted(keys)
         for at in range(0, len(ordered), _BATCH):
             packed = bytes.fromhex("".join(ordered[at : at + _BATCH]))
@@ -168,11 +168,11 @@ class LmcacheObjects:
                 page = await self._blocks.listed(query, nodes, _PAGE, cursor)
                 if page.failed_nodes:
                     raise NodeUnreachable(page.failed_nodes[0].error)
-                found += [block for _, block in page.blocks if block.state == "ready"]
+                blocks += [block for _, block in page.blocks if block.state == "ready"]
                 cursor = page.next_cursor
                 if not cursor:
                     break
-        return found
+        return blocks
 
     async def _invalidate(self, salt: str, space: str, keys: Sequence[str], by: Principal) -> None:
         for at in range(0, len(keys), _BATCH):
@@ -188,13 +188,13 @@ class LmcacheObjects:
         _check_tier(request.tier, ("l1",))
         by.check_whole("clearing")
         nodes = self._requests.connected()
-        names = [node.name for node in nodes]
-        audited = {"gateway": LMCACHE, "force": request.force, "nodes": names}
+        node_names = [node.name for node in nodes]
+        audited = {"gateway": LMCACHE, "force": request.force, "nodes": node_names}
         scope = "everything of LMCache's clients"
-        event = SweepRequested("clear", scope, names)
+        event = SweepRequested("clear", scope, node_names)
         await self._changes.note("clear", "blocks", scope, audited, by, event)
         replies = await self._requests.ask_all(nodes, ClearGateway("", LMCACHE, request.force), Swept)
-        _all_did(each.error for each in replies)
+        _all_did(reply.error for reply in replies)
         return {"status": "ok", "cleared": {"tier": "l1"}}
 
     # ---- prefetches
@@ -218,29 +218,29 @@ class LmcacheObjects:
             keys = await chained(request.token_ids, request.cache_salt, DEFAULT_CHUNK_TOKENS, self._large_work, by)
         except TokenError as error:
             raise Malformed(f"token_ids: {error}") from None
-        found = await self._resident(request, b"".join(keys) or bytes(KEY_BYTES))
-        if found is None and by.salts is not None:
-            found = 0  # a limited caller must not learn whether other tenants have workers of the model
-        if found is None:
+        resident = await self._resident(request, b"".join(keys) or bytes(KEY_BYTES))
+        if resident is None and by.salts is not None:
+            resident = 0  # a limited caller must not learn whether other tenants have workers of the model
+        if resident is None:
             raise LmcacheUnavailable(
                 f"no layout registered for model_name={request.model_name!r} world_size={request.world_size}"
             )
         if not keys:
             return {"chunks": 0, "status": "noop"}
         request_id = uuid.uuid4().hex
-        self._prefetches[request_id] = _Prefetch(found, len(keys) * request.world_size)
+        self._prefetches[request_id] = _Prefetch(resident, len(keys) * request.world_size)
         return {"request_id": request_id, "chunks": len(keys), "status": "submitted"}
 
     def prefetched(self, request_id: str) -> Json:
         """Return the result of a prefetch, once. Raises NotFound."""
-        found = self._prefetches.pop(request_id, None)
-        if found is None:
+        prefetch = self._prefetches.pop(request_id, None)
+        if prefetch is None:
             raise NotFound(f"unknown prefetch request_id={request_id!r} (already completed or never submitted)")
         return {
             "request_id": request_id,
             "status": "completed",
-            "found_keys": found.found_keys,
-            "total_keys": found.total_keys,
+            "found_keys": prefetch.found_keys,
+            "total_keys": prefetch.total_keys,
         }
 
     # ---- engines' own memory
@@ -274,11 +274,11 @@ class LmcacheObjects:
     async def _engine(self, number: int) -> tuple[FleetNode, GatewayInstance]:
         """Return a worker and its node, as nodes report them now. Raises NotFound, NodeUnreachable."""
         replies = await self._requests.ask_all(self._requests.connected(), DescribeNode(""), Description)
-        for each in replies:
-            gateway = None if each.answer is None else each.answer.stats.gateway
+        for reply in replies:
+            gateway = None if reply.answer is None else reply.answer.stats.gateway
             for instance in () if gateway is None else gateway.instances:
                 if instance.instance == number:
-                    return each.node, instance
+                    return reply.node, instance
         raise NotFound(f"instance_id {number} not registered")
 
     async def _resident(self, request: PrefetchPost, keys: bytes) -> int | None:
@@ -288,11 +288,11 @@ class LmcacheObjects:
             self._requests.connected(),
             lambda node: self._lookups.spaces(node, request.model_name, keys, request.cache_salt),
         )
-        _all_did(each.error for each in replies)
+        _all_did(reply.error for reply in replies)
         best: int | None = None
-        for each in replies:
+        for reply in replies:
             layouts: dict[tuple[str, str], int] = {}
-            for hits in each.answer or ():
+            for hits in reply.answer or ():
                 if _is_of(hits, request.world_size):
                     layout = (hits.space.layout, hits.space.dtype)
                     layouts[layout] = layouts.get(layout, 0) + sum(hits.resident.values())
@@ -332,7 +332,7 @@ def _check_tier(tier: Tier, supported: tuple[Tier, ...]) -> None:
 
 def _by_owner(keys: Sequence[ObjectKey]) -> dict[tuple[str, str], set[_Named]]:
     """Return names of blocks by salt and model. Hashes that cannot be a key of Larder are ignored. Raises Malformed."""
-    found: dict[tuple[str, str], set[_Named]] = {}
+    names_by_owner: dict[tuple[str, str], set[_Named]] = {}
     for at, key in enumerate(keys):
         faults = checks.Faults()
         faults.check("cache_salt", lambda key=key: check_salt(key.cache_salt, "cache_salt"))  # type: ignore[misc]
@@ -347,8 +347,8 @@ def _by_owner(keys: Sequence[ObjectKey]) -> dict[tuple[str, str], set[_Named]]:
         name = key.chunk_hash_hex.lower()
         if _KEY.fullmatch(name):
             owner = (key.cache_salt, key.model_name)
-            found.setdefault(owner, set()).add((name, key.kv_rank, key.object_group_id))
-    return found
+            names_by_owner.setdefault(owner, set()).add((name, key.kv_rank, key.object_group_id))
+    return names_by_owner
 
 
 def _name(block: CachedBlock) -> _Named:
@@ -357,15 +357,15 @@ def _name(block: CachedBlock) -> _Named:
 
 def _ranges(numbers: Sequence[int]) -> list[int | list[int]]:
     """Return the numbers in order, with runs of three or more consecutive ones as [first, last]."""
-    found: list[int | list[int]] = []
+    ranges: list[int | list[int]] = []
     run: list[int] = []
     for number in [*numbers, None]:
         if run and number != run[-1] + 1:
-            found += [[run[0], run[-1]]] if len(run) > 2 else run
+            ranges += [[run[0], run[-1]]] if len(run) > 2 else run
             run = []
         if number is not None:
             run.append(number)
-    return found
+    return ranges
 
 
 def _all_did(errors: Iterable[str | None]) -> None:

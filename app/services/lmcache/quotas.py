@@ -102,23 +102,23 @@ def _limit(body: Any) -> float:
     """Return `limit_gb` of a body, in GiB. Raises Invalid, in LMCache's words."""
     if not isinstance(body, dict) or "limit_gb" not in body:
         raise Invalid("body must be {'limit_gb': <float>}", [FieldError("limit_gb", "expected a number")])
-    given = body["limit_gb"]
+    limit_value = body["limit_gb"]
     try:
-        limit = float(given)
+        limit = float(limit_value)
     except (TypeError, ValueError, OverflowError):
-        raise _wrong("numeric") from None
-    if isinstance(given, bool):
-        raise _wrong("numeric")
+        raise _invalid_limit("numeric") from None
+    if isinstance(limit_value, bool):
+        raise _invalid_limit("numeric")
     if not isfinite(limit):
-        raise _wrong("finite")
+        raise _invalid_limit("finite")
     if limit < 0:
-        raise _wrong("non-negative")
+        raise _invalid_limit("non-negative")
     if limit * GIB > MAX_SIZE_BYTES:
-        raise _wrong(f"at most {MAX_SIZE_BYTES // GIB}")
+        raise _invalid_limit(f"at most {MAX_SIZE_BYTES // GIB}")
     return limit
 
 
-def _wrong(expected: str) -> Invalid:
+def _invalid_limit(expected: str) -> Invalid:
     return Invalid(f"limit_gb must be {expected}", [FieldError("limit_gb", f"expected a number that is {expected}")])
 
 

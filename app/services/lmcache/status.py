@@ -60,7 +60,7 @@ class LmcacheStatus:
     def status(self) -> Json:
         """Return `/status`. Numbers are sums over the connected nodes."""
         stats = self._fleet.stats()
-        gateways = [each.gateway for each in stats if each.gateway is not None]
+        gateways = [node.gateway for node in stats if node.gateway is not None]
         healthy = not self.unhealthy()
         instances = [instance for gateway in gateways for instance in gateway.instances]
         lookups = sum(gateway.lookups for gateway in gateways)
@@ -75,21 +75,23 @@ class LmcacheStatus:
             "storage_manager": _storage(stats, healthy=healthy),
             "p2p_enabled": False,
             "worker_liveness": {"enabled": True, "tracked_instances": len(instances)},
-            "registered_non_cuda_instance_ids": [each.instance for each in instances if not each.copies],
-            "non_cuda_context_meta": {str(each.instance): _meta(each) for each in instances if not each.copies},
-            "registered_cache_context_ids": [each.instance for each in instances if each.copies],
+            "registered_non_cuda_instance_ids": [instance.instance for instance in instances if not instance.copies],
+            "non_cuda_context_meta": {
+                str(instance.instance): _meta(instance) for instance in instances if not instance.copies
+            },
+            "registered_cache_context_ids": [instance.instance for instance in instances if instance.copies],
             "cache_context_meta": _contexts(instances, stats),
         }
 
     def config(self) -> Json:
         """Return `/config`: settings that have an equivalent in LMCache."""
         stats = self._fleet.stats()
-        gateways = [each.gateway for each in stats if each.gateway is not None]
+        gateways = [node.gateway for node in stats if node.gateway is not None]
         first = gateways[0] if gateways else None
         host, _, port = (first.url if first else "").removeprefix("tcp://").rpartition(":")
         common = self._settings.common
         policy = stats[0].policy.algorithm if stats else ""
-        total = sum(each.pool.capacity_bytes for each in stats)
+        total = sum(node.pool.capacity_bytes for node in stats)
         return {
             "mp": {
                 "transport": "zmq",
@@ -113,9 +115,9 @@ class LmcacheStatus:
 
 
 def _storage(stats: Sequence[NodeStats], *, healthy: bool) -> Json:
-    total = sum(each.pool.capacity_bytes for each in stats)
-    used = sum(each.pool.used_bytes for each in stats)
-    spaces = [space for each in stats for space in each.spaces if space.gateway == LMCACHE]
+    total = sum(node.pool.capacity_bytes for node in stats)
+    used = sum(node.pool.used_bytes for node in stats)
+    spaces = [space for node in stats for space in node.spaces if space.gateway == LMCACHE]
     eviction = {
         "is_healthy": healthy,
         "thread_alive": healthy,
@@ -126,8 +128,8 @@ def _storage(stats: Sequence[NodeStats], *, healthy: bool) -> Json:
         "is_healthy": healthy,
         "total_object_count": sum(space.blocks for space in spaces),
         "write_locked_count": 0,
-        "read_locked_count": sum(engine.leased_blocks for each in stats for engine in each.engines),
-        "staging_bytes": sum(each.pool.reserved_bytes for each in stats),
+        "read_locked_count": sum(engine.leased_blocks for node in stats for engine in node.engines),
+        "staging_bytes": sum(node.pool.reserved_bytes for node in stats),
         "memory_used_bytes": used,
         "memory_total_bytes": total,
         "memory_configured_bytes": total,
@@ -150,23 +152,25 @@ def _storage(stats: Sequence[NodeStats], *, healthy: bool) -> Json:
 
 def _watermarks(stats: Sequence[NodeStats]) -> Json:
     return {
-        "trigger_watermark": min((each.policy.high_watermark for each in stats), default=1.0),
+        "trigger_watermark": min((node.policy.high_watermark for node in stats), default=1.0),
         "eviction_ratio": 0.0,
     }
 
 
-def _meta(each: GatewayInstance) -> Json:
-    return {"model_name": each.model, "world_size": each.world_size, "dtype": each.dtype}
+def _meta(instance: GatewayInstance) -> Json:
+    return {"model_name": instance.model, "world_size": instance.world_size, "dtype": instance.dtype}
 
 
 def _contexts(instances: Sequence[GatewayInstance], stats: Sequence[NodeStats]) -> Json:
     """Return the registered workers by their number, and the cached models without one by their space."""
     contexts = {
-        str(each.instance): _described(each.model, each.world_size, each.layout, each.dtype, each.chunk_bytes)
-        for each in instances
+        str(instance.instance): _described(
+            instance.model, instance.world_size, instance.layout, instance.dtype, instance.chunk_bytes
+        )
+        for instance in instances
     }
-    served = {(each.model, each.world_size) for each in instances}
-    for space in (space for each in stats for space in each.spaces):
+    served = {(instance.model, instance.world_size) for instance in instances}
+    for space in (space for node in stats for space in node.spaces):
         if space.gateway == LMCACHE and space.rank == 0 and (space.model, space.world_size) not in served:
             contexts[space.space] = _described(space.model, space.world_size, "", space.dtype, space.block_bytes)
     return contexts

@@ -27,7 +27,7 @@ STRENGTHS: tuple[Strength, ...] = ("soft", "guaranteed")
 """Strengths that callers limited to tenants may give a pin if no ceiling says otherwise."""
 MAX_BYTES = 1 << 60
 _BOUNDED = (*SIZES, "max_weight")
-_UNASKED: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce"}
+_DEFAULTS: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce"}
 """Quota of a tenant that has none: no bounds."""
 CEILINGS = RecordType(
     noun="ceiling",
@@ -52,8 +52,8 @@ def resolve(tenant: str, request: CeilingPut) -> Values:
     sizes = {name: faults.check(name, partial(_size, getattr(request, name))) for name in SIZES}
     if request.max_weight is not None and not 0.01 <= request.max_weight <= 1000:
         faults.add("max_weight", f"expected 0.01 to 1000, got {request.max_weight:g}")
-    if (most := request.max_ttl_s) is not None:
-        faults.check("max_ttl_s", lambda: ttl(most))
+    if (max_ttl_s := request.max_ttl_s) is not None:
+        faults.check("max_ttl_s", lambda: ttl(max_ttl_s))
     for name in request.no_bound:
         if getattr(request, name) is not None:
             faults.add("no_bound", f"{name} has a bound: leave it out of here, or give {name} no value")
@@ -106,14 +106,14 @@ async def check_quota(
             f"the tenant {shown(salt)!r} has no ceiling, so this token may not change its quota; an admin sets one: "
             f"'larder ceilings set {shown(salt)}'"
         )
-    wish = _UNASKED if request is None else request
-    faults = [fault for name in _BOUNDED if (fault := _above(name, row, current, wish)) is not None]
-    was = _UNASKED if current is None else current
-    if wish.get("mode") != was.get("mode") and wish.get("mode") != "enforce":
+    requested = _DEFAULTS if request is None else request
+    faults = [fault for name in _BOUNDED if (fault := _above(name, row, current, requested)) is not None]
+    was = _DEFAULTS if current is None else current
+    if requested.get("mode") != was.get("mode") and requested.get("mode") != "enforce":
         faults.append(FieldError("mode", "'observe' lifts every bound: only callers of all tenants may set it"))
-    if (wish.get("tiers") or {}) != (was.get("tiers") or {}):
+    if (requested.get("tiers") or {}) != (was.get("tiers") or {}):
         faults.append(FieldError("tiers", "a ceiling has no bounds in tiers: only callers of all tenants may set them"))
-    if wish.get("selector") != was.get("selector"):
+    if requested.get("selector") != was.get("selector"):
         faults.append(
             FieldError(
                 "selector", "a selector exempts other nodes from the quota: only callers of all tenants may set it"
@@ -138,35 +138,39 @@ async def check_pin(change: Change, salt: str, selector: Mapping[str, str] | Non
     if strength not in allowed:
         message = f"expected {' or '.join(allowed) or 'none: no pins'} (the tenant's ceiling), got {strength}"
         raise Forbidden.at("strength", message)
-    most = None if row is None else row.max_ttl_s
+    max_ttl_s = None if row is None else row.max_ttl_s
     ends_in_s = None if values["expires_at"] is None else values["expires_at"] - change.now
-    if most is not None and (ends_in_s is None or ends_in_s > most):
-        got = "no end" if ends_in_s is None else span(round(ends_in_s))
-        raise Forbidden.at("ttl_s", f"expected an end within {span(most)}: the tenant's ceiling; got {got}")
+    if max_ttl_s is not None and (ends_in_s is None or ends_in_s > max_ttl_s):
+        requested_end = "no end" if ends_in_s is None else span(round(ends_in_s))
+        raise Forbidden.at(
+            "ttl_s", f"expected an end within {span(max_ttl_s)}: the tenant's ceiling; got {requested_end}"
+        )
 
 
-def _above(name: str, row: CeilingRow, current: Mapping[str, Any] | None, wish: Mapping[str, Any]) -> FieldError | None:
+def _above(
+    name: str, row: CeilingRow, current: Mapping[str, Any] | None, requested: Mapping[str, Any]
+) -> FieldError | None:
     """Return the error for a field above its ceiling, or for a raised field without a ceiling; None if it is
     allowed."""
     field = name.removeprefix("max_")
-    value, ceiling = wish.get(field), getattr(row, name)
+    value, ceiling = requested.get(field), getattr(row, name)
     if ceiling is None and name in (row.no_bound or ()):
         return None
     if current is not None and value == current.get(field):
         return None
     bound = "the tenant's ceiling"
     if ceiling is None:
-        ceiling = (_UNASKED if current is None else current).get(field)
+        ceiling = (_DEFAULTS if current is None else current).get(field)
         bound = "the current value: the tenant's ceiling sets no bound for it, so it can only be lowered"
     if value == ceiling or (value is not None and (ceiling is None or value <= ceiling)):
         return None
-    say = format_size if field.endswith("_bytes") else "{:g}".format
-    got = "no bound" if value is None else say(value)
-    return FieldError(field, f"expected at most {say(ceiling)} ({bound}), got {got}")
+    format_value = format_size if field.endswith("_bytes") else "{:g}".format
+    value_text = "no bound" if value is None else format_value(value)
+    return FieldError(field, f"expected at most {format_value(ceiling)} ({bound}), got {value_text}")
 
 
-def _size(given: int | str | None) -> int | None:
-    size = checks.size(given)
+def _size(value: int | str | None) -> int | None:
+    size = checks.size(value)
     if size is not None and size > MAX_BYTES:
         raise ValueError(f"expected at most {format_exact_size(MAX_BYTES)}, got {format_exact_size(size)}")
     return size

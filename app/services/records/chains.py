@@ -101,5 +101,5 @@ async def resolved(
         tokens, used = encoded.tokens, encoded.by
         check_tokens(tokens, source.chunk_tokens, faults, given_sources[0])
         faults.stop()
-    found = await chained(tokens, salt, source.chunk_tokens, large_work, by)
-    return KeyChain(found, used, len(tokens))
+    chained_keys = await chained(tokens, salt, source.chunk_tokens, large_work, by)
+    return KeyChain(chained_keys, used, len(tokens))

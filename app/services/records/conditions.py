@@ -105,29 +105,29 @@ def effective_on(
 def _obstacles(node: FleetNode, record: RecordState, whole: bool) -> Sequence[tuple[str, str, str, str]]:
     if record.kind == "quotas":
         message = f"{record.name} holds more than its limit on {node.name} until leases end"
-        found = [("over_limit", record.name, "OverLimit", message)]
+        obstacles = [("over_limit", record.name, "OverLimit", message)]
         if ("floor_reduced", record.name) in node.since:
-            found.append(("floor_reduced", record.name, "FloorReduced", _reduced(node, record.name)))
-        return found
+            obstacles.append(("floor_reduced", record.name, "FloorReduced", _reduced(node, record.name)))
+        return obstacles
     if record.kind == "pins":
         outside = f"blocks of {record.name} are outside the pin budgets of {node.name}: kept as under a soft pin"
-        few = (
+        few_gpu_copies = (
             f"not all resident blocks of {record.name} have a GPU copy on each GPU of {node.name} whose engines read "
             "them: the others are read from the node's pool"
         )
         return [
             ("expired", record.name, "Expired", f"it has expired on {node.name}"),
             ("degraded", record.name, "OutsideBudget", outside),
-            (NO_GPU_COPY_POOL, record.name, "NoGpuCopyPool", _nowhere(node, whole)),
+            (NO_GPU_COPY_POOL, record.name, "NoGpuCopyPool", _no_gpu_copies(node, whole)),
             (EMPTY, record.name, "HoldsNothing", _holds_nothing(node, record.name)),
-            ("lacks_gpu_copies", record.name, "FewGpuCopies", few),
+            ("lacks_gpu_copies", record.name, "FewGpuCopies", few_gpu_copies),
         ]
     if record.kind == "tiers":
-        return [("out_of_service", record.name, "OutOfService", _away(node, record.name))]
+        return [("out_of_service", record.name, "OutOfService", _out_of_service(node, record.name))]
     return []
 
 
-def _away(node: FleetNode, name: str) -> str:
+def _out_of_service(node: FleetNode, name: str) -> str:
     tiers = () if node.stats is None else node.stats.tiers
     tier = next((tier for tier in tiers if tier.name == name and not tier.serves), None)
     if tier is None:
@@ -139,7 +139,7 @@ def _away(node: FleetNode, name: str) -> str:
     return f"it is {state} on {node.name}{f': {tier.reason}' if tier.reason else ''}"
 
 
-def _nowhere(node: FleetNode, whole: bool) -> str:
+def _no_gpu_copies(node: FleetNode, whole: bool) -> str:
     stats = node.stats
     if stats is None or stats.gpu_copy_pool_bytes == 0:
         reason = "gpu_pool_bytes is 0 there"
@@ -161,7 +161,9 @@ def _holds_nothing(node: FleetNode, name: str) -> str:
 
 def _reduced(node: FleetNode, tenant: str) -> str:
     tenants = () if node.stats is None else node.stats.tenants
-    floors = next((_floors(each) for each in tenants if each.tenant == tenant), "less than its floor")
+    floors = next(
+        (_floors(tenant_stats) for tenant_stats in tenants if tenant_stats.tenant == tenant), "less than its floor"
+    )
     return f"{node.name} guarantees {floors}: its pool is too small"
 
 
@@ -182,13 +184,15 @@ def no_node(selector: Mapping[str, str] | None, selected: Sequence[FleetNode]) -
     return f"no node matches the selector {','.join(f'{key}={value}' for key, value in selector.items())}"
 
 
-def over_all(record: RecordState, living: Sequence[tuple[str, Sequence[Condition]]], nowhere: str) -> list[Condition]:
+def over_all(
+    record: RecordState, living: Sequence[tuple[str, Sequence[Condition]]], no_node_message: str
+) -> list[Condition]:
     """Return `Applied` and `Effective` over the nodes that are not lost, each given as (name, its two conditions).
-    `nowhere` is the message if there are none."""
+    `no_node_message` is the message if there are none."""
     if not living:
         return [
-            Condition("Applied", "False", "NoNode", nowhere, record.since),
-            Condition("Effective", "False", "NoNode", nowhere, record.since),
+            Condition("Applied", "False", "NoNode", no_node_message, record.since),
+            Condition("Effective", "False", "NoNode", no_node_message, record.since),
         ]
     return [
         _sum("Applied", [conditions[0] for _, conditions in living]),
@@ -196,12 +200,23 @@ def over_all(record: RecordState, living: Sequence[tuple[str, Sequence[Condition
     ]
 
 
-def _sum(kind: ConditionType, each: Sequence[Condition]) -> Condition:
+def _sum(kind: ConditionType, conditions: Sequence[Condition]) -> Condition:
     """Return one condition for all nodes: true if it is true on each; else the oldest obstacle, and the number of nodes
     where it is true."""
-    wrong = sorted((one for one in each if one.status != "True"), key=lambda one: (one.status, one.since))
-    if not wrong:
-        return Condition(kind, "True", kind, f"on {len(each)} of {len(each)} nodes", max(one.since for one in each))
-    first = wrong[0]
-    good = len(each) - len(wrong)
-    return Condition(kind, first.status, first.reason, f"on {good} of {len(each)} nodes; {first.message}", first.since)
+    obstacles = sorted(
+        (condition for condition in conditions if condition.status != "True"),
+        key=lambda condition: (condition.status, condition.since),
+    )
+    if not obstacles:
+        return Condition(
+            kind,
+            "True",
+            kind,
+            f"on {len(conditions)} of {len(conditions)} nodes",
+            max(condition.since for condition in conditions),
+        )
+    first = obstacles[0]
+    good = len(conditions) - len(obstacles)
+    return Condition(
+        kind, first.status, first.reason, f"on {good} of {len(conditions)} nodes; {first.message}", first.since
+    )

@@ -34,7 +34,7 @@ def unpacked(keys: list[str]) -> list[bytes]:
     for number, key in enumerate(keys):
         if re.fullmatch(KEY, key) is None:
             raise ValueError(f"expected {2 * KEY_BYTES} hex digits in key {number}, got {len(key)} characters")
-    found = [bytes.fromhex(key) for key in keys]
-    if len(set(found)) != len(found):
+    unpacked_keys = [bytes.fromhex(key) for key in keys]
+    if len(set(unpacked_keys)) != len(unpacked_keys):
         raise ValueError("expected no key twice")
-    return found
+    return unpacked_keys

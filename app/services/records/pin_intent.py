@@ -137,8 +137,8 @@ def _salt(intent: PinPut, prefix: FoundPrefix | None) -> str:
 def _check_strength(intent: PinPut, faults: checks.Faults) -> None:
     if intent.refresh_on_hit and intent.ttl_s is None:
         faults.add("refresh_on_hit", "expected a ttl_s, to which every hit extends the pin")
-    ends = intent.ttl_s is not None or intent.expires_at is not None or intent.refresh_on_hit
-    if intent.strength == "permanent" and ends:
+    has_end = intent.ttl_s is not None or intent.expires_at is not None or intent.refresh_on_hit
+    if intent.strength == "permanent" and has_end:
         faults.add(
             "strength",
             "a permanent pin has no end: leave out ttl_s, expires_at and refresh_on_hit, or use 'guaranteed'",
@@ -151,8 +151,8 @@ def patched_values(row: PinRow, patch: dict[str, Any], now: float) -> Values:
     check_names(patch, SETTINGS)
     request = converted(PinPut, merge({"selector": row.selector}, patch))
     faults = checks.Faults()
-    given = columns(request, [name for name in STORED if name in patch])
-    values = checked({**columns(row, STORED), **given}, faults)
+    patched = columns(request, [name for name in STORED if name in patch])
+    values = checked({**columns(row, STORED), **patched}, faults)
     expires_at, refresh_s = _end(row, request, patch, now, faults)
     if values["strength"] == "permanent" and (expires_at is not None or refresh_s is not None):
         faults.add("strength", "a permanent pin has no end: set expires_at to null with it, or use 'guaranteed'")

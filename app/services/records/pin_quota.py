@@ -26,7 +26,7 @@ class PinQuota:
     """Limits the pins that callers limited to tenants may add."""
 
     def __init__(self, most_pins: int = MAX_PINS) -> None:
-        self._most_pins = most_pins
+        self._max_pins = most_pins
 
     async def check(self, session: AsyncSession, by: Principal, salt: str, before: SnapshotSize | None) -> None:
         """Check after a pin was written; `before` is the size of the tenant's pins before. Raises Conflict."""
@@ -47,14 +47,14 @@ class PinQuota:
             self._check(salt, old.get(salt, SnapshotSize(0, 0)), weight)
 
     def _check(self, salt: str, before: SnapshotSize, after: SnapshotSize) -> None:
-        for was, would_be, most, what in (
-            (before.records, after.records, self._most_pins, "pins (app.pins_per_tenant)"),
+        for was, would_be, limit, counted in (
+            (before.records, after.records, self._max_pins, "pins (app.pins_per_tenant)"),
             (before.keys, after.keys, MAX_KEYS, "pinned keys, a quarter of the limit of nodes"),
             (before.bytes, after.bytes, MAX_BYTES, "bytes of pin names and models in a snapshot"),
         ):
-            if would_be > max(was, most):
+            if would_be > max(was, limit):
                 message = (
-                    f"callers that are limited to tenants may create at most {most:,} {what} for the tenant "
+                    f"callers that are limited to tenants may create at most {limit:,} {counted} for the tenant "
                     f"{shown(salt)!r}; with this change it would have {would_be:,}"
                 )
                 raise Conflict.at("tenant", message)

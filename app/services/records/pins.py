@@ -60,7 +60,7 @@ class Pins(RecordService[PinRow, PinPut, PinAnswer]):
         """Return the keys of the pin, with which it can be created again. Raises Invalid, NotFound."""
         checks.pin_name(name)
         async with self._database.read() as session:
-            row = self._seen(name, await session.get(PinRow, name), by)
+            row = self._visible(name, await session.get(PinRow, name), by)
             body = (await pins.bodies(session, [row.keys_digest]))[row.keys_digest]
         return PinKeys([body[at : at + KEY_BYTES].hex() for at in range(0, len(body), KEY_BYTES)])
 
@@ -109,7 +109,7 @@ class Pins(RecordService[PinRow, PinPut, PinAnswer]):
         checks.pin_name(name)
         checks.valid("ttl_s", lambda: ttl(request.ttl_s))
         async with self._begin(by) as change:
-            row = self._seen(name, await change.session.get(PinRow, name), by)
+            row = self._visible(name, await change.session.get(PinRow, name), by)
             if row.expires_at is None:
                 reason = "is permanent" if row.strength == "permanent" else "has no end"
                 raise Conflict(f"the pin {name!r} {reason}: there is nothing to extend")
@@ -120,23 +120,25 @@ class Pins(RecordService[PinRow, PinPut, PinAnswer]):
 
     def answers(self, rows: Sequence[PinRow], by: Principal = PLANE) -> list[PinAnswer]:
         """Return records with what the nodes report about their blocks."""
-        seen: dict[str, dict[str, PinStats]] = {}
+        stats_by_pin: dict[str, dict[str, PinStats]] = {}
         unlisted: dict[str, set[str]] = {}
         for stats in self._fleet.stats():
             tiers = unlisted_tiers(stats)
             for pin in stats.pins:
-                seen.setdefault(pin.name, {})[stats.node] = pin
+                stats_by_pin.setdefault(pin.name, {})[stats.node] = pin
                 if tiers:
                     unlisted.setdefault(pin.name, set()).update(tiers)
         now = time.time()
-        return [self._answer(row, seen.get(row.name, {}), unlisted.get(row.name, set()), now, by) for row in rows]
+        return [
+            self._answer(row, stats_by_pin.get(row.name, {}), unlisted.get(row.name, set()), now, by) for row in rows
+        ]
 
     def _answer(
         self, row: PinRow, by_node: dict[str, PinStats], unlisted: set[str], now: float, by: Principal
     ) -> PinAnswer:
-        seen = list(by_node.values())
-        expires_at, expired = _end(row, seen, now)
-        nothing_seen = not expired and bool(seen) and all(map(is_empty, seen))
+        pin_stats = list(by_node.values())
+        expires_at, expired = _end(row, pin_stats, now)
+        all_empty = not expired and bool(pin_stats) and all(map(is_empty, pin_stats))
         return PinAnswer(
             **{
                 **PINS.described(row),
@@ -146,34 +148,34 @@ class Pins(RecordService[PinRow, PinPut, PinAnswer]):
             },
             refresh_on_hit=row.refresh_s is not None,
             ttl_s=row.refresh_s,
-            **{name: sum(getattr(pin, name) for pin in seen) for name in _SUMMED},
-            resolved=sum(pin.resolved for pin in seen) or row.key_count,
-            tiers=_in_tiers(seen),
-            only_in_tiers=0 if expired else sum(pin.only_in_tiers for pin in seen),
-            not_loaded="" if expired else max((pin.not_loaded for pin in seen), default=""),
+            **{name: sum(getattr(pin, name) for pin in pin_stats) for name in _SUMMED},
+            resolved=sum(pin.resolved for pin in pin_stats) or row.key_count,
+            tiers=_in_tiers(pin_stats),
+            only_in_tiers=0 if expired else sum(pin.only_in_tiers for pin in pin_stats),
+            not_loaded="" if expired else max((pin.not_loaded for pin in pin_stats), default=""),
             expired=expired,
-            holds_nothing=nothing_seen and not unlisted,
-            unlisted_tiers=sorted(unlisted) if nothing_seen else [],
-            summary=_summary(row, seen),
+            holds_nothing=all_empty and not unlisted,
+            unlisted_tiers=sorted(unlisted) if all_empty else [],
+            summary=_summary(row, pin_stats),
             nodes={node: answer(PinOnNode, pin) for node, pin in sorted(by_node.items())},
             status=self._status(row, by),
         )
 
 
-def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
+def _summary(row: PinRow, pin_stats: Sequence[PinStats]) -> str:
     """Summarize a pin in one line. A chunk has one block for each space and node that holds it."""
-    resolved, resident = sum(pin.resolved for pin in seen), sum(pin.resident for pin in seen)
+    resolved, resident = sum(pin.resolved for pin in pin_stats), sum(pin.resident for pin in pin_stats)
     cached = f"{resident} resident" if resolved in (0, row.key_count) else f"{resident} of {resolved} blocks resident"
     chunks = "1 chunk" if row.key_count == 1 else f"{row.key_count} chunks"
-    on_gpus = f", {sum(pin.gpu_copies for pin in seen)} GPU copies" if row.tier == "gpu" else ""
-    in_tiers = "".join(f", {stats.blocks} in {name}" for name, stats in _in_tiers(seen).items())
-    return f"resolved {chunks}, {cached}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}{in_tiers}"
+    on_gpus = f", {sum(pin.gpu_copies for pin in pin_stats)} GPU copies" if row.tier == "gpu" else ""
+    in_tiers = "".join(f", {stats.blocks} in {name}" for name, stats in _in_tiers(pin_stats).items())
+    return f"resolved {chunks}, {cached}, {format_size(sum(pin.bytes for pin in pin_stats))}{on_gpus}{in_tiers}"
 
 
-def _in_tiers(seen: Iterable[PinStats]) -> dict[str, PinInTier]:
+def _in_tiers(pin_stats: Iterable[PinStats]) -> dict[str, PinInTier]:
     """Return what tiers of the same name hold of a pin on all nodes together."""
     total: dict[str, PinInTier] = {}
-    for pin in seen:
+    for pin in pin_stats:
         for name, stats in pin.tiers.items():
             of_tier = total.setdefault(name, PinInTier())
             of_tier.blocks += stats.blocks
@@ -182,10 +184,10 @@ def _in_tiers(seen: Iterable[PinStats]) -> dict[str, PinInTier]:
     return dict(sorted(total.items()))
 
 
-def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, bool]:
+def _end(row: PinRow, pin_stats: list[PinStats], now: float) -> tuple[float | None, bool]:
     """Return the end of the pin, and whether it has ended. If hits extend the pin, nodes know a later end than the
     record."""
     if row.expires_at is None or row.refresh_s is None:
         return row.expires_at, row.expires_at is not None and row.expires_at <= now
-    end = max([row.expires_at, *(pin.expires_at for pin in seen if pin.expires_at is not None)])
-    return end, end <= now and all(pin.expired for pin in seen)
+    end = max([row.expires_at, *(pin.expires_at for pin in pin_stats if pin.expires_at is not None)])
+    return end, end <= now and all(pin.expired for pin in pin_stats)

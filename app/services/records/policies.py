@@ -28,7 +28,7 @@ class Policies(RecordService[PolicyRow, PolicyPut, PolicyAnswer]):
             PolicyAnswer(**POLICIES.described(row), in_force=in_force, status=self._status(row, by)) for row in rows
         ]
 
-    def _beside(self, filters: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _list_fields(self, filters: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"in_force": self._in_force()}
 
     def _in_force(self) -> dict[str, PolicyStats]:

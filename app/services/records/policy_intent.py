@@ -41,15 +41,15 @@ def resolve(name: str, intent: PolicyPut) -> Values:
     """Return the columns of the checked intent; omitted fields have their defaults. Raises Invalid with every fault
     found, also if all fields are omitted."""
     faults = checks.Faults()
-    given = {field: value for field in RULES if (value := getattr(intent, field)) is not msgspec.UNSET}
-    if not given:
+    rules = {field: value for field in RULES if (value := getattr(intent, field)) is not msgspec.UNSET}
+    if not rules:
         faults.add("algorithm", f"expected at least one of {', '.join(RULES)}")
-    spec = PolicySpec(name, **given)
+    spec = PolicySpec(name, **rules)
     _check(spec, faults)
-    others = checked(columns(intent, _OTHERS), faults)
-    _check_reach(name, others["selector"], intent.priority, faults)
+    other_columns = checked(columns(intent, _OTHERS), faults)
+    _check_reach(name, other_columns["selector"], intent.priority, faults)
     faults.stop()
-    return {**msgspec.structs.asdict(spec), **others}
+    return {**msgspec.structs.asdict(spec), **other_columns}
 
 
 def _check_reach(name: str, selector: dict[str, str] | None, priority: int, faults: checks.Faults) -> None:

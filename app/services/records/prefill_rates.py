@@ -55,10 +55,10 @@ class PrefillRates(RecordService[PrefillRateRow, RatePut, RateAnswer]):
     async def _check(self, change: Change, key: str, row: PrefillRateRow | None, values: Values) -> None:
         """Check that no other rate is of the same model and space, and the number of rates."""
         model, space = values["model"], values["space"]
-        other = await prefill_rates.same(change.session, model, space, besides=key)
-        if other is not None:
+        existing = await prefill_rates.same(change.session, model, space, besides=key)
+        if existing is not None:
             scope = f"space {space}" if space else "all spaces"
-            message = f"{other.name!r} is already the rate of {scope} of {model!r}; change it instead"
+            message = f"{existing.name!r} is already the rate of {scope} of {model!r}; change it instead"
             raise Conflict(message, [FieldError("model", message)])
         if row is None and await prefill_rates.count(change.session) >= prefill_rates.MAX:
             raise Conflict(f"there are already {prefill_rates.MAX} rates, which is the maximum")

@@ -32,16 +32,16 @@ class PrefixService:
     def __init__(self, node_requests: NodeRequests) -> None:
         self._node_requests = node_requests
 
-    async def page(self, by: By, tenant: str | None, limit: int, asks: Principal) -> PrefixList:
+    async def page(self, by: By, tenant: str | None, limit: int, caller: Principal) -> PrefixList:
         """Return the hottest prefixes first; limited callers get only those of their tenants. Raises Invalid,
         Forbidden, NodeUnreachable if no node is connected."""
         items: list[PrefixAnswer] = []
         failed_nodes: dict[str, str] = {}
-        for salt in _salts(asks, tenant):
+        for salt in _salts(caller, tenant):
             replies = await self._listed(by, salt, limit)
-            merged = _merged((one.node.name, p) for one in replies if one.answer for p in one.answer.prefixes)
+            merged = _merged((reply.node.name, p) for reply in replies if reply.answer for p in reply.answer.prefixes)
             items += [item for item in merged if salt is None or item.tenant == shown(salt)]
-            failed_nodes |= {one.node.name: one.error or "" for one in replies if one.answer is None}
+            failed_nodes |= {reply.node.name: reply.error or "" for reply in replies if reply.answer is None}
         items.sort(key=lambda item: (-(item.bytes_served if by == "bytes" else item.hits), item.label))
         return PrefixList(items[:limit], len(items), list(map(NodeError, failed_nodes, failed_nodes.values())))
 
@@ -59,19 +59,19 @@ class PrefixService:
         if not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not is_printable(label):
             raise Invalid.at("prefix", f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
         if by.salts is not None:
-            return await self._own(label, _one_of(by, tenant))
+            return await self._of_tenant(label, _one_of(by, tenant))
         replies = await self._ask(PrefixKeys("", label=label))
-        known = [p for p in _all(replies) if p.label == label]
-        if known:
-            return _best(label, known)
-        failed_nodes = [one for one in replies if one.answer is None]
-        failures = f" ({'; '.join(one.error or '' for one in failed_nodes[:3])})" if failed_nodes else ""
+        matches = [p for p in _all(replies) if p.label == label]
+        if matches:
+            return _best(label, matches)
+        failed_nodes = [reply for reply in replies if reply.answer is None]
+        failures = f" ({'; '.join(reply.error or '' for reply in failed_nodes[:3])})" if failed_nodes else ""
         raise Invalid.at(
             "prefix",
             f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{failures}",
         )
 
-    async def _own(self, label: str, salt: str) -> FoundPrefix:
+    async def _of_tenant(self, label: str, salt: str) -> FoundPrefix:
         """Return a prefix of one tenant. Nodes are asked for the tenant's prefixes first, and for keys only if the
         label is among them, so that prefixes of other tenants make no difference, not even in response time."""
         unknown = Invalid.at(
@@ -81,10 +81,10 @@ class PrefixService:
         if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
             raise unknown
         replies = await self._ask(PrefixKeys("", label=label))
-        known = [p for p in _all(replies) if (p.label, p.tenant) == (label, salt)]
-        if not known:
+        matches = [p for p in _all(replies) if (p.label, p.tenant) == (label, salt)]
+        if not matches:
             raise unknown
-        return _best(label, known)
+        return _best(label, matches)
 
 
 def _salts(by: Principal, tenant: str | None) -> list[str | None]:
@@ -117,30 +117,30 @@ def _one_of(by: Principal, tenant: str | None) -> str:
 
 
 def _all(replies: Iterable[NodeReply[PrefixesListed]]) -> Iterator[Prefix]:
-    for one in replies:
-        yield from [] if one.answer is None else one.answer.prefixes
+    for reply in replies:
+        yield from [] if reply.answer is None else reply.answer.prefixes
 
 
-def _best(label: str, known: Sequence[Prefix]) -> FoundPrefix:
+def _best(label: str, prefixes: Sequence[Prefix]) -> FoundPrefix:
     """Return the longest valid prefix that nodes have under a label. Raises Invalid."""
-    for prefix in sorted(known, key=lambda p: -len(p.keys)):
-        found = _found(prefix)
-        if found is not None:
-            return found
+    for prefix in sorted(prefixes, key=lambda p: -len(p.keys)):
+        found_prefix = _pinnable(prefix)
+        if found_prefix is not None:
+            return found_prefix
     raise Invalid.at(
         "prefix",
         f"the prefix {label!r} cannot be pinned: expected 1 to {MAX_KEYS} different keys of a known model, got "
-        f"{len(known[0].keys)} bytes of keys",
+        f"{len(prefixes[0].keys)} bytes of keys",
     )
 
 
-def _found(prefix: Prefix) -> FoundPrefix | None:
+def _pinnable(prefix: Prefix) -> FoundPrefix | None:
     """Return a node's answer as keys; None if a pin cannot hold them."""
-    count, rest = divmod(len(prefix.keys), KEY_BYTES)
+    count, remainder = divmod(len(prefix.keys), KEY_BYTES)
     faults = checks.Faults()
     faults.check("model", lambda: checks.model(prefix.model))
     faults.check("tenant", lambda: checks.tenant(shown(prefix.tenant)))
-    if faults.errors or rest or not 1 <= count <= MAX_KEYS:
+    if faults.errors or remainder or not 1 <= count <= MAX_KEYS:
         return None
     keys = [prefix.keys[at : at + KEY_BYTES] for at in range(0, len(prefix.keys), KEY_BYTES)]
     return FoundPrefix(prefix.model, prefix.tenant, keys) if len(set(keys)) == count else None

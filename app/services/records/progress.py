@@ -48,7 +48,7 @@ class RecordProgress:
         """Yield how far each node is behind, and whether it drifted or refused the newest, for each type."""
         for node in self._fleet.nodes.values():
             for kind, desired in self._desired.desired(node.labels).items():
-                observed = self._own(node, kind)
+                observed = self._observed(node, kind)
                 if kind not in node.observed and desired.is_optional:
                     continue
                 generation = 0 if observed is None else observed.generation
@@ -98,7 +98,7 @@ class RecordProgress:
         """Return a node's progress. `gpu_copies` and `resident`: at least one node of the record has GPU copies, or has
         blocks of the pin."""
         kind = record.kind
-        observed = self._own(node, kind)
+        observed = self._observed(node, kind)
         state = self.state(node, kind)
         is_applied = self._applied(node, kind, record.generation)
         if state is NodeState.IN_SYNC and not is_applied:
@@ -133,7 +133,7 @@ class RecordProgress:
         return with_names(refusal.faults, self._desired.names(kind, node.labels))
 
     def _applied(self, node: FleetNode, kind: SnapshotType, generation: int) -> bool:
-        observed = self._own(node, kind)
+        observed = self._observed(node, kind)
         desired = self._desired.desired_of(kind, node.labels)
         if kind not in node.observed and desired is not None and desired.is_optional:
             return desired.generation >= generation
@@ -142,7 +142,7 @@ class RecordProgress:
         # At the newest generation the digest must match, too: the node's labels may have changed meanwhile.
         return observed.generation != desired.generation or observed.digest == desired.digest
 
-    def _own(self, node: FleetNode, kind: SnapshotType) -> Observed | None:
+    def _observed(self, node: FleetNode, kind: SnapshotType) -> Observed | None:
         """Return what the node has applied, if it comes from this database."""
         observed = node.observed.get(kind)
         if observed is None or kind not in self._desired.generations or observed.store != self._desired.store:
@@ -178,7 +178,10 @@ class RecordProgress:
             node.stats is not None
             and (observed := node.stats.observed.get(kind)) is not None
             and observed.generation >= generation
-            and not any(each.name == tier and each.state in ("opening", "closing") for each in node.stats.tiers)
+            and not any(
+                tier_stats.name == tier and tier_stats.state in ("opening", "closing")
+                for tier_stats in node.stats.tiers
+            )
             for node in self._fleet.living()
             if self._applied(node, kind, generation)
         )
@@ -220,13 +223,13 @@ class RecordProgress:
         return reasons
 
 
-def with_names(faults: Sequence[Fault], names: Sequence[str]) -> list[Fault]:
+def with_names(faults: Sequence[Fault], tier_names: Sequence[str]) -> list[Fault]:
     """Return faults with paths such as `tiers.nvme.budget_bytes` for `tiers[0].budget_bytes`, given the names in the
     order of the snapshot."""
 
     def named(match: re.Match[str]) -> str:
         number = int(match[1])
-        return f"tiers.{names[number]}" if number < len(names) else match[0]
+        return f"tiers.{tier_names[number]}" if number < len(tier_names) else match[0]
 
     return [Fault(_POSITION.sub(named, fault.path, 1), fault.code, fault.message) for fault in faults]
 

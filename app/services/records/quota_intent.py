@@ -37,30 +37,30 @@ def resolve(tenant: str, intent: QuotaPut) -> Values:
     """Return the columns of the checked intent. Raises Invalid with every fault found."""
     faults = checks.Faults()
     salt = faults.check("tenant", lambda: checks.new_tenant(tenant))
-    given = {name: value for name in SHARE if (value := getattr(intent, name)) is not msgspec.UNSET}
-    if not given:
+    share = {name: value for name in SHARE if (value := getattr(intent, name)) is not msgspec.UNSET}
+    if not share:
         faults.add("limit_bytes", f"expected at least one of {', '.join(SHARE)}")
-    for name, value in given.items():
+    for name, value in share.items():
         if name.endswith("_bytes"):
-            given[name] = faults.check(name, _size_of(value))
-    if "tiers" in given:
-        given["tiers"] = _tiers(given["tiers"], faults)
-    others = checked(columns(intent, _OTHERS), faults)
+            share[name] = faults.check(name, _size_of(value))
+    if "tiers" in share:
+        share["tiers"] = _tiers(share["tiers"], faults)
+    other_columns = checked(columns(intent, _OTHERS), faults)
     faults.stop()
     assert salt is not None
-    spec = QuotaSpec(tenant=salt, **given)
+    spec = QuotaSpec(tenant=salt, **share)
     _check(spec, faults)
     faults.stop()
-    return {**msgspec.structs.asdict(spec), "tiers": msgspec.to_builtins(spec.tiers), **others}
+    return {**msgspec.structs.asdict(spec), "tiers": msgspec.to_builtins(spec.tiers), **other_columns}
 
 
-def _tiers(given: Mapping[str, TierQuotaPut], faults: checks.Faults) -> dict[str, TierQuota]:
+def _tiers(shares: Mapping[str, TierQuotaPut], faults: checks.Faults) -> dict[str, TierQuota]:
     """Return the shares in tiers, by name in order, so that equal shares are stored as equal texts."""
-    found: dict[str, TierQuota] = {}
-    if len(given) > MAX_QUOTA_TIERS:
-        faults.add("tiers", f"expected at most {MAX_QUOTA_TIERS} tiers, got {len(given)}")
-        return found
-    for name, share in sorted(given.items()):
+    tier_quotas: dict[str, TierQuota] = {}
+    if len(shares) > MAX_QUOTA_TIERS:
+        faults.add("tiers", f"expected at most {MAX_QUOTA_TIERS} tiers, got {len(shares)}")
+        return tier_quotas
+    for name, share in sorted(shares.items()):
         path = f"tiers.{name}"
         if not is_tier_name(name):
             faults.add("tiers", f"{EXPECTED_TIER_NAME}, got {name[:MAX_SHOWN]!r}")
@@ -70,8 +70,8 @@ def _tiers(given: Mapping[str, TierQuotaPut], faults: checks.Faults) -> dict[str
         if limit is not None and floor > limit:
             message = f"expected at most limit_bytes, {size(limit)}, got {size(floor)}"
             faults.add(f"{path}.floor_bytes", message)
-        found[name] = TierQuota(floor, limit)
-    return found
+        tier_quotas[name] = TierQuota(floor, limit)
+    return tier_quotas
 
 
 def _size_of(value: int | str | None) -> Callable[[], int | None]:

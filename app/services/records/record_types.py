@@ -182,23 +182,23 @@ class PushedType(RecordType[R]):
 
 def defaults(*structs: type[msgspec.Struct]) -> Values:
     """Return the default values of the structs' fields; a later struct replaces those of an earlier one."""
-    found = {
+    default_values = {
         field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         for struct in structs
         for field in msgspec.structs.fields(struct)
     }
-    return {name: value for name, value in found.items() if value not in (msgspec.NODEFAULT, msgspec.UNSET)}
+    return {name: value for name, value in default_values.items() if value not in (msgspec.NODEFAULT, msgspec.UNSET)}
 
 
-def fields(record: Base | Mapping[str, Any], names: Iterable[str]) -> Values:
+def fields(record: Base | Mapping[str, Any], column_names: Iterable[str]) -> Values:
     """Return these columns of a record, with the shown name of its tenant."""
-    values = record if isinstance(record, Mapping) else columns(record, names)
-    return {name: shown(values[name]) if name == "tenant" else values[name] for name in names}
+    values = record if isinstance(record, Mapping) else columns(record, column_names)
+    return {name: shown(values[name]) if name == "tenant" else values[name] for name in column_names}
 
 
-def columns(record: object, names: Iterable[str]) -> Values:
+def columns(record: object, column_names: Iterable[str]) -> Values:
     """Return these columns of a record as they are."""
-    return {name: getattr(record, name) for name in names}
+    return {name: getattr(record, name) for name in column_names}
 
 
 def checked(values: Mapping[str, Any], faults: checks.Faults) -> Values:

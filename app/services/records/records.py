@@ -79,7 +79,7 @@ class RecordService(Generic[R, P, A]):
         answer: Any = self.kind.answer
         return [answer(**self.kind.described(row)) for row in rows]
 
-    def _beside(self, filters: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _list_fields(self, filters: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields of a list beside its items."""
         return {}
 
@@ -92,14 +92,16 @@ class RecordService(Generic[R, P, A]):
     async def get(self, name: str, by: Principal = PLANE) -> A:
         """Return the record. Raises Invalid, Forbidden, NotFound."""
         key = self._key(name, by)
-        return self.answers([self._seen(key, await self._database.row(self.kind.row, key), by)], by)[0]
+        return self.answers([self._visible(key, await self._database.row(self.kind.row, key), by)], by)[0]
 
     async def page(self, page_request: PageRequest, filters: Mapping[str, Any], by: Principal) -> Any:
         """Return a page of the records that the caller may see. Raises Invalid."""
         salts = by.salts if self.kind.is_of_tenant else None
         page = await self.kind.page(self._database, page_request, filters, salts)
         items = self.answers(page.rows, by)
-        return self.kind.listing(items=items, total=page.total, next_cursor=page.next_cursor, **self._beside(filters))
+        return self.kind.listing(
+            items=items, total=page.total, next_cursor=page.next_cursor, **self._list_fields(filters)
+        )
 
     async def put(
         self,
@@ -121,7 +123,7 @@ class RecordService(Generic[R, P, A]):
         key = values.get(self.kind.key, name)
         async with self._begin(by, dry_run=dry_run) as change:
             before = await change.session.get(self.kind.row, key)
-            if before is not None and not self._is_seen(before, by):
+            if before is not None and not self._is_visible(before, by):
                 raise checks.taken(self.kind.noun, name)
             self.kind.check_state(expected, key, before)
             row = await self.write(change, key, before, values)
@@ -185,18 +187,18 @@ class RecordService(Generic[R, P, A]):
         by.check_salt(salt)
         return salt
 
-    def _is_seen(self, row: Any, by: Principal) -> bool:
+    def _is_visible(self, row: Any, by: Principal) -> bool:
         return not self.kind.is_of_tenant or by.sees(row.tenant)
 
-    def _seen(self, key: str, row: R | None, by: Principal) -> R:
+    def _visible(self, key: str, row: R | None, by: Principal) -> R:
         """Return a record that the caller may see. Raises NotFound, also for one that the caller may not see."""
-        if row is None or not self._is_seen(row, by):
+        if row is None or not self._is_visible(row, by):
             raise self.kind.missing(key)
         return row
 
     async def _existing(self, change: Change, key: str, expected: Precondition = ANY) -> R:
         """Return a record that the caller may change. Raises NotFound, PreconditionFailed, PreconditionRequired."""
-        row = self._seen(key, await change.session.get(self.kind.row, key), change.by)
+        row = self._visible(key, await change.session.get(self.kind.row, key), change.by)
         self.kind.check_state(expected, key, row)
         return row
 
@@ -222,11 +224,11 @@ class RecordServices:
         changes: Changes,
         progress: RecordProgress,
         fleet: Fleet,
-        made: Sequence[RecordService[Any, Any, Any]],
+        services: Sequence[RecordService[Any, Any, Any]],
     ) -> None:
-        """`made`: the services that are made with more than these parts."""
+        """`services`: those that need more than these parts."""
         self._parts = (database, changes, progress, fleet)
-        self._services = {type(service): service for service in made}
+        self._services = {type(service): service for service in services}
 
     def of(self, service: type[S]) -> S:
         """Return the service of a type, which is made when it is first used."""

@@ -68,10 +68,10 @@ class TenantTotals:
 def totals_by_tenant(stats: Iterable[NodeStats], only: Container[str] | None = None) -> dict[str, TenantTotals]:
     """Return totals by shown name, limited to `only` if given. Tenants that no node lists among its
     largest are missing."""
-    found: dict[str, TenantTotals] = {}
+    totals: dict[str, TenantTotals] = {}
     for node in stats:
         for tenant in node.tenants:
             if only is not None and tenant.tenant not in only:
                 continue
-            found.setdefault(tenant.tenant, TenantTotals()).add(tenant)
-    return found
+            totals.setdefault(tenant.tenant, TenantTotals()).add(tenant)
+    return totals

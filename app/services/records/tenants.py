@@ -59,11 +59,11 @@ class Tenants:
 
     async def page(self, page_request: PageRequest, managed: bool | None, by: Principal) -> TenantList:
         """Return a page of the tenants that the caller may see. Raises Invalid."""
-        known = await known_tenants(self._database, self._fleet.stats(), by.salts)
+        tenants = await known_tenants(self._database, self._fleet.stats(), by.salts)
 
         def make_page() -> TenantList:
-            found = [answer for answer in known if managed in (None, answer.managed)]
-            page = page_of(found, lambda answer: answer.tenant, _BY_NAME, page_request)
+            matches = [answer for answer in tenants if managed in (None, answer.managed)]
+            page = page_of(matches, lambda answer: answer.tenant, _BY_NAME, page_request)
             return TenantList(list(page.rows), total=page.total, next_cursor=page.next_cursor)
 
         return await asyncio.to_thread(make_page)
@@ -81,12 +81,12 @@ class Tenants:
         FloorsExceedCapacity."""
         intent = resolve(tenant, QuotaPut(limit_bytes=None, floor_bytes=request.floor_bytes, note=request.note))
         salt = intent["tenant"]
-        known = await self.get(tenant, by)
+        current = await self.get(tenant, by)
         async with self._changes.begin(by, "quotas") as change:
             row = await change.session.get(QuotaRow, salt)
             if row is not None:
                 raise Conflict(
-                    f"tenant {known.tenant!r} already has a quota; change it at /api/v1/quotas/{known.tenant}"
+                    f"tenant {current.tenant!r} already has a quota; change it at /api/v1/quotas/{current.tenant}"
                 )
             row = await self._quotas.write(change, salt, None, intent)
         return await self._quotas.settled(row, wait_s, by)
@@ -114,13 +114,13 @@ def merged(
     Nodes remember other tenants for a while, such as one whose quota was deleted; those are left out."""
     records = {shown(row.tenant): row for row in rows}
     pinned = {shown(salt): count for salt, count in pin_counts.items()}
-    found = {name: TenantTotals() for name in (*records, *pinned)}
+    totals = {name: TenantTotals() for name in (*records, *pinned)}
     for name, now in totals_by_tenant(stats, only).items():
-        if name in found or not now.is_empty:
-            found[name] = now
+        if name in totals or not now.is_empty:
+            totals[name] = now
     return [
         _answer(name, now, records.get(name), pinned.get(name, 0))
-        for name, now in with_pauses(found.items(), ANSWERS_AT_ONCE)
+        for name, now in with_pauses(totals.items(), ANSWERS_AT_ONCE)
     ]
 
 

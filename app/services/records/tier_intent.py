@@ -66,31 +66,31 @@ def resolve(name: str, intent: TierPut) -> Values:
             "load_deadline_s",
             f"expected more than 0 and at most {MAX_DEADLINE_S:g} seconds, got {intent.load_deadline_s:g}",
         )
-    others = checked(columns(intent, _AS_GIVEN), faults)
+    other_columns = checked(columns(intent, _AS_GIVEN), faults)
     _check_parameters(intent, sizes["budget_bytes"] or MAX_BUDGET_BYTES, faults)
     faults.stop()
-    return {"name": name, "type": intent.type, **sizes, "parameters": intent.parameters, **others}
+    return {"name": name, "type": intent.type, **sizes, "parameters": intent.parameters, **other_columns}
 
 
 def _size(intent: TierPut, field: str) -> int:
     """Return the size, 0 if it is missing. Raises ValueError."""
     low, high = _SIZES[field]
-    given = getattr(intent, field)
-    if given is msgspec.UNSET:
+    field_value = getattr(intent, field)
+    if field_value is msgspec.UNSET:
         return 0
-    value = checks.size(given) or 0
+    value = checks.size(field_value) or 0
     if not low <= value <= high:
-        least = f"{low} byte" if low == 1 else format_size(low)
-        raise ValueError(f"expected {least} to {format_size(high)}, got {format_size(value)}")
+        low_text = f"{low} byte" if low == 1 else format_size(low)
+        raise ValueError(f"expected {low_text} to {format_size(high)}, got {format_size(value)}")
     return value
 
 
 def _check_parameters(intent: TierPut, budget_bytes: int, faults: checks.Faults) -> None:
     """Check the type and its parameters, secrets first: no message repeats a value that may be one."""
-    found = list(literal_secrets.faults(intent.parameters, "parameters"))
-    for path, message in found:
+    secret_faults = list(literal_secrets.faults(intent.parameters, "parameters"))
+    for path, message in secret_faults:
         faults.add(path, message)
-    if found:
+    if secret_faults:
         return
     try:
         _check_plain(intent.parameters, "parameters", 1)
@@ -107,10 +107,10 @@ def _check_parameters(intent: TierPut, budget_bytes: int, faults: checks.Faults)
 def _check_type(kind: str, intent: TierPut, budget_bytes: int, faults: checks.Faults) -> None:
     """Check the type, and what depends on it; its parameters only if its package can be imported here, because nodes
     check them, too."""
-    known = registry.tier_types()
-    if kind not in known:
+    tier_types = registry.tier_types()
+    if kind not in tier_types:
         message = (
-            f"expected one of {', '.join(known)}, got {kind[:64]!r}; a type of another package must "
+            f"expected one of {', '.join(tier_types)}, got {kind[:64]!r}; a type of another package must "
             "be installed beside the management plane, too"
         )
         faults.add("type", message)
@@ -133,11 +133,11 @@ def _check_plain(value: Any, path: str, depth: int) -> None:
         if not is_printable(value):
             raise registry.ParameterError(path, "expected printable characters")
     elif isinstance(value, Mapping):
-        for name, each in value.items():
+        for name, item in value.items():
             _check_plain(name, path, depth)
-            _check_plain(each, f"{path}.{name}", depth + 1)
+            _check_plain(item, f"{path}.{name}", depth + 1)
     elif isinstance(value, list):
-        for number, each in enumerate(value):
-            _check_plain(each, f"{path}[{number}]", depth + 1)
+        for number, item in enumerate(value):
+            _check_plain(item, f"{path}[{number}]", depth + 1)
     elif isinstance(value, int) and not _MIN_INTEGER <= value <= _MAX_INTEGER:
         raise registry.ParameterError(path, "expected a number of at most 64 bits")

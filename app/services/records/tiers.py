@@ -28,18 +28,22 @@ class Tiers(RecordService[TierRow, TierPut, TierAnswer]):
     def answers(self, rows: Sequence[TierRow], by: Principal = PLANE) -> list[TierAnswer]:
         stats = self._stats()
         faults = {
-            node.name: [TierRefusal(fault.path, fault.code, fault.message) for fault in found]
+            node.name: [TierRefusal(fault.path, fault.code, fault.message) for fault in node_faults]
             for node in self._fleet.living()
-            if (found := self._progress.faults(node, "tiers"))
+            if (node_faults := self._progress.faults(node, "tiers"))
         }
         answers = []
         for row in rows:
-            status, own = self._status(row, by), stats.get(row.name, {})
-            refused = {node: found for node, found in faults.items() if node in status.nodes}
-            answers.append(TierAnswer(**TIERS.described(row), **_sums(own), stats=own, faults=refused, status=status))
+            status, stats_by_node = self._status(row, by), stats.get(row.name, {})
+            refused = {node: refusals for node, refusals in faults.items() if node in status.nodes}
+            answers.append(
+                TierAnswer(
+                    **TIERS.described(row), **_sums(stats_by_node), stats=stats_by_node, faults=refused, status=status
+                )
+            )
         return answers
 
-    def _beside(self, filters: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _list_fields(self, filters: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the tiers of the settings of nodes, which have no owner."""
         tiers = []
         for name, stats in sorted(self._stats(from_settings=True).items()):
@@ -60,12 +64,12 @@ class Tiers(RecordService[TierRow, TierPut, TierAnswer]):
     def _stats(self, *, from_settings: bool = False) -> dict[str, dict[str, TierStats]]:
         """Return what the nodes that are not lost report of tiers of records, or of their settings, by tier and
         node."""
-        found: dict[str, dict[str, TierStats]] = {}
+        stats_by_tier: dict[str, dict[str, TierStats]] = {}
         for stats in sorted(self._fleet.stats(), key=lambda stats: stats.node):
             for tier in stats.tiers:
                 if tier.from_settings == from_settings:
-                    found.setdefault(tier.name, {})[stats.node] = tier
-        return found
+                    stats_by_tier.setdefault(tier.name, {})[stats.node] = tier
+        return stats_by_tier
 
 
 def _sums(stats: dict[str, TierStats]) -> dict[str, Any]:
@@ -96,8 +100,8 @@ def check_drained(name: str, fleet: Fleet) -> None:
     for stats in sorted(fleet.stats(), key=lambda stats: stats.node):
         for tier in stats.tiers:
             if tier.name == name and not tier.from_settings:
-                left = tier.blocks if tier.draining_blocks is None else tier.draining_blocks
-                waiting += [f"{left:,} on {stats.node}"] if left else []
+                remaining = tier.blocks if tier.draining_blocks is None else tier.draining_blocks
+                waiting += [f"{remaining:,} on {stats.node}"] if remaining else []
     if waiting:
         raise Conflict(
             f"the tier {name!r} drains, and only it holds some blocks ({', '.join(waiting)}): wait until none is left, "

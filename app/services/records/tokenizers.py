@@ -79,9 +79,9 @@ class Tokenizers(RecordService[TokenizerRow, TokenizerPut, TokenizerAnswer]):
         return values
 
     async def _check(self, change: Change, key: str, row: TokenizerRow | None, values: Values) -> None:
-        other = await tokenizers.of_model(change.session, values["model"])
-        if other is not None and other.name != key:
-            raise Conflict.at("model", f"the model {values['model']!r} already has the tokenizer {other.name!r}")
+        existing = await tokenizers.of_model(change.session, values["model"])
+        if existing is not None and existing.name != key:
+            raise Conflict.at("model", f"the model {values['model']!r} already has the tokenizer {existing.name!r}")
 
     def answers(self, rows: Sequence[TokenizerRow], by: Principal = PLANE) -> list[TokenizerAnswer]:
         return [tokenizer_of(answer, by) for answer in super().answers(rows)]
@@ -99,7 +99,7 @@ class Tokenizers(RecordService[TokenizerRow, TokenizerPut, TokenizerAnswer]):
         """Apply a JSON merge patch; the file stays if the patch has none. Raises what `put` raises, and NotFound."""
         checks.pin_name(name)
         async with self._database.read() as session:
-            row = self._seen(name, await tokenizers.with_file(session, name), by)
+            row = self._visible(name, await tokenizers.with_file(session, name), by)
         self.kind.check_state(expected, name, row)
         values = {**columns(row, TOKENIZERS.written), "tokenizer": row.file.decode()}
         del values["digest"]
@@ -130,9 +130,9 @@ class Tokenizers(RecordService[TokenizerRow, TokenizerPut, TokenizerAnswer]):
         _check_length(field, text, messages)
         async with self._database.read() as session:
             row = await tokenizers.of_model(session, model)
-            known = [] if row is not None else await tokenizers.models(session, MAX_NAMED + 1)
+            models = [] if row is not None else await tokenizers.models(session, MAX_NAMED + 1)
         if row is None:
-            raise _unknown(field, model, known)
+            raise _unknown(field, model, models)
         if messages is not None and row.chat_template is None:
             message = f"the tokenizer {row.name!r} of {model!r} has no chat template; register it again with one"
             raise Invalid.at(field, message)
@@ -152,11 +152,11 @@ class Tokenizers(RecordService[TokenizerRow, TokenizerPut, TokenizerAnswer]):
         return EncodedText(tokens, TokenizerUsed(row.name, row.digest))
 
 
-def _file(given: dict[str, Any] | str | msgspec.UnsetType) -> bytes:
+def _file(file: dict[str, Any] | str | msgspec.UnsetType) -> bytes:
     """Return the file; empty if it is missing."""
-    if isinstance(given, msgspec.UnsetType):
+    if isinstance(file, msgspec.UnsetType):
         return b""
-    return given.encode() if isinstance(given, str) else msgspec.json.encode(given)
+    return file.encode() if isinstance(file, str) else msgspec.json.encode(file)
 
 
 def _check(request: TokenizerPut, file: bytes) -> None:
@@ -186,11 +186,11 @@ def _check_length(field: str, text: str | None, messages: Sequence[dict[str, Any
         raise Invalid.at(field, f"expected at most {MAX_CHARACTERS} characters, got {length}")
 
 
-def _unknown(field: str, model: str, known: list[str]) -> Invalid:
-    more = ", …" if len(known) > MAX_NAMED else ""
+def _unknown(field: str, model: str, models: list[str]) -> Invalid:
+    ellipsis = ", …" if len(models) > MAX_NAMED else ""
     registered = (
-        f"there are tokenizers for {', '.join(map(repr, known[:MAX_NAMED]))}{more}"
-        if known
+        f"there are tokenizers for {', '.join(map(repr, models[:MAX_NAMED]))}{ellipsis}"
+        if models
         else "no tokenizer is registered"
     )
     message = (

@@ -117,7 +117,7 @@ class UsageLedger:
         name, epoch = node.name, node.epoch
         noted_epoch, noted = self._last_written.get(name, ("", 0.0))
         self._waiting.begin(name)
-        at, after, wrong = 0.0, 0, 0
+        at, after, invalid = 0.0, 0, 0
         try:
             for _ in range(MAX_PARTS):
                 question = ReadUsage("", noted if noted_epoch == epoch else 0.0, after)
@@ -125,7 +125,7 @@ class UsageLedger:
                 if node.epoch != epoch:
                     return "another process replaced it during the reading"
                 at = at or part.at
-                wrong += self._waiting.take(name, epoch, part.accounts, time.time())
+                invalid += self._waiting.take(name, epoch, part.accounts, time.time())
                 if not part.next:
                     break
                 if part.next <= after:
@@ -137,17 +137,17 @@ class UsageLedger:
             return error.message
         self._waiting.end(name)
         self._last_read[name] = epoch, at
-        return f"{wrong} accounts with invalid numbers or names" if wrong else ""
+        return f"{invalid} accounts with invalid numbers or names" if invalid else ""
 
     async def write(self) -> None:
         """Write the pending counts; they stay pending while the database is unavailable."""
-        whole, reports = dict(self._last_read), self._waiting.take_all()
+        complete_reads, reports = dict(self._last_read), self._waiting.take_all()
         written = False
         try:
             if reports:
                 async with self._database.write() as session:
                     await ledger.add(session, reports)
-                    for name, (epoch, _) in whole.items():
+                    for name, (epoch, _) in complete_reads.items():
                         if self._tidied.get(name) != epoch:
                             await ledger.forget_epochs(session, name, epoch, time.time() - KEEP_POSITIONS_S)
             written = True
@@ -157,9 +157,9 @@ class UsageLedger:
             if not written:
                 self._waiting.put_back(reports)
         if written:
-            self._last_written = whole
+            self._last_written = complete_reads
             if reports:
-                self._tidied = {name: epoch for name, (epoch, _) in whole.items()}
+                self._tidied = {name: epoch for name, (epoch, _) in complete_reads.items()}
 
     def _forget(self) -> None:
         """Discard the pending counts: another manager keeps the ledger and reads everything itself, starting at the

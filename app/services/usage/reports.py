@@ -68,22 +68,22 @@ class UsageReports:
             arguments = (group_by, STEPS[step], first, last, tenants, MAX_SUMS)
             sums = await ledger.sums(session, ACCOUNTS, *arguments)
             sums += await ledger.sums(session, TIERS, *arguments)
-            known = KnownPrefillRates(await prefill_rates.all_rates(session))
-        items = _items(sums, group_by == "tenant", known)
+            rates = KnownPrefillRates(await prefill_rates.all_rates(session))
+        items = _items(sums, group_by == "tenant", rates)
         if len(sums) > MAX_SUMS or len(items) > MAX_ITEMS:
             raise Invalid(
                 f"from: expected a report of at most {MAX_ITEMS} items: ask for less time, longer steps or one tenant",
                 [FieldError("from", f"expected less time: at most {MAX_ITEMS} items are in one report")],
             )
         return UsageReport(
-            group_by=group_by, step=step, start=float(first), end=float(last), items=items, totals=_total(sums, known)
+            group_by=group_by, step=step, start=float(first), end=float(last), items=items, totals=_total(sums, rates)
         )
 
 
-def _items(sums: Sequence[UsageSum], salts: bool, known: KnownPrefillRates) -> list[UsageItem]:
+def _items(sums: Sequence[UsageSum], salts: bool, rates: KnownPrefillRates) -> list[UsageItem]:
     grouped: dict[tuple[int, str], list[UsageSum]] = {}
-    for each in sorted(sums, key=lambda each: (each.start, each.group)):
-        grouped.setdefault((each.start, each.group), []).append(each)
+    for usage_sum in sorted(sums, key=lambda usage_sum: (usage_sum.start, usage_sum.group)):
+        grouped.setdefault((usage_sum.start, usage_sum.group), []).append(usage_sum)
     return [
         UsageItem(
             start=float(start),
@@ -91,20 +91,20 @@ def _items(sums: Sequence[UsageSum], salts: bool, known: KnownPrefillRates) -> l
             **{name: getattr(used, name) for name in (*COLUMNS, "tiers")},
         )
         for (start, group), part in grouped.items()
-        for used in (_total(part, known),)
+        for used in (_total(part, rates),)
     ]
 
 
-def _total(sums: Sequence[UsageSum], known: KnownPrefillRates) -> UsageCounts:
+def _total(sums: Sequence[UsageSum], rates: KnownPrefillRates) -> UsageCounts:
     total = dict.fromkeys(COUNTERS, 0.0)
     saved_s = unrated = 0.0
-    for each in sums:
-        if each.tier:
+    for usage_sum in sums:
+        if usage_sum.tier:
             continue
-        counts = dict(zip(COUNTERS, each.counts, strict=True))
+        counts = dict(zip(COUNTERS, usage_sum.counts, strict=True))
         for name, value in counts.items():
             total[name] += value
-        rate = known.of(each.model, each.space)
+        rate = rates.of(usage_sum.model, usage_sum.space)
         if rate is None:
             unrated += counts["served_tokens"]
         else:
@@ -124,12 +124,12 @@ def _by_tier(sums: Sequence[UsageSum], total: Mapping[str, float]) -> dict[str, 
     """Return the usage of memory and of each tier. Tokens and bytes that no tier served were served by memory."""
     tiers: dict[str, dict[str, float]] = {}
     memory = {name: total[name] for name in TIER_COUNTERS}
-    for each in sums:
-        if not each.tier:
+    for usage_sum in sums:
+        if not usage_sum.tier:
             continue
-        found = tiers.setdefault(each.tier, dict.fromkeys(TIER_COUNTERS, 0.0))
-        for name, value in zip(TIER_COUNTERS, each.counts, strict=True):
-            found[name] += value
+        counts = tiers.setdefault(usage_sum.tier, dict.fromkeys(TIER_COUNTERS, 0.0))
+        for name, value in zip(TIER_COUNTERS, usage_sum.counts, strict=True):
+            counts[name] += value
             if name != "held_kib_s":
                 memory[name] -= value
     return {

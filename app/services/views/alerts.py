@@ -121,16 +121,16 @@ class Alerts:
         now = self._clock()
         received = await asyncio.to_thread(self._checked, request, now)
         newest: dict[str, _Received] = {}
-        for each in received:  # one webhook may hold an alert twice: once resolved, once firing again
-            before = newest.get(each.fingerprint)
-            if before is None or before.starts_at <= each.starts_at:
-                newest[each.fingerprint] = each
+        for alert in received:  # one webhook may hold an alert twice: once resolved, once firing again
+            before = newest.get(alert.fingerprint)
+            if before is None or before.starts_at <= alert.starts_at:
+                newest[alert.fingerprint] = alert
         counts = {"fired": 0, "resolved": 0, "repeated": len(received) - len(newest)}
         events: list[_Published] = []
         async with self._database.write() as session:
             rows = await alerts.locked(session, newest)
-            for fingerprint, each in newest.items():
-                event = _merge(rows[fingerprint], each, now)
+            for fingerprint, alert in newest.items():
+                event = _merge(rows[fingerprint], alert, now)
                 counts[event] += 1
                 if event != "repeated" and not (event == "resolved" and not rows[fingerprint].received_at):
                     events.append(_event(rows[fingerprint]))
@@ -161,9 +161,9 @@ class Alerts:
         """Expire alerts that were not sent again in time, and count the firing ones. Raises StoreUnavailable."""
         now = self._clock()
         async with self._database.read() as session:
-            due = await alerts.any_due(session, now)
+            has_due = await alerts.any_due(session, now)
             self._firing = await alerts.firing(session)
-        if due:
+        if has_due:
             async with self._database.write() as session:
                 events = await _expire(session, now)
                 self._firing = await alerts.firing(session)
@@ -178,43 +178,43 @@ class Alerts:
         faults = Faults()
         if request.version not in VERSIONS:
             faults.add("version", f"expected '4' (Alertmanager) or '1' (Grafana), got {request.version[:40]!r}")
-        found = [self._one(each, f"alerts[{at}]", now, faults) for at, each in enumerate(request.alerts)]
+        checked = [self._checked_alert(alert, f"alerts[{at}]", now, faults) for at, alert in enumerate(request.alerts)]
         faults.stop()
-        return [each for each in found if each is not None]
+        return [alert for alert in checked if alert is not None]
 
-    def _one(self, given: WebhookAlert, path: str, now: float, faults: Faults) -> _Received | None:
+    def _checked_alert(self, alert: WebhookAlert, path: str, now: float, faults: Faults) -> _Received | None:
         before = len(faults.errors)
-        if not given.labels:
+        if not alert.labels:
             faults.add(f"{path}.labels", "expected at least one label")
-        for name, texts in (("labels", given.labels), ("annotations", given.annotations)):
+        for name, texts in (("labels", alert.labels), ("annotations", alert.annotations)):
             if len(texts) > MAX_LABELS:
                 faults.add(f"{path}.{name}", f"expected at most {MAX_LABELS}, got {len(texts)}")
             for key in list(texts)[: MAX_LABELS + 1]:
                 if not 1 <= len(key) <= MAX_NAME:
                     faults.add(f"{path}.{name}", f"expected names of 1 to {MAX_NAME} characters, got {key[:40]!r}")
-        for key, value in given.labels.items():
+        for key, value in alert.labels.items():
             if len(value) > MAX_TEXT:
                 faults.add(
                     f"{path}.labels.{key[:MAX_NAME]}", f"expected at most {MAX_TEXT:,} characters, got {len(value):,}"
                 )
-        if (size := _stored_bytes(_texts(given.labels))) > MAX_LABELS_BYTES:
+        if (size := _stored_bytes(_texts(alert.labels))) > MAX_LABELS_BYTES:
             faults.add(f"{path}.labels", f"expected at most {MAX_LABELS_BYTES:,} bytes together, got {size:,}")
-        if re.fullmatch(FINGERPRINT, given.fingerprint) is None:
+        if re.fullmatch(FINGERPRINT, alert.fingerprint) is None:
             faults.add(f"{path}.fingerprint", "expected 1 to 64 of the characters A-Z a-z 0-9 _ -")
-        starts_at = faults.check(f"{path}.startsAt", lambda: _start(given.starts_at, now))
-        end = faults.check(f"{path}.endsAt", lambda: moment(given.ends_at) if given.ends_at else 0.0)
+        starts_at = faults.check(f"{path}.startsAt", lambda: _start(alert.starts_at, now))
+        end = faults.check(f"{path}.endsAt", lambda: moment(alert.ends_at) if alert.ends_at else 0.0)
         if len(faults.errors) > before or starts_at is None or end is None:
             return None
-        firing = given.status == "firing"
+        firing = alert.status == "firing"
         ended_at = None if firing else end if EARLIEST <= end <= now else now
-        labels = _texts(given.labels)
-        room = MAX_STORED_BYTES - _stored_bytes(labels)
+        labels = _texts(alert.labels)
+        free_bytes = MAX_STORED_BYTES - _stored_bytes(labels)
         return _Received(
-            fingerprint=given.fingerprint or _hash(labels),
+            fingerprint=alert.fingerprint or _hash(labels),
             firing=firing,
             labels=labels,
-            annotations=_fitting(_texts(given.annotations), room),
-            generator_url=plain(given.generator_url[:MAX_TEXT])[:MAX_TEXT],
+            annotations=_fitting(_texts(alert.annotations), free_bytes),
+            generator_url=plain(alert.generator_url[:MAX_TEXT])[:MAX_TEXT],
             starts_at=starts_at,
             ended_at=ended_at,
             expires_at=end if firing and end > now else now + self._expire_s,
@@ -244,24 +244,24 @@ def _start(text: str, now: float) -> float:
     return at
 
 
-def _merge(row: AlertRow, given: _Received, now: float) -> str:
+def _merge(row: AlertRow, alert: _Received, now: float) -> str:
     """Update the row of an alert. Return `fired`, `resolved` or `repeated`."""
     was, began = row.state, row.starts_at
     # A late message describes an earlier state than the stored one. The start alone is not enough to detect that:
     # Alertmanager moves it back when it merges alerts.
-    if was and given.firing and was != "firing" and given.starts_at < began:
+    if was and alert.firing and was != "firing" and alert.starts_at < began:
         return "repeated"
-    if was and given.ended_at is not None and given.ended_at < began:
+    if was and alert.ended_at is not None and alert.ended_at < began:
         return "repeated"
-    row.labels, row.annotations, row.generator_url = given.labels, given.annotations, given.generator_url
-    row.alertname = given.labels.get("alertname", "unnamed")[:MAX_NAME]
+    row.labels, row.annotations, row.generator_url = alert.labels, alert.annotations, alert.generator_url
+    row.alertname = alert.labels.get("alertname", "unnamed")[:MAX_NAME]
     for name in ("severity", "tenant", "node"):
-        setattr(row, name, given.labels.get(name, "")[:MAX_NAME])
-    row.starts_at, row.ended_at, row.expires_at = given.starts_at, given.ended_at, given.expires_at
-    row.state = "firing" if given.firing else "resolved"
-    if given.firing:
-        return "repeated" if was == "firing" and given.starts_at <= began else "fired"
-    if was in ("resolved", "expired") and given.starts_at <= began:
+        setattr(row, name, alert.labels.get(name, "")[:MAX_NAME])
+    row.starts_at, row.ended_at, row.expires_at = alert.starts_at, alert.ended_at, alert.expires_at
+    row.state = "firing" if alert.firing else "resolved"
+    if alert.firing:
+        return "repeated" if was == "firing" and alert.starts_at <= began else "fired"
+    if was in ("resolved", "expired") and alert.starts_at <= began:
         return "repeated"
     return "resolved"
 
@@ -291,10 +291,10 @@ def web_url(text: str) -> str:
     return text if parts.scheme in ("http", "https") and parts.netloc else ""
 
 
-def _texts(given: Mapping[str, str]) -> dict[str, str]:
+def _texts(values: Mapping[str, str]) -> dict[str, str]:
     """Return labels or annotations for storage: truncated, and without invisible characters."""
     return {
-        plain(name)[:MAX_NAME]: plain(value[:MAX_TEXT], lines=True)[:MAX_TEXT] for name, value in sorted(given.items())
+        plain(name)[:MAX_NAME]: plain(value[:MAX_TEXT], lines=True)[:MAX_TEXT] for name, value in sorted(values.items())
     }
 
 
@@ -303,14 +303,14 @@ def _stored_bytes(texts: Mapping[str, str]) -> int:
     return len(json.dumps(texts))
 
 
-def _fitting(texts: Mapping[str, str], room: int) -> dict[str, str]:
+def _fitting(texts: Mapping[str, str], free_bytes: int) -> dict[str, str]:
     """Return the annotations that fit into this many bytes, those that lists show first; others are left out."""
-    kept: dict[str, str] = {}
+    fitting: dict[str, str] = {}
     for name in sorted(texts, key=lambda name: (name not in ("summary", "description", "runbook_url"), name)):
-        room -= _stored_bytes({name: texts[name]})
-        if room >= 0:
-            kept[name] = texts[name]
-    return kept
+        free_bytes -= _stored_bytes({name: texts[name]})
+        if free_bytes >= 0:
+            fitting[name] = texts[name]
+    return fitting
 
 
 def _hash(labels: Mapping[str, str]) -> str:

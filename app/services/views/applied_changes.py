@@ -65,13 +65,13 @@ class AppliedChanges:
         newest_first = sorted(set(subjects), reverse=True)
         tenants = {subject.tenant for subject in newest_first}
         only = [] if "" in tenants else [AuditRow.kind.not_in(_TENANT_NAMED) | AuditRow.name.in_(tenants)]
-        found: dict[Subject, list[ChangeAnswer]] = {}
+        changes_by_subject: dict[Subject, list[ChangeAnswer]] = {}
         async with self._database.read() as session:
             read = _SharedRead(session, by, only, self._window_s)
             for subject in newest_first:
-                found[subject] = await read.preceding(subject, newest_first[-1].starts_at)
+                changes_by_subject[subject] = await read.preceding(subject, newest_first[-1].starts_at)
                 await asyncio.sleep(0)
-        return found
+        return changes_by_subject
 
     async def annotations(
         self, start: str, end: str, tags: Iterable[str], limit: int, by: Principal
@@ -84,8 +84,11 @@ class AppliedChanges:
             raise Invalid.at("from", "expected a time before 'to'")
         async with self._database.read() as session:
             changes = await _between(session, first, last, frozenset(tags), limit, by)
-            ends = await pushes.acknowledged(session, {each.generation for each in changes if each.type})
-        return [self._annotation(each, ends.get((each.type, each.generation), each.at)) for each in changes]
+            acknowledged = await pushes.acknowledged(session, {change.generation for change in changes if change.type})
+        return [
+            self._annotation(change, acknowledged.get((change.type, change.generation), change.at))
+            for change in changes
+        ]
 
     async def between(self, first: float, last: float, limit: int, by: Principal) -> list[ChangeAnswer]:
         """Return the newest changes between two times in Unix seconds, oldest first. Raises StoreUnavailable."""
@@ -126,22 +129,22 @@ class _SharedRead:
         """Return the latest changes that concern an alert. It must not begin after the one of the call before, or
         before `oldest`."""
         at = subject.starts_at
-        found: list[ChangeAnswer] = []
+        matches: list[ChangeAnswer] = []
         while self._read and self._read[0][0] > at:
             self._read.popleft()
         for index in range(SCANNED):
             if index == len(self._read):
-                await self._more(oldest - self._window_s, at)
+                await self._read_entries(oldest - self._window_s, at)
             if index == len(self._read) or self._read[index][0] < at - self._window_s:
                 break
             when, _, changes = self._read[index]
             if when <= at:
-                found += [change for change in changes if _precedes(change, subject)]
-            if len(found) >= PRECEDING:
+                matches += [change for change in changes if _precedes(change, subject)]
+            if len(matches) >= PRECEDING:
                 break
-        return found[:PRECEDING]
+        return matches[:PRECEDING]
 
-    async def _more(self, since: float, until: float) -> None:
+    async def _read_entries(self, since: float, until: float) -> None:
         """Read the next entries, if there are any."""
         if self._ended:
             return
@@ -156,9 +159,9 @@ async def _between(
 ) -> list[ChangeAnswer]:
     """Return the newest changes between two times that have all of these tags, oldest first."""
     narrowed = [AuditRow.kind == tag[5:] for tag in tags if tag.startswith("type:")]
-    most = limit if not tags and by.salts is None else 20 * limit
-    rows = await audit.applied(session, first, last, most, *_changing(), *narrowed)
-    return [each for each in shown(rows, by) if tags <= set(_tags(each))][:limit][::-1]
+    row_limit = limit if not tags and by.salts is None else 20 * limit
+    rows = await audit.applied(session, first, last, row_limit, *_changing(), *narrowed)
+    return [change for change in shown(rows, by) if tags <= set(_tags(change))][:limit][::-1]
 
 
 def _tags(change: ChangeAnswer) -> list[str]:
@@ -193,7 +196,7 @@ def _precedes(change: ChangeAnswer, subject: Subject) -> bool:
 
 def shown(rows: Iterable[AuditRow], by: Principal) -> list[ChangeAnswer]:
     """Return the changes that the caller may see, without malformed entries of a tampered database."""
-    found = []
+    changes = []
     for row in rows:
         try:
             change = msgspec.convert(_answer(row), ChangeAnswer)
@@ -202,8 +205,8 @@ def shown(rows: Iterable[AuditRow], by: Principal) -> list[ChangeAnswer]:
             msgspec.json.encode(change)
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
-        found.append(change)
-    return visible(found, by)
+        changes.append(change)
+    return visible(changes, by)
 
 
 def visible(changes: Iterable[ChangeAnswer], by: Principal) -> list[ChangeAnswer]:
@@ -240,8 +243,8 @@ def _named(row: AuditRow, field: str) -> str:
 
 def _fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[ChangedField]:
     was, is_ = before or {}, after or {}
-    names = list(dict.fromkeys((*is_, *was)))
-    changed = [name for name in names if was.get(name) != is_.get(name) and (was.get(name) or is_.get(name))]
+    field_names = list(dict.fromkeys((*is_, *was)))
+    changed = [name for name in field_names if was.get(name) != is_.get(name) and (was.get(name) or is_.get(name))]
     return [ChangedField(name, _cut(was.get(name)), _cut(is_.get(name))) for name in changed[:MAX_FIELDS]]
 
 

@@ -149,33 +149,33 @@ def findings(state: FleetState) -> list[Finding]:
     return sorted((finding for rule in _RULES for finding in rule(state)), key=_order)
 
 
-def bounded(found: Sequence[Finding], more_of: Mapping[str, int] = MappingProxyType({})) -> list[Finding]:
+def bounded(findings: Sequence[Finding], more_of: Mapping[str, int] = MappingProxyType({})) -> list[Finding]:
     """Return the first findings of each type, and in place of the others how many there are. `more_of`: how many others
     of a type there are besides those that are found."""
-    counts = Counter(finding.code for finding in found)
+    counts = Counter(finding.code for finding in findings)
     counts.update(more_of)
     shown: Counter[str] = Counter()
-    kept = []
-    for finding in found:
+    listed = []
+    for finding in findings:
         shown[finding.code] += 1
-        more = counts[finding.code] - MAX_OF_TYPE + 1
+        omitted = counts[finding.code] - MAX_OF_TYPE + 1
         if shown[finding.code] < MAX_OF_TYPE or counts[finding.code] == MAX_OF_TYPE:
-            kept.append(finding)
+            listed.append(finding)
         elif shown[finding.code] == MAX_OF_TYPE:
-            what, subject = f"{more:,} more: {finding.code.replace('_', ' ')}", FindingSubject(finding.subject.kind)
+            what, subject = f"{omitted:,} more: {finding.code.replace('_', ' ')}", FindingSubject(finding.subject.kind)
             summary = msgspec.structs.replace(finding, subject=subject, what=what, detail="", likely_change=None)
-            kept.append(msgspec.structs.replace(summary, count=more))
-    return kept
+            listed.append(msgspec.structs.replace(summary, count=omitted))
+    return listed
 
 
-def visible(found: Iterable[Finding], by: Principal) -> list[Finding]:
+def visible(findings: Iterable[Finding], by: Principal) -> list[Finding]:
     """Return the findings that the caller may see: one that is limited to tenants, only those about its tenants."""
     if by.salts is None:
-        return list(found)
-    return [each for each in found if each.subject.tenant and by.sees_shown(each.subject.tenant)]
+        return list(findings)
+    return [finding for finding in findings if finding.subject.tenant and by.sees_shown(finding.subject.tenant)]
 
 
-def concerning(found: Iterable[Finding], tenant: str | None, node: str | None) -> list[Finding]:
+def concerning(findings: Iterable[Finding], tenant: str | None, node: str | None) -> list[Finding]:
     """Return the findings about a tenant, a node or the fleet (None: about any): own ones first, notes and what ended
     last."""
 
@@ -188,17 +188,19 @@ def concerning(found: Iterable[Finding], tenant: str | None, node: str | None) -
         subject = finding.subject
         return (tenant is not None and subject.tenant != tenant) or (node is not None and subject.node != node)
 
-    own = [each for each in found if concerns(each.subject)]
-    return sorted(own, key=lambda each: (each.ended_at is not None, each.severity == "info", is_foreign(each)))
+    concerned = [finding for finding in findings if concerns(finding.subject)]
+    return sorted(
+        concerned, key=lambda finding: (finding.ended_at is not None, finding.severity == "info", is_foreign(finding))
+    )
 
 
-def likely_cause(found: Iterable[Finding]) -> str:
+def likely_cause(findings: Iterable[Finding]) -> str:
     """Return the first finding that explains trouble, with its change, as sentences; empty if none does."""
     explaining = [
-        each
-        for each in found
-        if FINDING_TYPES[each.code].explains
-        and (each.severity != "info" or each.likely_change or each.code == "many_changes")
+        finding
+        for finding in findings
+        if FINDING_TYPES[finding.code].explains
+        and (finding.severity != "info" or finding.likely_change or finding.code == "many_changes")
     ]
     return next(map(sentence, explaining), "")
 
@@ -257,8 +259,8 @@ def _finding(
     runbook = f"/docs/operate/runbook.md#{declared.runbook}" if declared.runbook else ""
     began_at = None if since is None else _showable(since)
     over_at = None if ended_at is None else _showable(ended_at)
-    known = severity or ("info" if ended_at is not None else declared.severity)
-    return Finding(code, known, subject, what, detail, began_at, over_at, change, declared.to_do, runbook)
+    shown_severity = severity or ("info" if ended_at is not None else declared.severity)
+    return Finding(code, shown_severity, subject, what, detail, began_at, over_at, change, declared.to_do, runbook)
 
 
 def _of_node(node: NodeAnswer) -> FindingSubject:
@@ -299,10 +301,10 @@ def _nodes(state: FleetState) -> Iterator[Finding]:
             yield _refused_snapshot(node)
         elif node.state == "behind":
             lacking = [
-                f"{kind} {'none' if seen is None else seen.generation} of {generation}"
+                f"{kind} {'none' if observed is None else observed.generation} of {generation}"
                 for kind, generation in sorted(node.desired.items())
-                if ((seen := node.observed.get(kind)) is None and generation)
-                or (seen and seen.generation != generation)
+                if ((observed := node.observed.get(kind)) is None and generation)
+                or (observed and observed.generation != generation)
             ]
             yield _finding("node_behind", subject, f"Node {node.name} is behind", ", ".join(lacking))
         elif node.state == "joining":
@@ -344,9 +346,9 @@ def _lost(state: FleetState, node: NodeAnswer) -> Finding:
 def _refused_snapshot(node: NodeAnswer) -> Finding:
     detail, since = "it keeps its last good state", None
     if node.faults:
-        fault, more = node.faults[0], len(node.faults) - 1
+        fault, further = node.faults[0], len(node.faults) - 1
         detail = f"{fault.type} generation {fault.generation}, {fault.path}: {fault.message.rstrip('.')}"
-        detail += f"; and {more} more" if more else ""
+        detail += f"; and {further} more" if further else ""
         since = fault.at
     what = f"Node {node.name} refuses the newest snapshot"
     return _finding("snapshot_refused", _of_node(node), what, detail, since=since)
@@ -541,22 +543,22 @@ def _exits(state: FleetState) -> Iterator[Finding]:
 
 
 def _refusals(state: FleetState) -> Iterator[Finding]:
-    lasting: dict[tuple[str, str], Refusal] = {}
+    runs: dict[tuple[str, str], Refusal] = {}
     for run in state.refusals:  # a caller that may not see nodes has several of one tenant
-        other = lasting.get((run.node, run.tenant), run._replace(blocks={}))
-        blocks = dict(Counter(run.blocks) + Counter(other.blocks))
-        lasting[run.node, run.tenant] = run._replace(since=min(run.since, other.since), blocks=blocks)
+        previous = runs.get((run.node, run.tenant), run._replace(blocks={}))
+        blocks = dict(Counter(run.blocks) + Counter(previous.blocks))
+        runs[run.node, run.tenant] = run._replace(since=min(run.since, previous.since), blocks=blocks)
     ended: list[tuple[LarderEvent, str, float]] = []
     for event, ended_at in _stored_refusals(state.events):
         tenant = event.fields.get("tenant")
         if not isinstance(tenant, str):
             continue
-        current = lasting.get((event.node, tenant))
+        current = runs.get((event.node, tenant))
         if ended_at is None and current is not None:  # it began before this manager did
-            lasting[event.node, tenant] = current._replace(since=min(current.since, event.at))
+            runs[event.node, tenant] = current._replace(since=min(current.since, event.at))
         elif event.at >= state.since and (current is None or event.at < current.since - SLACK_S):
             ended.append((event, tenant, event.at if ended_at is None else ended_at))
-    for run in lasting.values():
+    for run in runs.values():
         yield _refusal(state, run, None)
     for event, tenant, ended_at in ended:
         reasons = {str(event.fields.get("reason", "refused")): 0}
@@ -591,11 +593,11 @@ def _cause_of_refusal(state: FleetState, run: Refusal, ended_at: float | None) -
         is_in_force = deleted_at is None or (ended_at is not None and run.since <= deleted_at + SLACK_S)
         return is_in_force and change.at <= run.since + SLACK_S
 
-    policies = (each for each in state.policy_changes if run.since <= each.at + BEFORE_S and applies(each))
+    policies = (change for change in state.policy_changes if run.since <= change.at + BEFORE_S and applies(change))
     policy = next(policies, None)
     if BY_QUOTA.intersection(run.blocks):
         changes = state.quota_changes.get(run.tenant, ())
-        quota = next((each for each in changes if _tightens(each, run.tenant) and applies(each)), None)
+        quota = next((change for change in changes if _tightens(change, run.tenant) and applies(change)), None)
         if quota is not None and (policy is None or policy.at <= quota.at or _rejects(quota)):
             return quota
     return policy
@@ -604,9 +606,9 @@ def _cause_of_refusal(state: FleetState, run: Refusal, ended_at: float | None) -
 def _stored_refusals(events: Sequence[LarderEvent]) -> Iterator[tuple[LarderEvent, float | None]]:
     """Yield the begin of refusals and the time at which they ended, with their node at the latest; None if no event
     ends them."""
-    begun: dict[str, dict[object, LarderEvent]] = {}
+    started_by_node: dict[str, dict[object, LarderEvent]] = {}
     for event in reversed(events):
-        tenants, tenant = begun.setdefault(event.node, {}), event.fields.get("tenant")
+        tenants, tenant = started_by_node.setdefault(event.node, {}), event.fields.get("tenant")
         if event.name == "refusals.started":
             tenants.setdefault(tenant, event)
         elif event.name == "refusals.ended" and tenant in tenants:
@@ -614,7 +616,7 @@ def _stored_refusals(events: Sequence[LarderEvent]) -> Iterator[tuple[LarderEven
         elif event.name in ENDS:
             yield from ((started, event.at) for started in tenants.values())
             tenants.clear()
-    yield from ((started, None) for tenants in begun.values() for started in tenants.values())
+    yield from ((started, None) for tenants in started_by_node.values() for started in tenants.values())
 
 
 def _tightens(change: ChangeAnswer, tenant: str) -> bool:
@@ -622,20 +624,20 @@ def _tightens(change: ChangeAnswer, tenant: str) -> bool:
     if (change.kind, change.tenant) != ("quota", tenant):
         return False
     return _rejects(change) or any(
-        each.name in _SIZES and isinstance(each.after, int) and (each.before is None or each.after < each.before)
-        for each in change.fields
+        field.name in _SIZES and isinstance(field.after, int) and (field.before is None or field.after < field.before)
+        for field in change.fields
     )
 
 
 def _rejects(change: ChangeAnswer) -> bool:
     """Return whether, since a change, a tenant's own blocks no longer make room at its limit."""
-    fields = {each.name: each.after for each in change.fields}
+    fields = {field.name: field.after for field in change.fields}
     return change.action == "update" and fields.get("on_exceed") == "reject"
 
 
 def holders(node: NodeAnswer) -> list[str]:
     """Return the engines of a node that lease the most blocks, as text, at most MAX_HOLDERS of them."""
-    engines = [] if node.stats is None else [each for each in node.stats.engines if each.leased_blocks]
+    engines = [] if node.stats is None else [engine for engine in node.stats.engines if engine.leased_blocks]
     return [
         f"{engine.engine or 'an engine'} (client {engine.client}, {f'pid {engine.pid}' if engine.pid else 'no pid'}): "
         f"{_plural(engine.leased_blocks, 'block')}"
@@ -673,7 +675,9 @@ def _tenants(state: FleetState) -> Iterator[Finding]:
 def _tightening(state: FleetState, tenant: str) -> ChangeAnswer | None:
     """Return the newest change that tightened the quota of a tenant, if it is in force."""
     changes = state.quota_changes.get(tenant, ())
-    return next((each for each in changes if _tightens(each, tenant) and _deleted_at(state, each) is None), None)
+    return next(
+        (change for change in changes if _tightens(change, tenant) and _deleted_at(state, change) is None), None
+    )
 
 
 def _never_hits(overview: Overview, tenant: TenantAnswer) -> bool:
@@ -716,8 +720,8 @@ def _pins(state: FleetState) -> Iterator[Finding]:
         if pin.only_in_tiers:
             yield _finding("pin_in_tiers", subject, f"Pin {pin.name} is not fully in memory", _only_in_tiers(pin))
         if tiers := pin.unlisted_tiers:
-            one = f"the listing of tier {tiers[0]} is complete"
-            until = one if len(tiers) == 1 else f"the listings of the tiers {', '.join(tiers)} are complete"
+            first_listing = f"the listing of tier {tiers[0]} is complete"
+            until = first_listing if len(tiers) == 1 else f"the listings of the tiers {', '.join(tiers)} are complete"
             detail = f"none of its blocks is in memory; whether tiers hold them is unknown until {until}"
             yield _finding("pin_unlisted", subject, f"It is not known yet whether pin {pin.name} holds blocks", detail)
         if pin.expired:
@@ -725,12 +729,16 @@ def _pins(state: FleetState) -> Iterator[Finding]:
         if pin.degraded:
             detail = "blocks beyond the pin budget may be evicted"
             yield _finding("pin_degraded", subject, f"Pin {pin.name} is degraded", detail)
-        reasons = {each.reason for on in pin.status.nodes.values() for each in on.conditions}
+        reasons = {condition.reason for progress in pin.status.nodes.values() for condition in progress.conditions}
         if pin.tier == "gpu" and not pin.gpu_copies and "NoGpuCopyPool" in reasons:
             detail = "no GPU keeps them yet; blocks are read from the pools of nodes"
             yield _finding("pin_without_gpu_copies", subject, f"Pin {pin.name} has no GPU copies", detail)
         if not pin.status.applied and not explained.intersection(pin.status.nodes):
-            messages = [each.message for each in pin.status.conditions if each.type == "Applied" and each.message]
+            messages = [
+                condition.message
+                for condition in pin.status.conditions
+                if condition.type == "Applied" and condition.message
+            ]
             detail = messages[0] if messages else "no connected node that its labels select has confirmed it yet"
             yield _finding("pin_not_applied", subject, f"Pin {pin.name} is not applied", detail)
     policy = state.overview.policy
@@ -751,9 +759,9 @@ def _only_in_tiers(pin: PinAnswer) -> str:
 
 
 def _policies(state: FleetState) -> Iterator[Finding]:
-    changed = _change(state, lambda each: each.kind == "policy" and _deleted_at(state, each) is None)
+    changed = _change(state, lambda change: change.kind == "policy" and _deleted_at(state, change) is None)
     subject = FindingSubject("policy", "" if changed is None else changed.name)
-    nodes = [each.name for each in state.overview.nodes if each.stats and each.stats.policy.algorithm == "noop"]
+    nodes = [node.name for node in state.overview.nodes if node.stats and node.stats.policy.algorithm == "noop"]
     if nodes:
         where = f"{len(nodes)} nodes" if len(nodes) > 3 else ", ".join(nodes)
         detail = f"it is in force on {where}: blocks are refused when the pool or a tenant's limit is full"
@@ -790,13 +798,13 @@ class _Burst:
 
     @property
     def what(self) -> str:
-        tenants = [name for name, _ in Counter(each.tenant for each in self.changes).most_common(3) if name]
+        tenants = [name for name, _ in Counter(change.tenant for change in self.changes).most_common(3) if name]
         of = f" of {', '.join(tenants)}" if tenants else ""
         return f"{self.actor} {self.verb} {len(self.changes)} {_kinds(self.kind)}{of}"
 
     def detail(self, pool: PoolStats) -> str:
         """Return where the changes are in the audit log, and what pins keep of the pool."""
-        entries = [each.audit_id for each in self.changes if each.audit_id is not None]
+        entries = [change.audit_id for change in self.changes if change.audit_id is not None]
         parts = [f"audit entries {min(entries)} to {max(entries)}"] if entries else []
         if self.kind == "pin" and pool.capacity_bytes:
             budget = f", with a budget of {format_size(pool.pin_budget_bytes)}" if pool.pin_budget_bytes else ""
@@ -886,11 +894,11 @@ def _before(state: FleetState, node: str, when: float | None, tier: str = "") ->
         return None
     return _change(
         state,
-        lambda each: (
-            each.at <= when + SLACK_S
-            and not each.tenant
-            and each.node in ("", node)
-            and not (tier and each.kind == "tier" and each.name != tier)
+        lambda change: (
+            change.at <= when + SLACK_S
+            and not change.tenant
+            and change.node in ("", node)
+            and not (tier and change.kind == "tier" and change.name != tier)
         ),
     )
 
@@ -898,7 +906,9 @@ def _before(state: FleetState, node: str, when: float | None, tier: str = "") ->
 def _deleted_at(state: FleetState, change: ChangeAnswer) -> float | None:
     """Return when the record of a change was deleted after it; None if it exists."""
     deletions = state.deletions.get((change.kind, change.name), ())
-    return min((each.at for each in deletions if each.at >= change.at and each is not change), default=None)
+    return min(
+        (deletion.at for deletion in deletions if deletion.at >= change.at and deletion is not change), default=None
+    )
 
 
 def _plural(number: int, noun: str) -> str:

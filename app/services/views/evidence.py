@@ -78,13 +78,13 @@ class EvidenceReader:
         """Return what `findings` looks at. Callers that are limited to tenants see no node's name in it."""
         lost = {node.name for node in overview.nodes if node.state == "lost"}
         refusals = self._refusal_runs.lasting(lambda node, tenant: by.sees_shown(tenant) and node not in lost)
-        seen = redaction.visible_events(evidence.events, by)
+        events = redaction.visible_events(evidence.events, by)
         if by.salts is not None:
             refusals = [run._replace(node="") for run in refusals]
-            seen = [msgspec.structs.replace(event, node="") for event in seen]
+            events = [msgspec.structs.replace(event, node="") for event in events]
         return FleetState(
             overview=overview,
-            events=seen,
+            events=events,
             changes=applied_changes.visible(evidence.changes, by),
             refusals=refusals,
             since=evidence.since,
@@ -96,10 +96,10 @@ class EvidenceReader:
     ) -> list[Finding]:
         """Return the findings that an overview shows: those that last, or ended a short time ago."""
         oldest = overview.at - ENDED_SHOWN_S
-        found = await asyncio.to_thread(findings, self.state(overview, evidence, further, by))
-        recent = [each for each in found if each.ended_at is None or each.ended_at >= oldest]
+        all_findings = await asyncio.to_thread(findings, self.state(overview, evidence, further, by))
+        recent = [finding for finding in all_findings if finding.ended_at is None or finding.ended_at >= oldest]
         # A tenant that evicts its own blocks at its limit works as its quota says: only who asks about it is told.
-        quiet = (each for each in recent if (each.code, each.severity) != ("tenant_at_limit", "info"))
+        quiet = (finding for finding in recent if (finding.code, finding.severity) != ("tenant_at_limit", "info"))
         return bounded(visible(quiet, by), further.more)
 
 

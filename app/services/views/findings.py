@@ -60,9 +60,9 @@ class Findings:
             )
             ratio = list(zip(answer.at, answer.series[0].values, strict=True))
         state = replace(state, alerts=firing.items, hit_ratio=ratio)
-        found = visible(await asyncio.to_thread(findings, state), by)
-        found = bounded(concerning(found, tenant, node), further.more)
-        return FindingList(found, len(found), likely_cause(found))
+        shown_findings = visible(await asyncio.to_thread(findings, state), by)
+        shown_findings = bounded(concerning(shown_findings, tenant, node), further.more)
+        return FindingList(shown_findings, len(shown_findings), likely_cause(shown_findings))
 
     async def _further_pins(
         self, overview: Overview, tenant: str | None, node: str | None, by: Principal
@@ -78,7 +78,7 @@ class Findings:
     async def _with_tenant(self, overview: Overview, tenant: str, by: Principal) -> Overview:
         """Return the overview with a tenant of which it lists only the larger ones, if the tenant is known and the
         caller may see it. Raises Invalid, StoreUnavailable."""
-        if any(each.tenant == tenant for each in overview.tenants):
+        if any(tenant_answer.tenant == tenant for tenant_answer in overview.tenants):
             return overview
         try:
             answer = await self._tenants.get(tenant, by)

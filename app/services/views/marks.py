@@ -114,13 +114,13 @@ def _concerns(mark: Mark, nodes: Collection[str], tenants: Collection[str]) -> b
 def _without_rejoins(marks: Sequence[Mark]) -> list[Mark]:
     """Leave out that a node joined if its restart is a mark already."""
     started: dict[str | None, float] = {}
-    found = []
+    distinct = []
     for mark in marks:
         if mark.kind == "restart":
             started[mark.node] = mark.at
         if mark.title != JOINED or mark.at - started.get(mark.node, -math.inf) > RESTART_S:
-            found.append(mark)
-    return found
+            distinct.append(mark)
+    return distinct
 
 
 def _of_change(change: ChangeAnswer) -> Mark:

@@ -110,8 +110,8 @@ class OverviewService:
         async with self._database.read() as session:
             policy_row = await session.get(PolicyRow, POLICY_IN_FORCE)
         stats = self._fleet.stats()
-        known = await known_tenants(self._database, stats, salts)
-        tenants = await asyncio.to_thread(sorted, known, key=lambda answer: (-answer.bytes, answer.tenant))
+        tenant_answers = await known_tenants(self._database, stats, salts)
+        tenants = await asyncio.to_thread(sorted, tenant_answers, key=lambda answer: (-answer.bytes, answer.tenant))
         return _State(version, at, stats, tenants, policy_row, await self._evidence.recent())
 
     async def _cut(self, state: _State, by: Principal) -> Overview:
@@ -143,8 +143,8 @@ class OverviewService:
         )
         overview = whole if by.salts is None else _limited(whole, tenants)
         further = await self._pin_problems.beyond(overview, by.salts)
-        found = await self._evidence.of_overview(overview, state.evidence, further, by)
-        return msgspec.structs.replace(overview, findings=found)
+        findings = await self._evidence.of_overview(overview, state.evidence, further, by)
+        return msgspec.structs.replace(overview, findings=findings)
 
     async def encoded(self, salts: frozenset[str] | None = None) -> tuple[int, bytes]:
         """Return the version of the event bus, and the overview as JSON for all callers who are limited to these

@@ -54,26 +54,26 @@ class PinProblems:
             ]
             if self._fleet.nodes and unmatched:
                 problems["pin_not_applied"] = await pins.names_with(session, unmatched, time.time())
-            more: Counter[str] = Counter()
-            wanted: set[str] = set()
+            omitted: Counter[str] = Counter()
+            further_names: set[str] = set()
             for code, names in problems.items():
                 further = sorted((names if of_tenants is None else names & of_tenants) - listed)
-                wanted.update(further[:MAX_OF_TYPE])
-                more[code] = len(further[MAX_OF_TYPE:])
-            rows = await pins.named(session, wanted)
-        return FurtherPins(self._pins.answers(rows), more)
+                further_names.update(further[:MAX_OF_TYPE])
+                omitted[code] = len(further[MAX_OF_TYPE:])
+            rows = await pins.named(session, further_names)
+        return FurtherPins(self._pins.answers(rows), omitted)
 
 
 def _problems(stats: Sequence[NodeStats]) -> dict[str, set[str]]:
     """Return the names of the pins with a problem that nodes report, by type of finding."""
-    seen: dict[str, list[tuple[PinStats, NodeStats]]] = {}
+    stats_by_pin: dict[str, list[tuple[PinStats, NodeStats]]] = {}
     for node in stats:
         for pin in node.pins:
-            seen.setdefault(pin.name, []).append((pin, node))
+            stats_by_pin.setdefault(pin.name, []).append((pin, node))
     unlisted = {node.node for node in stats if unlisted_tiers(node)}
     poolless = {node.node for node in stats if not keeps_gpu_copies(node.gpu_copy_pools)}
     problems: dict[str, set[str]] = {}
-    for name, on_nodes in seen.items():
+    for name, on_nodes in stats_by_pin.items():
         if all(pin.expired for pin, _ in on_nodes):
             continue
         if all(is_empty(pin) for pin, _ in on_nodes):

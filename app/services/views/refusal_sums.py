@@ -39,20 +39,20 @@ class RefusalSums:
 
     def due(self, now: float) -> list[LarderEvent]:
         """Return the sums to store at monotonic time `now`."""
-        found = []
+        sums = []
         for key, group in list(self._groups.items()):
             if now < group.due_at:
                 continue
             if group.sum is None:
                 del self._groups[key]  # no refusal for a while: the next one is stored at once
                 continue
-            found.append(group.sum)
+            sums.append(group.sum)
             group.sum, group.due_at = None, now + EVERY_S
-        return found
+        return sums
 
 
-def _added(one: LarderEvent, other: LarderEvent) -> LarderEvent:
-    fields = dict(other.fields)
+def _added(total: LarderEvent, event: LarderEvent) -> LarderEvent:
+    fields = dict(event.fields)
     for name in ("blocks", "bytes", "events"):
-        fields[name] = one.fields[name] + other.fields[name]
-    return msgspec.structs.replace(other, fields=fields)
+        fields[name] = total.fields[name] + event.fields[name]
+    return msgspec.structs.replace(event, fields=fields)

@@ -103,9 +103,14 @@ class SeriesService:
     def names(self, by: Principal) -> SeriesNames:
         """Return the series that the caller can query."""
         items = [
-            SeriesDescription(each.name, each.unit, each.meaning, each.scopes if by.salts is None else ["tenant"])
-            for each in SERIES.values()
-            if by.salts is None or "tenant" in each.scopes
+            SeriesDescription(
+                declaration.name,
+                declaration.unit,
+                declaration.meaning,
+                declaration.scopes if by.salts is None else ["tenant"],
+            )
+            for declaration in SERIES.values()
+            if by.salts is None or "tenant" in declaration.scopes
         ]
         return SeriesNames(items, len(items))
 
@@ -127,21 +132,21 @@ class SeriesService:
     def _checked(self, query: SeriesQuery, by: Principal) -> tuple[list[SeriesDeclaration], list[_Subject]]:
         """Raises Invalid, Forbidden."""
         faults = Faults()
-        found: list[SeriesDeclaration] = []
+        declarations: list[SeriesDeclaration] = []
         needs_tenant, needs_node = bool(query.tenants), bool(query.nodes)
         for name in dict.fromkeys(query.names):
-            each = SERIES.get(name)
-            if each is None:
+            declaration = SERIES.get(name)
+            if declaration is None:
                 faults.add("name", f"expected one of {', '.join(SERIES)}; got {name[:64]!r}")
-            elif needs_tenant and "tenant" not in each.scopes:
-                known = ", ".join(other.name for other in SERIES.values() if "tenant" in other.scopes)
-                faults.add("name", f"expected a series that is kept for tenants ({known}), got {name!r}")
-            elif needs_node and "node" not in each.scopes:
+            elif needs_tenant and "tenant" not in declaration.scopes:
+                tenant_series = ", ".join(series.name for series in SERIES.values() if "tenant" in series.scopes)
+                faults.add("name", f"expected a series that is kept for tenants ({tenant_series}), got {name!r}")
+            elif needs_node and "node" not in declaration.scopes:
                 faults.add("name", f"expected a series that is kept for nodes, got {name!r}")
             else:
-                found.append(each)
+                declarations.append(declaration)
         faults.stop()
-        return found, self._subjects(query, by)
+        return declarations, self._subjects(query, by)
 
     def _subjects(self, query: SeriesQuery, by: Principal) -> list[_Subject]:
         if query.nodes:
@@ -177,8 +182,8 @@ class SeriesService:
 
 def _grid(query: SeriesQuery, series_count: int, end: float, now: float) -> _Grid:
     """Return the time axis. Raises Invalid."""
-    kept = [step for step, retention_s in RETENTION_S.items() if end - query.range_s >= now - retention_s]
-    finest = kept[0] if kept else max(RETENTION_S)
+    kept_steps = [step for step, retention_s in RETENTION_S.items() if end - query.range_s >= now - retention_s]
+    finest = kept_steps[0] if kept_steps else max(RETENTION_S)
     step_s, least_s = query.step_s, OLD_STEP_S if end - query.range_s < now - OLD_S else STEP_S
     if step_s is None:
         step_s = next(step for step in STEPS_S if step % finest == 0 and query.range_s <= step * MAX_POINTS)
@@ -193,7 +198,7 @@ def _grid(query: SeriesQuery, series_count: int, end: float, now: float) -> _Gri
             f"which they have {count * series_count:,}",
         )
     last = int(end // step_s) * step_s
-    row_s = max((step for step in kept if step_s % step == 0), default=finest)
+    row_s = max((step for step in kept_steps if step_s % step == 0), default=finest)
     return _Grid(last - (count - 1) * step_s, step_s, count, row_s)
 
 
@@ -214,14 +219,14 @@ def _answer(
                 row = [point.measured_s(scope), *map(values.get, columns)]
                 parts[scope, grid.end(point.at)].append(row)
     rows = {key: _merged(columns, part) if len(part) > 1 else part[0] for key, part in parts.items()}
-    ends = [grid.end(at) for at in grid.at]
+    step_ends = [grid.end(at) for at in grid.at]
     return [
         SeriesValues(
             declaration.name,
             declaration.unit,
             subject.node,
             subject.tenant,
-            _values(declaration, columns, [[rows.get((scope, end)) for end in ends] for scope in subject.scopes]),
+            _values(declaration, columns, [[rows.get((scope, end)) for end in step_ends] for scope in subject.scopes]),
         )
         for declaration in declarations
         for subject in subjects

@@ -43,7 +43,7 @@ class Snapshots:
         self._records: dict[SnapshotType, tuple[int, bytes]] = {}
         """Generation and JSON of each type."""
         self._parts: tuple[tuple[int, bytes], ...] = ()
-        self._seen: tuple[int, float] = (-1, 0.0)
+        self._last_look: tuple[int, float] = (-1, 0.0)
         self._body = b""
         self._index = 0
         self._lock = asyncio.Lock()
@@ -55,17 +55,17 @@ class Snapshots:
         while True:
             count = self._fleet.change_signal.count
             await self._look()
-            left = deadline - time.monotonic()
-            if not self._index <= index <= _milliseconds() or left <= 0 or self._bus.closed:
+            remaining_s = deadline - time.monotonic()
+            if not self._index <= index <= _milliseconds() or remaining_s <= 0 or self._bus.closed:
                 return self._index, self._body
-            await self._fleet.change_signal.wait(min(left, LOOK_S), since=count)
+            await self._fleet.change_signal.wait(min(remaining_s, LOOK_S), since=count)
 
     async def _look(self) -> None:
-        """Rebuild the body if the state has changed; at most once per notification of the pulse, for all waiting
-        callers."""
+        """Rebuild the body if the state has changed; at most once per notification of the change signal, for all
+        waiting callers."""
         async with self._lock:
             count, now = self._fleet.change_signal.count, time.monotonic()
-            if self._seen[0] == count and now - self._seen[1] < LOOK_S / 2:
+            if self._last_look[0] == count and now - self._last_look[1] < LOOK_S / 2:
                 return
             await self._read()
             nodes = msgspec.json.encode([self._node(name) for name in sorted(self._fleet.nodes)])
@@ -74,23 +74,23 @@ class Snapshots:
                 self._parts = parts
                 self._index = max(self._index + 1, _milliseconds())
                 named = zip((*SNAPSHOT_TYPES, "nodes"), parts, strict=True)
-                rest = b",".join(b'"%s":%s' % (name.encode(), part) for name, (_, part) in named)
-                self._body = b'{"index":%d,%s}' % (self._index, rest)
-            self._seen = (count, now)
+                sections = b",".join(b'"%s":%s' % (name.encode(), part) for name, (_, part) in named)
+                self._body = b'{"index":%d,%s}' % (self._index, sections)
+            self._last_look = (count, now)
 
     async def _read(self) -> None:
         """Read the records of types with a new generation."""
         async with self._database.read() as session:
             heads = await generations.heads(session)
             changed = [kind for kind in SNAPSHOT_TYPES if self._records.get(kind, (-1, b""))[0] != heads[kind]]
-            found = {kind: await bulk.columns(session, kind, _names(kind)) for kind in changed}
-        for kind, rows in found.items():
+            rows_by_type = {kind: await bulk.columns(session, kind, _column_names(kind)) for kind in changed}
+        for kind, rows in rows_by_type.items():
             # In a thread: encoding ten thousand records would block the event loop for too long.
             self._records[kind] = (heads[kind], await asyncio.to_thread(_encoded, kind, heads[kind], rows))
 
     def _node(self, name: str) -> NodeRecord:
         node = self._fleet.nodes[name]
-        observed = {kind: seen.generation for kind, seen in sorted(node.observed.items())}
+        observed = {kind: state.generation for kind, state in sorted(node.observed.items())}
         return NodeRecord(name, self._progress.state(node).value, node.epoch, observed)
 
 
@@ -103,7 +103,7 @@ def _encoded(kind: SnapshotType, generation: int, rows: Sequence[sa.Row[tuple[An
     return b'{"generation":%d,"digest":"%s","items":%s}' % (generation, digest.encode(), packed)
 
 
-def _names(kind: SnapshotType) -> Sequence[str]:
+def _column_names(kind: SnapshotType) -> Sequence[str]:
     return cast(Sequence[str], RECORDS[kind].__struct_fields__)
 
 

@@ -295,7 +295,7 @@ async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(
 
 
 def test_a_throttle_allows_a_burst_and_then_one_a_second_in_bounded_memory() -> None:
-    throttle = Throttle(burst=3, per_second=1, most=10)
+    throttle = Throttle(burst=3, per_second=1, max_sources=10)
     assert [throttle.count("a", 0.0) for _ in range(4)] == [0, 0, 0, 1]
     assert throttle.count("b", 0.0) == 0
     assert throttle.count("a", 0.5) == pytest.approx(0.5)
@@ -303,7 +303,7 @@ def test_a_throttle_allows_a_burst_and_then_one_a_second_in_bounded_memory() -> 
     assert throttle.count("a", 1.0) > 0
     for number in range(1000):
         throttle.count(f"10.0.{number // 250}.{number % 250}", 1.0)
-    assert len(throttle._left) == 10
+    assert len(throttle._tokens) == 10
     six = Throttle(burst=1)
     assert six.count("2001:db8::1", 0) == 0
     assert six.count("2001:db8::2", 0) > 0, "who has one address of a network has all"
