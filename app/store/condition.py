@@ -67,8 +67,12 @@ def _sentence(error: Exception) -> str:
         return f"the database does not answer: its host is not known ({cause.strerror}); see LARDER_DATABASE_URL"
     if isinstance(cause, TimeoutError):
         return "the database does not answer: nothing came from its address in time"
-    known = meaning(error)
-    return known.message if known is not None else f"the database does not answer: {type(cause).__name__}"
+    stored_meaning = meaning(error)
+    return (
+        stored_meaning.message
+        if stored_meaning is not None
+        else f"the database does not answer: {type(cause).__name__}"
+    )
 
 
 def _look(connection: sa.Connection, whole: bool) -> DatabaseCondition:
@@ -78,23 +82,23 @@ def _look(connection: sa.Connection, whole: bool) -> DatabaseCondition:
     before = time.time()
     database_time = float(connection.scalar(sa.text(f"SELECT {clock}")) or 0)
     ahead_s = database_time - (before + time.time()) / 2 if connection.dialect.name != "sqlite" else 0.0
-    found = DatabaseCondition(connection.dialect.name, revision, migrate.head(), ahead_s)
-    if not found.at_head:
-        found.faults.append(_behind(found))
+    result = DatabaseCondition(connection.dialect.name, revision, migrate.head(), ahead_s)
+    if not result.at_head:
+        result.faults.append(_behind(result))
     if not whole:
-        return found
+        return result
     if connection.dialect.name == "sqlite":
-        found.faults.extend(_file_faults(connection))
-    if found.at_head:
-        found.faults.extend(f"the tables differ from the models: {each}" for each in _differences(context))
-    return found
+        result.faults.extend(_file_faults(connection))
+    if result.at_head:
+        result.faults.extend(f"the tables differ from the models: {difference}" for difference in _differences(context))
+    return result
 
 
-def _behind(found: DatabaseCondition) -> str:
-    if found.of_newer_release:
-        return migrate.newer(found.revision)
-    at = f"at revision {found.revision}" if found.revision else "empty"
-    return f"the schema is {at}, expected {found.head}: run 'larder db upgrade'"
+def _behind(database: DatabaseCondition) -> str:
+    if database.of_newer_release:
+        return migrate.newer(database.revision)
+    at = f"at revision {database.revision}" if database.revision else "empty"
+    return f"the schema is {at}, expected {database.head}: run 'larder db upgrade'"
 
 
 def _file_faults(connection: sa.Connection) -> list[str]:
@@ -110,11 +114,11 @@ def _file_faults(connection: sa.Connection) -> list[str]:
     mode = connection.scalar(sa.text("PRAGMA journal_mode"))
     if mode not in ("wal", "memory"):
         faults.append(f"the journal is in mode {mode}, expected wal: another program changed it")
-    known = set(metadata.tables) | {"alembic_version"}
-    names = sa.inspect(connection).get_table_names()
-    faults += [f"there is a table {name!r} that is not Larder's" for name in names if name not in known]
+    known_tables = set(metadata.tables) | {"alembic_version"}
+    table_names = sa.inspect(connection).get_table_names()
+    faults += [f"there is a table {name!r} that is not Larder's" for name in table_names if name not in known_tables]
     return faults
 
 
 def _differences(context: MigrationContext) -> list[str]:
-    return [str(each)[:200] for each in compare_metadata(context, metadata)[:MAX_FAULTS]]
+    return [str(difference)[:200] for difference in compare_metadata(context, metadata)[:MAX_FAULTS]]

@@ -126,8 +126,10 @@ def _unpack(source: Path, part: Path) -> dict[str, bytes]:
             assert content is not None, "it is a file"
             with content, part.open("wb") as out:
                 shutil.copyfileobj(content, out)
-            found = {name: tar.extractfile(members[name]) for name in (KEY_MEMBER, NEXT_KEY_MEMBER) if name in members}
-            keys = {name: file.read() for name, file in found.items() if file is not None}
+            key_files = {
+                name: tar.extractfile(members[name]) for name in (KEY_MEMBER, NEXT_KEY_MEMBER) if name in members
+            }
+            keys = {name: file.read() for name, file in key_files.items() if file is not None}
     except tarfile.TarError as error:
         raise StoreUnavailable(f"{source} is not a backup of Larder: {error}") from None
     except OSError as error:
@@ -169,21 +171,21 @@ async def _prepared(part: Path) -> str:
     database = Database(f"sqlite:///{quote(str(part))}")
     try:
         await migrate.upgrade(database)
-        found = await condition.look(database, whole=True)
+        result = await condition.look(database, whole=True)
     finally:
         await database.close()
-    if found.faults:
-        raise StoreUnavailable(f"the database of the backup is damaged: {found.faults[0]}")
+    if result.faults:
+        raise StoreUnavailable(f"the database of the backup is damaged: {result.faults[0]}")
     return str(revision)
 
 
 def _check_numbers(connection: sqlite3.Connection, table: str, column: str) -> None:
     """Raise StoreUnavailable if a column has another value than a number: SQLite stores values of any type."""
-    wrong = connection.execute(f"SELECT {column} FROM {table} WHERE NOT ({_IS_NUMBER.format(column)})").fetchone()
-    if wrong is not None:
+    invalid = connection.execute(f"SELECT {column} FROM {table} WHERE NOT ({_IS_NUMBER.format(column)})").fetchone()
+    if invalid is not None:
         raise StoreUnavailable(
             f"the database of the backup is damaged: {table}.{column}: expected a whole number from 0 to {MAX_NUMBER}, "
-            f"got {wrong[0]!r:.80}"
+            f"got {invalid[0]!r:.80}"
         )
 
 

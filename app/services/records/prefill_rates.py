@@ -55,7 +55,7 @@ class PrefillRates(RecordService[PrefillRateRow, RatePut, RateAnswer]):
     async def _check(self, change: Change, key: str, row: PrefillRateRow | None, values: Values) -> None:
         """Check that no other rate is of the same model and space, and the number of rates."""
         model, space = values["model"], values["space"]
-        existing = await prefill_rates.same(change.session, model, space, besides=key)
+        existing = await prefill_rates.same(change.session, model, space, excluded=key)
         if existing is not None:
             scope = f"space {space}" if space else "all spaces"
             message = f"{existing.name!r} is already the rate of {scope} of {model!r}; change it instead"

@@ -40,7 +40,7 @@ class Quotas(RecordService[QuotaRow, QuotaPut, QuotaAnswer]):
         nodes = self._fleet.connected()
         if not nodes or not floor[1] or (was[0] == floor[0] and floor[1] <= was[1]):
             return
-        other_floors = await quotas.floors(change.session, besides=key)
+        other_floors = await quotas.floors(change.session, excluded=key)
         if message := excess([*other_floors, was], [*other_floors, floor], nodes, whole=change.by.salts is None):
             raise FloorsExceedCapacity.at("floor_bytes", message)
 

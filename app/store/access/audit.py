@@ -111,9 +111,9 @@ def written(row: AuditRow) -> dict[str, Any]:
     return {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
 
 
-async def after(session: AsyncSession, last_id: int, most: int) -> Sequence[AuditRow]:
+async def after(session: AsyncSession, last_id: int, max_rows: int) -> Sequence[AuditRow]:
     """Return the next entries after a number, oldest first."""
-    query = sa.select(AuditRow).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(most)
+    query = sa.select(AuditRow).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(max_rows)
     return (await session.scalars(query.execution_options(populate_existing=True))).all()
 
 
@@ -137,13 +137,13 @@ async def _row(session: AsyncSession, number: int) -> AuditRow | UnreadableEntry
         return UnreadableEntry(number, _cause(error))
 
 
-async def after_all(session: AsyncSession, last_id: int, most: int) -> Sequence[AuditRow | UnreadableEntry]:
+async def after_all(session: AsyncSession, last_id: int, max_rows: int) -> Sequence[AuditRow | UnreadableEntry]:
     """Return entries as `after` does, with an UnreadableEntry for each one that cannot be read."""
     try:
-        return await after(session, last_id, most)
+        return await after(session, last_id, max_rows)
     except (*_NO_VALUE, OperationalError) as error:
         _cause(error)
-    query = sa.select(AuditRow.id).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(most)
+    query = sa.select(AuditRow.id).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(max_rows)
     return [await _row(session, number) for number in (await session.scalars(query)).all()]
 
 
@@ -172,13 +172,13 @@ def _cause(error: Exception) -> str:
 
 
 async def applied(
-    session: AsyncSession, since: float, until: float, most: int, *where: sa.ColumnElement[bool]
+    session: AsyncSession, since: float, until: float, max_rows: int, *where: sa.ColumnElement[bool]
 ) -> list[AuditRow]:
     """Return allowed entries between two times, both included, newest first, without unreadable ones."""
     query = sa.select(AuditRow).where(
         AuditRow.at >= since, AuditRow.at <= until, AuditRow.decision == "allowed", *where
     )
-    query = query.order_by(AuditRow.id.desc()).limit(most)
+    query = query.order_by(AuditRow.id.desc()).limit(max_rows)
     try:
         return list((await session.scalars(query.execution_options(populate_existing=True))).all())
     except (*_NO_VALUE, OperationalError) as error:
@@ -209,10 +209,10 @@ async def page(
     where = _conditions(filters)
     by_number = {"id": AuditRow.id}
     try:
-        found = await listing.page(session, AuditRow, by_number, newest_first, *where)
-        return ListPage(list(found.rows), found.total, found.next_cursor)
+        listed = await listing.page(session, AuditRow, by_number, newest_first, *where)
+        return ListPage(list(listed.rows), listed.total, listed.next_cursor)
     except (*_NO_VALUE, OperationalError) as error:
         _cause(error)
-    found = await listing.page(session, AuditRow, by_number, newest_first, *where, options=(load_only(AuditRow.id),))
-    numbers = [row.id for row in found.rows]
-    return ListPage([await _row(session, number) for number in numbers], found.total, found.next_cursor)
+    listed = await listing.page(session, AuditRow, by_number, newest_first, *where, options=(load_only(AuditRow.id),))
+    numbers = [row.id for row in listed.rows]
+    return ListPage([await _row(session, number) for number in numbers], listed.total, listed.next_cursor)

@@ -69,17 +69,17 @@ async def exist(session: AsyncSession) -> bool:
     return bool(await session.scalar(sa.select(sa.exists().where(_MADE))))
 
 
-async def other_admins(session: AsyncSession, besides: str, now: float) -> int:
+async def other_admins(session: AsyncSession, excluded: str, now: float) -> int:
     """Return the number of valid admin tokens, excluding one."""
     valid = sa.or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > now)
-    query = sa.select(sa.func.count()).where(TokenRow.role == "admin", TokenRow.id != besides, valid)
+    query = sa.select(sa.func.count()).where(TokenRow.role == "admin", TokenRow.id != excluded, valid)
     return await session.scalar(query) or 0
 
 
-async def ending(session: AsyncSession, after: float, most: int) -> list[tuple[str, float]]:
+async def ending(session: AsyncSession, after: float, max_rows: int) -> list[tuple[str, float]]:
     """Return the names of the tokens that expire after a time, with their times, soonest first."""
     query = sa.select(TokenRow.name, TokenRow.expires_at).where(_MADE, TokenRow.expires_at > after)
-    rows = await session.execute(query.order_by(TokenRow.expires_at, TokenRow.name).limit(most))
+    rows = await session.execute(query.order_by(TokenRow.expires_at, TokenRow.name).limit(max_rows))
     return [(name, at) for name, at in rows if at is not None]
 
 
@@ -120,15 +120,18 @@ async def page(session: AsyncSession, page_request: PageRequest) -> ListPage[Tok
     return await listing.page(session, TokenRow, SORTABLE, page_request, _MADE)
 
 
-async def open_session(session: AsyncSession, row: SessionRow, now: float, most: int) -> list[str]:
-    """Open a session and delete expired ones. Keep at most `most` sessions per token by ending its oldest ones.
+async def open_session(session: AsyncSession, row: SessionRow, now: float, max_sessions: int) -> list[str]:
+    """Open a session and delete expired ones. Keep at most `max_sessions` sessions per token by ending its oldest ones.
 
     Returns the hashes of the sessions of this token that were ended.
     """
     await session.execute(sa.delete(SessionRow).where(SessionRow.expires_at <= now))
-    same = SessionRow.token_id.is_(None) if row.token_id is None else SessionRow.token_id == row.token_id
+    of_token = SessionRow.token_id.is_(None) if row.token_id is None else SessionRow.token_id == row.token_id
     older = (
-        sa.select(SessionRow.hash).where(same).order_by(SessionRow.created_at.desc(), SessionRow.hash).offset(most - 1)
+        sa.select(SessionRow.hash)
+        .where(of_token)
+        .order_by(SessionRow.created_at.desc(), SessionRow.hash)
+        .offset(max_sessions - 1)
     )
     ended = list(await session.scalars(older))
     if ended:

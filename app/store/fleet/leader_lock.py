@@ -102,12 +102,12 @@ class FileLeaderLock:
 
     async def confirm(self) -> None:
         """Check that the path still refers to the locked file: otherwise others could lock a new file."""
-        ours = os.fstat(self._descriptor)
+        locked = os.fstat(self._descriptor)
         try:
             named = os.stat(self.path)
         except OSError:
             named = None
-        if named is None or (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino):
+        if named is None or (named.st_dev, named.st_ino) != (locked.st_dev, locked.st_ino):
             await self.release()
             raise StoreUnavailable(f"{self.path} was removed or replaced")
 

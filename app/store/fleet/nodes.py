@@ -75,14 +75,14 @@ async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
     replaced_names = list((await session.scalars(replaced)).all())
     for old in replaced_names:
         await session.delete(old)
-    known = await session.get(NodeRow, row.name)
-    if known is not None:
-        row.first_seen_at = known.first_seen_at
-        row.wanted_capacity_bytes = known.wanted_capacity_bytes
-        row.labels, row.draining = known.labels, known.draining
-        if known.public_key:  # enrolment has recorded these values
-            row.control_url, row.events_url = known.control_url, known.events_url
-            row.joined_by = known.joined_by
+    stored = await session.get(NodeRow, row.name)
+    if stored is not None:
+        row.first_seen_at = stored.first_seen_at
+        row.wanted_capacity_bytes = stored.wanted_capacity_bytes
+        row.labels, row.draining = stored.labels, stored.draining
+        if stored.public_key:  # enrolment has recorded these values
+            row.control_url, row.events_url = stored.control_url, stored.events_url
+            row.joined_by = stored.joined_by
     await session.merge(row)
     return [old.name for old in replaced_names]
 

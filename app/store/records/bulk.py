@@ -36,25 +36,25 @@ async def rows(
     """Return these columns of all rows of a table, by key."""
     table = entity.__table__
     statement = sa.select(*(table.c[name] for name in columns))
-    found: dict[str, Mapping[str, Any]] = {}
+    rows_by_key: dict[str, Mapping[str, Any]] = {}
     last: str | None = None
     while True:
         query = statement.order_by(table.c[key]).limit(BATCH * 8)
         part = (await session.execute(query if last is None else query.where(table.c[key] > last))).mappings().all()
         for row in part:
-            found[row[key]] = dict(row)
+            rows_by_key[row[key]] = dict(row)
         if len(part) < BATCH * 8:
-            return found
+            return rows_by_key
         last = part[-1][key]
 
 
 async def columns(
-    session: AsyncSession, kind: SnapshotType, names: Sequence[str], since: int = -1
+    session: AsyncSession, kind: SnapshotType, column_names: Sequence[str], since: int = -1
 ) -> Sequence[sa.Row[tuple[Any, ...]]]:
     """Return these columns of all records of a type, sorted by key, or of those that changed after the generation
     `since`, in any order: the index on the generation finds them."""
     entity, key = KEYED[kind]
-    query = sa.select(*(getattr(entity, name) for name in names))
+    query = sa.select(*(getattr(entity, name) for name in column_names))
     query = query.order_by(getattr(entity, key)) if since < 0 else query.where(entity.generation > since)
     return (await session.execute(query)).all()
 
@@ -88,8 +88,8 @@ async def put_bodies(session: AsyncSession, bodies: Mapping[str, bytes], now: fl
     """Store the bodies that do not exist yet. The caller holds the lock of `pins`."""
     for batch in batches(list(bodies)):
         query = sa.select(PinBodyRow.digest).where(PinBodyRow.digest.in_(batch))
-        known = set(await session.scalars(query))
-        missing = [digest for digest in batch if digest not in known]
+        stored = set(await session.scalars(query))
+        missing = [digest for digest in batch if digest not in stored]
         if missing:
             values = [{"digest": digest, "body": bodies[digest], "created_at": now} for digest in missing]
             await session.execute(sa.insert(PinBodyRow), values)

@@ -94,8 +94,8 @@ async def names_with(session: AsyncSession, stored: Collection[str | None], now:
     seconds)."""
     texts = [text for text in stored if text is not None]
     chosen = sa.or_(_SELECTOR.in_(texts), PinRow.selector.is_(None) if None in stored else sa.false())
-    lasting = sa.or_(PinRow.expires_at.is_(None), PinRow.expires_at > now)
-    return set(await session.scalars(sa.select(PinRow.name).where(chosen, lasting)))
+    not_ended = sa.or_(PinRow.expires_at.is_(None), PinRow.expires_at > now)
+    return set(await session.scalars(sa.select(PinRow.name).where(chosen, not_ended)))
 
 
 async def refreshing(session: AsyncSession) -> Sequence[PinRow]:

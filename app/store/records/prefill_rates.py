@@ -25,14 +25,14 @@ MAX = 10_000
 SORTABLE = listing.sortable(PrefillRateRow, "name model prefill_tokens_per_s created_at updated_at")
 
 
-async def same(session: AsyncSession, model: str, space: str, besides: str) -> PrefillRateRow | None:
-    """Return another rate of the same model and space, if there is one, ignoring the name `besides`."""
-    found: PrefillRateRow | None = await session.scalar(
+async def same(session: AsyncSession, model: str, space: str, excluded: str) -> PrefillRateRow | None:
+    """Return another rate of the same model and space, if there is one, ignoring the name `excluded`."""
+    rate: PrefillRateRow | None = await session.scalar(
         sa.select(PrefillRateRow).where(
-            PrefillRateRow.model == model, PrefillRateRow.space == space, PrefillRateRow.name != besides
+            PrefillRateRow.model == model, PrefillRateRow.space == space, PrefillRateRow.name != excluded
         )
     )
-    return found
+    return rate
 
 
 async def count(session: AsyncSession) -> int:

@@ -59,13 +59,13 @@ async def shares(session: AsyncSession, salts: Collection[str] | None = None) ->
     query = sa.select(*columns).order_by(QuotaRow.tenant).limit(SHARES_AT_ONCE)
     if salts is not None:
         query = query.where(QuotaRow.tenant.in_(salts))
-    found: list[TenantShare] = []
+    shares: list[TenantShare] = []
     while True:
-        after = query.where(QuotaRow.tenant > found[-1].tenant) if found else query
+        after = query.where(QuotaRow.tenant > shares[-1].tenant) if shares else query
         part = (await session.execute(after)).all()
-        found += [TenantShare(*row) for row in part]
+        shares += [TenantShare(*row) for row in part]
         if len(part) < SHARES_AT_ONCE:
-            return found
+            return shares
 
 
 SORTABLE = listing.sortable(
@@ -75,10 +75,10 @@ SORTABLE = listing.sortable(
 )
 
 
-async def floors(session: AsyncSession, besides: str) -> list[tuple[dict[str, str] | None, int]]:
-    """Return the sum of the enforced floors, in bytes, of each selector, without the floor of the tenant `besides`."""
+async def floors(session: AsyncSession, excluded: str) -> list[tuple[dict[str, str] | None, int]]:
+    """Return the sum of the enforced floors, in bytes, of each selector, without the floor of the tenant `excluded`."""
     selector = sa.cast(QuotaRow.selector, sa.Text)  # PostgreSQL cannot compare JSON
     query = sa.select(selector, sa.func.sum(QuotaRow.floor_bytes)).group_by(selector)
-    where = (QuotaRow.floor_bytes > 0, QuotaRow.mode == "enforce", QuotaRow.tenant != besides)
+    where = (QuotaRow.floor_bytes > 0, QuotaRow.mode == "enforce", QuotaRow.tenant != excluded)
     rows = await session.execute(query.where(*where))
     return [(json.loads(row[0] or "null"), int(row[1])) for row in rows]

@@ -57,7 +57,7 @@ async def weight(
         columns.append(sa.func.sum(PinRow.key_count))
     changed = texts[0].class_.generation > since
     count, *sums = (await session.execute(sa.select(*columns).where(changed, *where))).one()
-    numbers = [int(each or 0) for each in sums]
+    numbers = [int(total or 0) for total in sums]
     keys = numbers.pop() if kind == "pins" else 0
     return SnapshotSize(count, sum(numbers) + count * FIXED_BYTES[kind], keys)
 

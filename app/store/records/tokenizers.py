@@ -41,7 +41,7 @@ async def of_model(session: AsyncSession, model: str) -> TokenizerRow | None:
     return await session.scalar(query)
 
 
-async def models(session: AsyncSession, most: int) -> list[str]:
+async def models(session: AsyncSession, max_models: int) -> list[str]:
     """Return the models that have a tokenizer, by name."""
-    query = sa.select(TokenizerRow.model).order_by(TokenizerRow.model).limit(most)
+    query = sa.select(TokenizerRow.model).order_by(TokenizerRow.model).limit(max_models)
     return list(await session.scalars(query))

@@ -196,15 +196,15 @@ async def add(session: AsyncSession, reported: Sequence[tuple[int, ReportedUsage
 
 
 async def _add(session: AsyncSession, tables: CountedTables, reported: Sequence[tuple[int, ReportedUsage]]) -> None:
-    marks = await _marks(session, tables, {each.key for _, each in reported})
+    marks = await _marks(session, tables, {report.key for _, report in reported})
     sums: dict[tuple[int, Key], list[int]] = {}
     changed: dict[Key, UsageMark] = {}
-    for hour, each in reported:
-        new = counted(each, marks.get(each.key))
+    for hour, report in reported:
+        new = counted(report, marks.get(report.key))
         if new is None:
             continue
-        marks[each.key] = changed[each.key] = UsageMark(each.epoch, each.number, each.at, each.counts)
-        row = sums.setdefault((hour, each.key), [0] * len(tables.counters))
+        marks[report.key] = changed[report.key] = UsageMark(report.epoch, report.number, report.at, report.counts)
+        row = sums.setdefault((hour, report.key), [0] * len(tables.counters))
         for at, value in enumerate(new):
             row[at] += value
     await upsert(
@@ -231,7 +231,7 @@ def _named(tables: CountedTables, key: Key, values: Iterable[int]) -> dict[str, 
 async def _marks(session: AsyncSession, tables: CountedTables, keys: set[Key]) -> dict[Key, UsageMark]:
     columns = [getattr(tables.mark, name) for name in tables.keys]
     key_of = {key[: len(tables.keys)]: key for key in sorted(keys)}
-    found: dict[Key, UsageMark] = {}
+    marks: dict[Key, UsageMark] = {}
     ordered = list(key_of)
     for first in range(0, len(ordered), _AT_ONCE):
         part = ordered[first : first + _AT_ONCE]
@@ -239,8 +239,8 @@ async def _marks(session: AsyncSession, tables: CountedTables, keys: set[Key]) -
         for row in await session.scalars(query):
             counts = tuple(getattr(row, name) for name in tables.counters)
             key = key_of[tuple(getattr(row, name) for name in tables.keys)]
-            found[key] = UsageMark(row.epoch, row.number, row.at, counts)
-    return found
+            marks[key] = UsageMark(row.epoch, row.number, row.at, counts)
+    return marks
 
 
 async def forget_epochs(session: AsyncSession, node: str, epoch: str, before: float) -> None:
@@ -270,10 +270,10 @@ async def sums(
     start: int,
     end: int,
     tenants: Iterable[str] | None,
-    most: int,
+    max_rows: int,
 ) -> list[UsageSum]:
     """Return the sums of [start, end), by time and group (`tenant`, `model` or `node`), and by tier in the tables of
-    tiers. Return `most` + 1 rows if there are more than `most`."""
+    tiers. Return `max_rows` + 1 rows if there are more than `max_rows`."""
     row = tables.row
     step = row.hour - row.hour % step_s
     # Floating point, because a sum may exceed 63 bits.
@@ -284,10 +284,7 @@ async def sums(
     keys: list[Any] = [step, getattr(row, group_by), row.model, row.space]
     keys += [getattr(row, name) for name in tables.keys[len(_ACCOUNT_KEYS) :]]
     query = sa.select(*(key.label(f"key_{at}") for at, key in enumerate(keys)), *columns).where(*where)
-    names = [sa.text(f"key_{at}") for at in range(len(keys))]
-    found = await session.execute(query.group_by(*names).order_by(*names).limit(most + 1))
+    key_labels = [sa.text(f"key_{at}") for at in range(len(keys))]
+    result = await session.execute(query.group_by(*key_labels).order_by(*key_labels).limit(max_rows + 1))
     width = len(keys)
-    return [
-        UsageSum(each[0], each[1], each[2], each[3], tuple(each[width:]), "".join(each[4:width]))
-        for each in found.all()
-    ]
+    return [UsageSum(row[0], row[1], row[2], row[3], tuple(row[width:]), "".join(row[4:width])) for row in result.all()]

@@ -45,24 +45,24 @@ async def locked(session: AsyncSession, fingerprints: Collection[str]) -> dict[s
     ordered = sorted(fingerprints)
     if not ordered:
         return {}
-    values = [{"fingerprint": each, "labels": {}, "annotations": {}} for each in ordered]
+    values = [{"fingerprint": fingerprint, "labels": {}, "annotations": {}} for fingerprint in ordered]
     await session.execute(insert(session, AlertRow).on_conflict_do_nothing(), values)
     query = sa.select(AlertRow).where(AlertRow.fingerprint.in_(ordered)).order_by(AlertRow.fingerprint)
     rows = (await session.scalars(query.with_for_update())).all()
     return {row.fingerprint: row for row in rows}
 
 
-async def expire(session: AsyncSession, now: float, most: int) -> Sequence[AlertRow]:
+async def expire(session: AsyncSession, now: float, max_rows: int) -> Sequence[AlertRow]:
     """End firing alerts that were not sent again in time, and return them. If several managers call this, each alert is
     returned to one of them."""
-    due = (
+    due_alerts = (
         sa.select(AlertRow)
         .where(AlertRow.state == "firing", AlertRow.expires_at <= now)
         .order_by(AlertRow.fingerprint)
-        .limit(most)
+        .limit(max_rows)
         .with_for_update(skip_locked=True)
     )
-    rows = (await session.scalars(due)).all()
+    rows = (await session.scalars(due_alerts)).all()
     for row in rows:
         row.state, row.ended_at = "expired", row.expires_at
     return rows
@@ -83,13 +83,13 @@ async def firing(session: AsyncSession) -> dict[tuple[str, str], int]:
     return {(name, severity): count for name, severity, count in (await session.execute(query)).all()}
 
 
-async def trim(session: AsyncSession, most: int = MAX_ROWS) -> None:
-    """Delete alerts until at most `most` are left."""
+async def trim(session: AsyncSession, max_rows: int = MAX_ROWS) -> None:
+    """Delete alerts until at most `max_rows` are left."""
     total = await session.scalar(sa.select(sa.func.count()).select_from(AlertRow)) or 0
-    if total <= most:
+    if total <= max_rows:
         return
     ended_first = sa.case((AlertRow.state == "firing", 1), else_=0)
-    surplus = sa.select(AlertRow.fingerprint).order_by(ended_first, AlertRow.received_at).limit(total - most)
+    surplus = sa.select(AlertRow.fingerprint).order_by(ended_first, AlertRow.received_at).limit(total - max_rows)
     await session.execute(sa.delete(AlertRow).where(AlertRow.fingerprint.in_(surplus)))
 
 

@@ -34,11 +34,11 @@ async def append(session: AsyncSession, rows: Sequence[EventRow]) -> None:
 
 
 async def between(
-    session: AsyncSession, names: Iterable[str], start: float, end: float, most: int
+    session: AsyncSession, names: Iterable[str], start: float, end: float, max_rows: int
 ) -> Sequence[EventRow]:
     """Return the newest events of these names between two times, both included, newest first."""
     query = sa.select(EventRow).where(EventRow.name.in_(list(names)), EventRow.at >= start, EventRow.at <= end)
-    return (await session.scalars(query.order_by(EventRow.at.desc(), EventRow.id.desc()).limit(most))).all()
+    return (await session.scalars(query.order_by(EventRow.at.desc(), EventRow.id.desc()).limit(max_rows))).all()
 
 
 async def page(session: AsyncSession, page_request: PageRequest, filters: EventFilters) -> ListPage[EventRow]:

@@ -49,10 +49,10 @@ def _end(step_s: int) -> sa.ColumnElement[int]:
 async def newest(session: AsyncSession) -> int:
     """Return the time up to which rows are stored; 0 without any. If the rows of the shortest step are deleted, it is
     the end of a longer one."""
-    ends = [
+    newest_ends = [
         sa.select(sa.func.max(_ROWS.at)).where(_ROWS.step_s == step_s, _ROWS.scope == FLEET) for step_s in RETENTION_S
     ]
-    return await session.scalar(sa.select(sa.func.coalesce(*(end.scalar_subquery() for end in ends), 0))) or 0
+    return await session.scalar(sa.select(sa.func.coalesce(*(end.scalar_subquery() for end in newest_ends), 0))) or 0
 
 
 async def add(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> None:
