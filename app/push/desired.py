@@ -96,25 +96,25 @@ class DesiredState:
     def built(self, kind: SnapshotType, labels: Labels) -> BuiltSnapshot:
         newest = self._newest[kind]
         group = tuple(matches(labels, selector) for selector in newest.selectors)
-        known = newest.built.get(group)
-        if known is None:
+        snapshot = newest.built.get(group)
+        if snapshot is None:
             records = [record for record in newest.records.values() if matches(labels, record.selector)]
             body = _ENCODE[kind](records)
             is_optional = kind == "tiers" and not records
-            known = newest.built[group] = BuiltSnapshot(
+            snapshot = newest.built[group] = BuiltSnapshot(
                 DesiredSnapshot(self.store, newest.number, digest_of(body), is_optional), body
             )
-        return known
+        return snapshot
 
     def names(self, kind: SnapshotType, labels: Labels) -> list[str]:
         """Return the names of the records that a node with these labels receives, in the order of its snapshot."""
         records = self._newest[kind].records.values()
-        return sorted(each.spec.name for each in records if matches(labels, each.selector))
+        return sorted(record.spec.name for record in records if matches(labels, record.selector))
 
     def policy_for(self, labels: Labels) -> str | None:
         """Return the name of the policy that applies to a node with these labels; None for the node's defaults."""
         records = self._newest["policies"].records.values()
-        return in_force([(each.spec.name, each.priority) for each in records if matches(labels, each.selector)])
+        return in_force([(record.spec.name, record.priority) for record in records if matches(labels, record.selector)])
 
     async def refresh(self) -> None:
         """Load everything that is newer in the database. Raise StoreUnavailable."""
@@ -124,11 +124,11 @@ class DesiredState:
             heads = await generations.traced_heads(session)
             for kind in SNAPSHOT_TYPES:
                 head = heads[kind]
-                known = self._newest.get(kind)
-                if known is not None and known.number == head.generation:
+                previous = self._newest.get(kind)
+                if previous is not None and previous.number == head.generation:
                     continue
                 self._change_traces.note(kind, *head)
-                records = await _read(session, kind, known)
+                records = await _read(session, kind, previous)
                 selectors: list[dict[str, str]] = []
                 for record in records.values():
                     if record.selector and record.selector not in selectors:
@@ -169,28 +169,29 @@ _SPECS: dict[SnapshotType, type[Any]] = {
 _MAKE: dict[SnapshotType, Callable[..., Any]] = {**_SPECS, "quotas": _quota, "pins": _pin, "tiers": _tier}
 
 
-async def _read(session: AsyncSession, kind: SnapshotType, known: _Generation | None) -> dict[str, _Record]:
-    """Return all records of a type by key. Reads those that changed since `known`, and the keys if some were deleted.
+async def _read(session: AsyncSession, kind: SnapshotType, previous: _Generation | None) -> dict[str, _Record]:
+    """Return all records of a type by key. Reads those that changed since `previous`, and the keys if some were
+    deleted.
 
     Records are made in a thread if there are many, so that the event loop is not blocked.
     """
     make, key = _MAKE[kind], bulk.KEYED[kind][1]
-    names = (*_SPECS[kind].__struct_fields__, "selector", *(["priority"] if kind == "policies" else []))
-    rows = await bulk.columns(session, kind, names, -1 if known is None else known.number)
-    found = {} if known is None else dict(known.records)
+    column_names = (*_SPECS[kind].__struct_fields__, "selector", *(["priority"] if kind == "policies" else []))
+    rows = await bulk.columns(session, kind, column_names, -1 if previous is None else previous.number)
+    records = {} if previous is None else dict(previous.records)
 
     def record(row: Sequence[Any]) -> _Record:
-        values = dict(zip(names, row, strict=True))
+        values = dict(zip(column_names, row, strict=True))
         return _Record(values.pop("selector"), priority=values.pop("priority", 0), spec=make(**values))
 
     def build() -> None:
-        found.update((getattr(row, key), record(row)) for row in rows)
+        records.update((getattr(row, key), record(row)) for row in rows)
 
     await asyncio.to_thread(build) if len(rows) > FEW else build()
-    if len(found) == await bulk.count(session, kind):
-        return found
-    left = [getattr(row, key) for row in await bulk.columns(session, kind, [key])]
-    return {name: found[name] for name in left}
+    if len(records) == await bulk.count(session, kind):
+        return records
+    remaining_keys = [getattr(row, key) for row in await bulk.columns(session, kind, [key])]
+    return {name: records[name] for name in remaining_keys}
 
 
 def in_force(candidates: Sequence[tuple[str, int]]) -> str | None:
@@ -198,7 +199,7 @@ def in_force(candidates: Sequence[tuple[str, int]]) -> str | None:
 
     The highest priority wins, then the first name. The policy for every node has the lowest precedence.
     """
-    ordered = sorted(candidates, key=lambda each: (each[0] == POLICY_IN_FORCE, -each[1], each[0]))
+    ordered = sorted(candidates, key=lambda candidate: (candidate[0] == POLICY_IN_FORCE, -candidate[1], candidate[0]))
     return ordered[0][0] if ordered else None
 
 

@@ -39,26 +39,26 @@ class ManagerKeyPair:
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4000)
 
 
-def key_path(state_dir: Path, given: str = "") -> Path:
+def key_path(state_dir: Path, configured: str = "") -> Path:
     """Return the key file named in the settings, or else the one in the state directory."""
-    return Path(given).expanduser() if given else state_dir / KEY_FILE
+    return Path(configured).expanduser() if configured else state_dir / KEY_FILE
 
 
-def key_pair(state_dir: Path, given: str = "") -> ManagerKeyPair:
+def key_pair(state_dir: Path, configured: str = "") -> ManagerKeyPair:
     """Return the key pair in the key file. Create the file in the state directory if missing. Raise SettingsError."""
-    path = key_path(state_dir, given)
+    path = key_path(state_dir, configured)
     try:
-        if not given and not path.exists():
+        if not configured and not path.exists():
             return replace(_make(path), is_new=True)
     except OSError as error:
         raise SettingsError(f"app.curve_key_file: {path} cannot be read or created: {error.strerror}") from None
     return _read(path)
 
 
-def check_key(state_dir: Path, given: str = "") -> None:
+def check_key(state_dir: Path, configured: str = "") -> None:
     """Check the key file if there is one. Raise SettingsError."""
-    path = key_path(state_dir, given)
-    if given or os.path.exists(path):
+    path = key_path(state_dir, configured)
+    if configured or os.path.exists(path):
         _read(path)
 
 
@@ -73,8 +73,8 @@ def next_key(path: Path, present: str) -> str:
     It is in the file beside the key file, or after the switch in the key file itself, for a process that was not
     restarted yet. Raises SettingsError.
     """
-    for each in (next_path(path), path):
-        if each.exists() and (public := _read(each).public) != present:
+    for candidate in (next_path(path), path):
+        if candidate.exists() and (public := _read(candidate).public) != present:
             return public
     return ""
 

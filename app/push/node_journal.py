@@ -70,13 +70,15 @@ class NodeJournal:
         async with self._database.read() as session:
             for row in await nodes.all_nodes(session):
                 fleet.nodes[row.name] = stored_node(row, now)
-            for seen in await nodes.all_observations(session):
-                node = fleet.nodes[seen.node]
-                if seen.store:
-                    node.note_applied(seen.type, seen.generation, seen.updated_at)
-                    node.observed[seen.type] = Observed(seen.generation, seen.digest, seen.store)
-                if seen.nacked_generation is not None:
-                    node.refused[seen.type] = _refusal(seen)
+            for observation in await nodes.all_observations(session):
+                node = fleet.nodes[observation.node]
+                if observation.store:
+                    node.note_applied(observation.type, observation.generation, observation.updated_at)
+                    node.observed[observation.type] = Observed(
+                        observation.generation, observation.digest, observation.store
+                    )
+                if observation.nacked_generation is not None:
+                    node.refused[observation.type] = _refusal(observation)
 
     async def catch_up(self, fleet: Fleet, now: float) -> None:
         """Load changes of nodes since: nodes that joined, moved or were forgotten, and their labels and draining."""
@@ -165,18 +167,18 @@ class NodeJournal:
             node.refused = refused
             fleet.change_signal.notify()
 
-    async def move_ends(self, ends: dict[str, float], reported_at: float, least_s: float) -> list[str]:
+    async def move_ends(self, pin_ends: dict[str, float], reported_at: float, least_s: float) -> list[str]:
         """Record pin ends that hits have moved, as a new generation, because a process that starts later knows no hits.
 
-        `ends` are Unix seconds by pin name, as of `reported_at`. An end must have moved by `least_s`, or by half of the
-        pin's own refresh time if that is more (0: any distance). Returns the names of the updated pins.
+        `pin_ends` are Unix seconds by pin name, as of `reported_at`. An end must have moved by `least_s`, or by half
+        of the pin's own refresh time if that is more (0: any distance). Returns the names of the updated pins.
         """
         async with self._database.read() as session:
-            if not _moved(await pins.refreshing(session), ends, reported_at, least_s):
+            if not _moved(await pins.refreshing(session), pin_ends, reported_at, least_s):
                 return []
         async with self._database.write() as session:
             generation = await generations.lock(session, "pins") + 1
-            moved = _moved(await pins.refreshing(session), ends, reported_at, least_s)
+            moved = _moved(await pins.refreshing(session), pin_ends, reported_at, least_s)
             for row, end in moved:
                 row.expires_at, row.generation = end, generation
             if moved:
@@ -208,17 +210,17 @@ async def _save(session: AsyncSession, node: FleetNode) -> bool:
 
 
 def _moved(
-    rows: Sequence[pins.PinRow], ends: dict[str, float], reported_at: float, least_s: float
+    rows: Sequence[pins.PinRow], pin_ends: dict[str, float], reported_at: float, least_s: float
 ) -> list[tuple[pins.PinRow, float]]:
     """Return rows with their later ends. A hit cannot have moved an end beyond `reported_at` plus the refresh time."""
-    found = []
+    moved = []
     for row in rows:
-        if row.name not in ends or row.expires_at is None or row.refresh_s is None or row.updated_at > reported_at:
+        if row.name not in pin_ends or row.expires_at is None or row.refresh_s is None or row.updated_at > reported_at:
             continue
-        end = min(ends[row.name], reported_at + row.refresh_s)
+        end = min(pin_ends[row.name], reported_at + row.refresh_s)
         if end - row.expires_at > (max(least_s, row.refresh_s / 2) if least_s else 0):
-            found.append((row, end))
-    return found
+            moved.append((row, end))
+    return moved
 
 
 def _node_row(node: FleetNode) -> nodes.NodeRow:

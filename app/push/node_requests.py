@@ -91,13 +91,15 @@ class NodeRequests:
         raised."""
         return await self.each(nodes, lambda node: self.ask(node, message, kind))
 
-    async def each(self, nodes: Sequence[FleetNode], ask: Callable[[FleetNode], Awaitable[T]]) -> list[NodeReply[T]]:
+    async def each(
+        self, nodes: Sequence[FleetNode], request: Callable[[FleetNode], Awaitable[T]]
+    ) -> list[NodeReply[T]]:
         """Ask nodes concurrently, and return their answers, in their order."""
 
-        async def ask_one(node: FleetNode) -> NodeReply[T]:
+        async def request_one(node: FleetNode) -> NodeReply[T]:
             try:
-                return NodeReply(node, await ask(node))
+                return NodeReply(node, await request(node))
             except LarderError as error:
                 return NodeReply(node, None, error.message)
 
-        return list(await asyncio.gather(*map(ask_one, nodes)))
+        return list(await asyncio.gather(*map(request_one, nodes)))

@@ -54,7 +54,7 @@ class NodeSessions:
         self._make_sync = make_sync
         self._make_subscriber = make_subscriber
         self._keep = keep
-        self._own: Address = (own_url, "")
+        self._own_address: Address = (own_url, "")
         self._manager = manager
         self._node_sessions: dict[Address, tuple[NodeLink, list[asyncio.Task[None]]]] = {}
         self._log = structlog.get_logger()
@@ -73,7 +73,7 @@ class NodeSessions:
 
     async def reconcile(self) -> None:
         """Open a session for each node that is known now, and close all others."""
-        addresses = {self._own, *(node.address for node in self._fleet.nodes.values() if node.public_key)}
+        addresses = {self._own_address, *(node.address for node in self._fleet.nodes.values() if node.public_key)}
         for address in [address for address in self._node_sessions if address not in addresses]:
             await self._dismiss(address)
         for address in addresses - self._node_sessions.keys():

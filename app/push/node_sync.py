@@ -75,7 +75,7 @@ class NodeSync:
         self._term = 0
         """Term of leadership in which this task took the node over; 0 if it has not."""
         self._memory: dict[SnapshotType, PushMemory] = {}
-        self._ends_saved_at = self._reported_at = time.monotonic()
+        self._pin_ends_saved_at = self._reported_at = time.monotonic()
         self._drain_at = 0.0
         self._log = structlog.get_logger().bind(url=link.url)
 
@@ -96,9 +96,9 @@ class NodeSync:
                 continue
             if self._term != self._lead.term:
                 await self._take_over(node)
-            if time.monotonic() - self._ends_saved_at >= KEEP_ENDS_S:
-                self._ends_saved_at = time.monotonic()
-                await self._keep_ends(node.pin_ends, node.seen_at, MIN_MOVE_S)
+            if time.monotonic() - self._pin_ends_saved_at >= KEEP_ENDS_S:
+                self._pin_ends_saved_at = time.monotonic()
+                await self._save_pin_ends(node.pin_ends, node.seen_at, MIN_MOVE_S)
             await self._settle_draining(node)
             await self._desired.refresh()
             wait_s = POLL_S
@@ -143,7 +143,7 @@ class NodeSync:
         self._reported_at = time.monotonic()
         before = self._fleet.at(self._link.address)
         if before is not None and before.epoch != welcome.epoch and self._lead.pushing:
-            await self._keep_ends(dict(before.pin_ends), before.seen_at, 0)
+            await self._save_pin_ends(dict(before.pin_ends), before.seen_at, 0)
         node = self._fleet.welcome(welcome, self._link.address, time.monotonic(), time.time())
         self._term = 0
         self._log.info("node.joined", node=node.name, epoch=node.epoch, pid=node.pid)
@@ -153,12 +153,12 @@ class NodeSync:
 
     def _impostor(self, name: str) -> str | None:
         """Return why a node may not use its name, or None if it may."""
-        known = self._fleet.nodes.get(name)
+        existing = self._fleet.nodes.get(name)
         if self._link.secured:
             expected = self._fleet.at(self._link.address)
             if expected is None or expected.name != name:
                 return f"it joined as {'an unknown node' if expected is None else repr(expected.name)}"
-        elif known is not None and known.public_key:
+        elif existing is not None and existing.public_key:
             return "a node of this name joined from elsewhere; give this one another name (dataplane.node)"
         return None
 
@@ -186,12 +186,12 @@ class NodeSync:
         self._fleet.change_signal.notify()
         self._bus.publish(NodeDrainStarted() if node.draining else NodeDrainEnded(), node=node.name)
 
-    async def _keep_ends(self, ends: dict[str, float], reported_at: float, least_s: float) -> None:
+    async def _save_pin_ends(self, pin_ends: dict[str, float], reported_at: float, least_s: float) -> None:
         """Save pin ends that hits have moved, which only the node knows.
 
         Done periodically, and before snapshots are sent to a new process, which does not know the moved ends.
         """
-        moved = await self._journal.move_ends(ends, reported_at, least_s) if ends else []
+        moved = await self._journal.move_ends(pin_ends, reported_at, least_s) if pin_ends else []
         if moved:
             self._log.info("pins.moved", pins=moved[:10], count=len(moved))
 
@@ -303,8 +303,8 @@ class NodeSync:
     ) -> Sequence[str]:
         """Return the traces of the changes that the node has not applied, oldest first."""
         applied = memory.acked or node.observed.get(kind)
-        known = applied is not None and applied.store == desired.store
-        after = applied.generation if applied is not None and known else desired.generation - 1
+        is_same_store = applied is not None and applied.store == desired.store
+        after = applied.generation if applied is not None and is_same_store else desired.generation - 1
         return self._fleet.change_traces.between(kind, after, desired.generation)
 
     async def _deliver(
