@@ -98,13 +98,13 @@ class CacheWatch:
 
     async def _publish_cold(self, node: str, start: CacheStart) -> None:
         """Publish a cold start, unless the previous manager process did."""
-        known = False
+        is_published = False
         if self._keeps():
             filters = EventFilters(name_of(CacheStartedCold), node, since=start.at)
             async with self._database.read() as session:
-                known = bool((await events.page(session, PageRequest(1), filters)).rows)
+                is_published = bool((await events.page(session, PageRequest(1), filters)).rows)
         self._starts[node] = start.at
-        if not known:
+        if not is_published:
             event = CacheStartedCold(start.at, start.reason, start.released, start.lost_blocks, start.lost_bytes)
             self._bus.publish(event, node=node, at=start.at)
 

@@ -164,8 +164,8 @@ class Fleet:
     def welcome(self, message: Welcome, address: Address, now: float, at: float) -> FleetNode:
         """Apply a node's answer to a hello, with its applied state. Remove any other node at its address."""
         control_url, public_key = address
-        for other in [n for n in self.nodes.values() if n.address == address and n.name != message.node]:
-            del self.nodes[other.name]
+        for replaced in [n for n in self.nodes.values() if n.address == address and n.name != message.node]:
+            del self.nodes[replaced.name]
         node = self.nodes.setdefault(message.node, FleetNode(message.node, control_url, public_key=public_key))
         if node.epoch != message.epoch:
             node.stats = None

@@ -95,8 +95,10 @@ class NodeConditions:
         since = self._clock() - CRASHES_S
         rows: list[EventRow] = []
         async with database.read() as session:
-            for names in ("node.*", "dataplane.*"):
-                page = await events.page(session, PageRequest(MAX_EVENTS, sort="-id"), EventFilters(names, since=since))
+            for pattern in ("node.*", "dataplane.*"):
+                page = await events.page(
+                    session, PageRequest(MAX_EVENTS, sort="-id"), EventFilters(pattern, since=since)
+                )
                 rows += page.rows
         for row in sorted(rows, key=lambda row: row.id):
             self.on_event(row.name, row.node, row.at, row.fields)
@@ -133,40 +135,42 @@ class NodeConditions:
     def look(self, stats: Iterable[NodeStats]) -> None:
         """Compare the latest reports with earlier ones."""
         now = self._clock()
-        for each in stats:
-            watched = self._nodes.setdefault(each.node, _Watched())
+        for node in stats:
+            watched = self._nodes.setdefault(node.node, _Watched())
             while watched.samples and now - watched.samples[0].at > WINDOW_S + SAMPLE_S:
                 watched.samples.popleft()
             if not watched.samples or now - watched.samples[-1].at >= SAMPLE_S:
-                totals = each.totals
+                totals = node.totals
                 watched.samples.append(
                     _Sample(
                         now,
-                        each.epoch,
+                        node.epoch,
                         totals.stored_blocks,
                         totals.evicted_blocks,
                         totals.requested_blocks,
                         totals.hit_blocks,
-                        {tenant.tenant: tenant.refused.get(_OVER_LIMIT, 0) for tenant in each.tenants},
+                        {tenant.tenant: tenant.refused.get(_OVER_LIMIT, 0) for tenant in node.tenants},
                     )
                 )
-                if message := _thrashes(watched.samples, each):
-                    self._found(each.node, watched, "thrashing", now - WINDOW_S, message, now)
+                if message := _thrashes(watched.samples, node):
+                    self._note_condition(node.node, watched, "thrashing", now - WINDOW_S, message, now)
                 if message := _refuses(watched.samples):
-                    self._found(each.node, watched, "tenant_at_limit", now - WINDOW_S, message, now)
+                    self._note_condition(node.node, watched, "tenant_at_limit", now - WINDOW_S, message, now)
         for name, watched in self._nodes.items():
             while watched.ends and watched.ends[0] < now - CRASHES_S:
                 watched.ends.popleft()
             if len(watched.ends) >= CRASHES:
-                self._found(name, watched, "crash_loop", watched.ends[0], _crashes(watched), now)
+                self._note_condition(name, watched, "crash_loop", watched.ends[0], _crashes(watched), now)
             self._end(name, watched, now)
 
-    def _found(self, node: str, watched: _Watched, kind: ConditionType, since: float, message: str, now: float) -> None:
-        known = watched.conditions.get(kind)
-        if known is None or known.ended_at is not None:
-            known = watched.conditions[kind] = _Condition(since, now, message)
+    def _note_condition(
+        self, node: str, watched: _Watched, kind: ConditionType, since: float, message: str, now: float
+    ) -> None:
+        condition = watched.conditions.get(kind)
+        if condition is None or condition.ended_at is not None:
+            condition = watched.conditions[kind] = _Condition(since, now, message)
             self._bus.publish(NodeConditionStarted(kind, message), node=node)
-        known.last, known.message = now, message
+        condition.last, condition.message = now, message
 
     def _end(self, node: str, watched: _Watched, now: float) -> None:
         for kind, condition in list(watched.conditions.items()):
@@ -184,8 +188,8 @@ class NodeConditions:
             []
             if watched is None
             else [
-                NodeCondition(kind, each.message, each.since, each.ended_at)
-                for kind, each in watched.conditions.items()
+                NodeCondition(kind, condition.message, condition.since, condition.ended_at)
+                for kind, condition in watched.conditions.items()
             ]
         )
 
@@ -204,7 +208,7 @@ def _crashes(watched: _Watched) -> str:
 def _is_short(samples: deque[_Sample]) -> bool:
     """Return whether the current process was not watched for the whole window."""
     first, last = samples[0], samples[-1]
-    return last.at - first.at < WINDOW_S - SAMPLE_S or any(each.epoch != last.epoch for each in samples)
+    return last.at - first.at < WINDOW_S - SAMPLE_S or any(sample.epoch != last.epoch for sample in samples)
 
 
 def _refuses(samples: deque[_Sample]) -> str:
@@ -214,14 +218,16 @@ def _refuses(samples: deque[_Sample]) -> str:
     before, now = samples[0].refused, samples[-1].refused
     # Nodes list their largest tenants only: of a tenant that was not listed before, the count is of its whole life.
     refused = {tenant: count - before[tenant] for tenant, count in now.items() if tenant in before}
-    tenants = sorted((each for each in refused if refused[each] >= MIN_REFUSED), key=lambda each: -refused[each])
+    tenants = sorted(
+        (tenant for tenant in refused if refused[tenant] >= MIN_REFUSED), key=lambda tenant: -refused[tenant]
+    )
     if not tenants:
         return ""
-    others = len(tenants) - 1
-    more = f", and blocks of {others} other tenant{'s' * (others > 1)}" if others else ""
+    other_count = len(tenants) - 1
+    others_text = f", and blocks of {other_count} other tenant{'s' * (other_count > 1)}" if other_count else ""
     return (
         f"{refused[tenants[0]]:,} blocks of tenant {shown(tenants[0])} were refused in {WINDOW_S / 60:.0f} min because "
-        f"the tenant is at its limit{more}"
+        f"the tenant is at its limit{others_text}"
     )
 
 

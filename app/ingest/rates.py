@@ -50,9 +50,9 @@ class RateMeter:
         before = self._last.get((node.node, node.epoch))
         if before is None:
             # First sample of a process: ignore its earlier activity, unless its predecessor was sampled.
-            known = [key for key in self._last if key[0] == node.node]
-            before = dict.fromkeys(_COUNTERS, 0) if known else now
-            for key in known:
+            earlier_keys = [key for key in self._last if key[0] == node.node]
+            before = dict.fromkeys(_COUNTERS, 0) if earlier_keys else now
+            for key in earlier_keys:
                 del self._last[key]
         for name in _COUNTERS:
             self._sums[name] += max(now[name] - before[name], 0)
@@ -84,8 +84,8 @@ class RateMeter:
         return self._points[0]
 
 
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole > 0 else None
+def _ratio(part: int, total: int) -> float | None:
+    return part / total if total > 0 else None
 
 
 def _per_s(amount: int, seconds: float) -> float:

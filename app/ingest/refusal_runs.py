@@ -72,7 +72,7 @@ class RefusalRuns:
         for node in nodes.values():
             key = (node.node, node.epoch)
             before = self._counts.get(key)
-            counts[key] = {each.tenant: dict(each.refused) for each in node.tenants if each.refused}
+            counts[key] = {tenant.tenant: dict(tenant.refused) for tenant in node.tenants if tenant.refused}
             for tenant in node.tenants:
                 if tenant.over_limit:
                     self._exceeds(node.node, tenant, now, begins=before is not None)
@@ -86,7 +86,7 @@ class RefusalRuns:
                 self._bus.publish(RefusalsEnded(salt, run.blocks.total()), node=name)
         for (name, salt), _ in _ended(self._over, now):
             if name in nodes:
-                nbytes = next((each.bytes for each in nodes[name].tenants if each.tenant == salt), 0)
+                nbytes = next((tenant.bytes for tenant in nodes[name].tenants if tenant.tenant == salt), 0)
                 self._bus.publish(LimitRestored(salt, nbytes), node=name)
 
     def lasting(self, is_wanted: Callable[[str, str], bool] = lambda node, tenant: True) -> list[Refusal]:
@@ -105,8 +105,8 @@ class RefusalRuns:
         key = (node.node, tenant.tenant)
         if key not in self._refusing:
             self._refusing[key] = _Run(now)
-            most = max(node.tenants, key=lambda each: each.bytes)
-            holder, nbytes = (most.tenant, most.bytes) if reason in NO_ROOM and most.bytes else ("", 0)
+            largest = max(node.tenants, key=lambda listed: listed.bytes)
+            holder, nbytes = (largest.tenant, largest.bytes) if reason in NO_ROOM and largest.bytes else ("", 0)
             self._bus.publish(RefusalsStarted(tenant.tenant, reason, holder, nbytes), node=node.node)
         run = self._refusing[key]
         run.last = now

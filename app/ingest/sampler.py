@@ -111,22 +111,22 @@ class Sampler:
         for node in reports:
             nodes[node.node] = self._count(node, at, tenants)
         self._counted = {
-            name: each for name, each in self._counted.items() if name in nodes or at - each.at <= MAX_GAP_S
+            name: counted for name, counted in self._counted.items() if name in nodes or at - counted.at <= MAX_GAP_S
         }
-        found = {node_scope(name): values for name, values in nodes.items()}
-        found[FLEET] = _sum(_NODE, list(nodes.values()))
+        values_by_scope = {node_scope(name): values for name, values in nodes.items()}
+        values_by_scope[FLEET] = _sum(_NODE, list(nodes.values()))
         sums = {name: _sum(_TENANT, parts) for name, parts in tenants.items()}
         self._choose(at, sums)
-        rest: list[Values] = []
+        folded: list[Values] = []
         for name, values in sums.items():
             if name in self._chosen:
-                found[tenant_scope(name)] = values
+                values_by_scope[tenant_scope(name)] = values
             else:
-                rest.append(values)
-        rest += [others for node in reports if (others := self._others(node)) is not None]
-        if rest:
-            found[tenant_scope(OTHER_TENANTS)] = _sum(_TENANT, rest)
-        self.points.append(Point(at, {scope: _encoder.encode(values) for scope, values in found.items()}))
+                folded.append(values)
+        folded += [unlisted for node in reports if (unlisted := self._unlisted_values(node)) is not None]
+        if folded:
+            values_by_scope[tenant_scope(OTHER_TENANTS)] = _sum(_TENANT, folded)
+        self.points.append(Point(at, {scope: _encoder.encode(values) for scope, values in values_by_scope.items()}))
 
     def _count(self, node: NodeStats, at: int, tenants: dict[str, list[Values]]) -> Values:
         """Return the values of a node, and add those of its tenants."""
@@ -154,7 +154,7 @@ class Sampler:
         self._counted[node.node] = counted
         return _increases(_NODE, values, last)
 
-    def _others(self, node: NodeStats) -> Values | None:
+    def _unlisted_values(self, node: NodeStats) -> Values | None:
         """Return the values of the tenants that a node does not list."""
         if node.other_tenants is None:
             return None
@@ -168,7 +168,7 @@ class Sampler:
         if len(counted.tenants) <= MAX_REMEMBERED:
             return
         listed = {tenant.tenant for tenant in node.tenants} | {OTHER_TENANTS}
-        counted.tenants = {name: each for name, each in counted.tenants.items() if name in listed}
+        counted.tenants = {name: values for name, values in counted.tenants.items() if name in listed}
         counted.forgot = True
 
     def _choose(self, at: int, sums: Mapping[str, Values]) -> None:
@@ -205,19 +205,19 @@ def _increases(
 ) -> Values:
     """Return gauges as they are, and the increase of counters: None without values from before. A counter that fell
     did not increase: an engine can make it wrap around. Values are bounded, so that sums can be stored."""
-    found: list[int | None] = []
+    increases: list[int | None] = []
     for column, value, was in zip(columns, now, before or [None] * len(now), strict=True):
         if value is None or (column.is_counter and before is None):
-            found.append(None)
+            increases.append(None)
         else:
-            found.append(min(max(0, value - (was or 0) if column.is_counter else value), _LARGEST))
-    return tuple(found)
+            increases.append(min(max(0, value - (was or 0) if column.is_counter else value), _LARGEST))
+    return tuple(increases)
 
 
 def _sum(columns: Sequence[SeriesColumn], parts: Sequence[Values]) -> Values:
     """Return the sum of each column over its parts, or the largest where values do not add up."""
-    found: list[int | None] = []
+    totals: list[int | None] = []
     for column, values in zip(columns, zip(*parts, strict=True), strict=True):
-        known = [value for value in values if value is not None]
-        found.append(min(sum(known) if column.adds else max(known), _LARGEST_SUM) if known else None)
-    return tuple(found)
+        present = [value for value in values if value is not None]
+        totals.append(min(sum(present) if column.adds else max(present), _LARGEST_SUM) if present else None)
+    return tuple(totals)

@@ -26,12 +26,12 @@ Account = tuple[str, str, int, str]
 class PendingUsage:
     """Reports that are yet to be written."""
 
-    def __init__(self, most: int = MAX_WAITING) -> None:
-        self._most = most
+    def __init__(self, max_accounts: int = MAX_WAITING) -> None:
+        self._max_accounts = max_accounts
         self._pending: dict[int, dict[Account, ReportedUsage]] = {}
-        self._seen: dict[str, dict[Account, tuple[int, ...]]] = {}
+        self._last_reports: dict[str, dict[Account, tuple[int, ...]]] = {}
         """Last report of each account by node, to skip unchanged ones."""
-        self._seeing: dict[str, dict[Account, tuple[int, ...]]] = {}
+        self._current_reports: dict[str, dict[Account, tuple[int, ...]]] = {}
         """The same for the reading that is in progress."""
 
     def __len__(self) -> int:
@@ -39,60 +39,62 @@ class PendingUsage:
 
     def begin(self, node: str) -> None:
         """Begin a reading of a node."""
-        self._seeing[node] = {}
+        self._current_reports[node] = {}
 
     def take(self, node: str, epoch: str, accounts: Sequence[UsageCounters], now: float) -> int:
         """Add the accounts of a reading. Return the number of accounts, and of tiers in accounts, that were skipped
         because they are invalid."""
         hour = int(now // HOUR_S) * HOUR_S
-        seen, seeing = self._seen.get(node, {}), self._seeing.setdefault(node, {})
-        wrong = 0
+        last, current = self._last_reports.get(node, {}), self._current_reports.setdefault(node, {})
+        invalid = 0
         for account in accounts:
             counts, salt = _counts(account), _salt(account)
             if counts is None or salt is None:
-                wrong += 1
+                invalid += 1
                 continue
-            of_tiers = [(name, _tier_counts(name, each)) for name, each in account.tiers.items()]
+            of_tiers = [(name, _tier_counts(name, usage)) for name, usage in account.tiers.items()]
             for tier, part in [("", counts), *of_tiers]:
                 if part is None:
-                    wrong += 1
+                    invalid += 1
                     continue
                 key = (node, epoch, account.number, tier)
-                seeing[key] = part
-                if seen.get(key) != part:
+                current[key] = part
+                if last.get(key) != part:
                     self._pending.setdefault(hour, {})[key] = ReportedUsage(
                         node, epoch, account.number, salt, account.model, account.space, now, part, tier
                     )
         self._bound()
-        return wrong
+        return invalid
 
     def end(self, node: str) -> None:
         """Complete a reading: accounts that it did not contain no longer exist."""
-        self._seen[node] = self._seeing.pop(node, {})
+        self._last_reports[node] = self._current_reports.pop(node, {})
 
     def _bound(self) -> None:
-        while len(self._pending) > 1 and len(self) > self._most:
+        while len(self._pending) > 1 and len(self) > self._max_accounts:
             first, second = sorted(self._pending)[:2]
             oldest = self._pending.pop(first)
             self._pending[second] = oldest | self._pending[second]
 
     def take_all(self) -> list[tuple[int, ReportedUsage]]:
         """Remove and return all pending reports, oldest first. Use `put_back` if they cannot be written."""
-        reports = [(hour, each) for hour in sorted(self._pending) for each in self._pending[hour].values()]
+        reports = [(hour, report) for hour in sorted(self._pending) for report in self._pending[hour].values()]
         reports.sort(key=lambda pair: pair[1].at)
         self._pending.clear()
         return reports
 
     def put_back(self, reports: Sequence[tuple[int, ReportedUsage]]) -> None:
         """Put back reports that could not be written. Reports that arrived meanwhile are newer and take precedence."""
-        for hour, each in reports:
-            self._pending.setdefault(hour, {}).setdefault((each.node, each.epoch, each.number, each.tier), each)
+        for hour, report in reports:
+            self._pending.setdefault(hour, {}).setdefault(
+                (report.node, report.epoch, report.number, report.tier), report
+            )
 
     def forget(self) -> None:
         """Discard everything: another manager writes the ledger from now on."""
         self._pending.clear()
-        self._seen.clear()
-        self._seeing.clear()
+        self._last_reports.clear()
+        self._current_reports.clear()
 
 
 def _counts(account: UsageCounters) -> tuple[int, ...] | None:
@@ -111,8 +113,8 @@ def _counts(account: UsageCounters) -> tuple[int, ...] | None:
     numbers = (account.number, *account.refused.values(), *counts)
     if not all(0 <= number <= _MAX for number in numbers):
         return None
-    for name, most in ((account.model, MAX_MODEL_CHARACTERS), (account.space, MAX_SPACE_CHARACTERS)):
-        if not 0 < len(name) <= most or not is_printable(name):
+    for name, limit in ((account.model, MAX_MODEL_CHARACTERS), (account.space, MAX_SPACE_CHARACTERS)):
+        if not 0 < len(name) <= limit or not is_printable(name):
             return None
     return counts
 

@@ -95,7 +95,7 @@ def test_unwritten_usage_waits_behind_newer_usage() -> None:
 
 
 def test_very_many_waiting_numbers_lose_their_hours_and_nothing_else() -> None:
-    waiting = PendingUsage(most=3)
+    waiting = PendingUsage(max_accounts=3)
     for hour in range(4):
         waiting.take("node", "one", [counters(n, served=hour + n) for n in (1, 2)], NOON + hour * HOUR_S)
     out = waiting.take_all()
