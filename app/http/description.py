@@ -92,8 +92,8 @@ _CHANGE_SECURITY = [_BEARER, {**_SESSION, "csrf": []}]
 _UNSAFE = frozenset({"put", "patch", "post", "delete"})
 
 
-def _header(description: str, kind: str = "string", *, always: bool = True, **more: str) -> Json:
-    return {"description": description, "required": always, "schema": {"type": kind, **more}}
+def _header(description: str, kind: str = "string", *, always: bool = True, **rules: str) -> Json:
+    return {"description": description, "required": always, "schema": {"type": kind, **rules}}
 
 
 _HEADERS: Json = {
@@ -144,14 +144,14 @@ def _encoded(app: Litestar) -> bytes:
 
 def document(app: Litestar) -> Json:
     """Return the complete OpenAPI document."""
-    made = app.openapi_schema.to_schema()
-    schemas: Json = made["components"]["schemas"]
-    made["info"]["description"] = DESCRIPTION
-    made["components"]["securitySchemes"] = _SCHEMES
-    made["components"]["headers"] = _HEADERS
-    made["security"] = _CHANGE_SECURITY
+    openapi = app.openapi_schema.to_schema()
+    schemas: Json = openapi["components"]["schemas"]
+    openapi["info"]["description"] = DESCRIPTION
+    openapi["components"]["securitySchemes"] = _SCHEMES
+    openapi["components"]["headers"] = _HEADERS
+    openapi["security"] = _CHANGE_SECURITY
     handlers = _handlers(app)
-    made["paths"] = paths = _with_suffixes(made["paths"], handlers)
+    openapi["paths"] = paths = _with_suffixes(openapi["paths"], handlers)
     schemas.update(_bodies(handlers.values()))
     # Litestar leaves out the reference of an inner type.
     schemas[ExportAnswer.__name__]["properties"]["document"] = {"$ref": "#/components/schemas/Document"}
@@ -167,11 +167,11 @@ def document(app: Litestar) -> Json:
     for name, example in EXAMPLES.items():
         if name in schemas:  # a test checks that the names of EXAMPLES are names of schemas
             schemas[name]["examples"] = [example]
-    _put_in_words(made)
-    made["components"]["responses"] = _shared_problems(paths)
+    _put_in_words(openapi)
+    openapi["components"]["responses"] = _shared_problems(paths)
     used = {tag for item in paths.values() for operation in item.values() for tag in operation["tags"]}
-    made["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
-    return made
+    openapi["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
+    return openapi
 
 
 def _with_suffixes(paths: Json, handlers: Mapping[str, HTTPRouteHandler]) -> Json:
@@ -199,27 +199,27 @@ def _bodies(handlers: Iterable[HTTPRouteHandler]) -> Json:
     that other fields are refused, and the bounds of inner types."""
     kinds = {handler.opt[name] for handler in handlers for name in ("body", "patch") if name in handler.opt}
     bodies = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
-    _, made = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    _, schemas = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
     for kind in bodies:
-        _rules(kind, made[kind.__name__])
-    _order_choices(made, {frozenset(choices): list(choices) for kind in bodies for choices in _choices(kind)})
-    made["Document"] = {**DOCUMENT, "title": "Document"}
+        _rules(kind, schemas[kind.__name__])
+    _order_choices(schemas, {frozenset(choices): list(choices) for kind in bodies for choices in _choices(kind)})
+    schemas["Document"] = {**DOCUMENT, "title": "Document"}
     for section in SECTIONS.values():
-        put = made[section.put.__name__]
+        put = schemas[section.put.__name__]
         key = {"type": "string", "pattern": whole(section.names)}
-        made[section.entry] = {
+        schemas[section.entry] = {
             **put,
             "title": section.entry,
             "properties": {section.key: key, **put["properties"]},
             "required": [section.key, *put["required"]],
         }
-    for schema in made.values():
+    for schema in schemas.values():
         if "description" in schema:
             schema["description"] = " ".join(schema["description"].split())
         for field in schema.get("properties", {}).values():
             if field.get("default", "") in (None, [], {}):
                 del field["default"]
-    return made
+    return schemas
 
 
 def _choices(hint: Any) -> Iterator[tuple[Any, ...]]:
@@ -285,15 +285,15 @@ def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Js
     if "patch" in opt:
         content["schema"] = {"$ref": f"#/components/schemas/{opt['patch'].__name__}"}
         return
-    whole = item["put"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    object_name = item["put"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
     fixed = opt["kept"].__struct_fields__ if "kept" in opt else ()
-    content["schema"] = {"$ref": _patch_of(whole, schemas, fixed)}
+    content["schema"] = {"$ref": _patch_of(object_name, schemas, fixed)}
 
 
-def _patch_of(whole: str, schemas: Json, fixed: Collection[str] = ()) -> str:
+def _patch_of(object_name: str, schemas: Json, fixed: Collection[str] = ()) -> str:
     """Describe the merge patch of an object, and return the reference to its schema."""
-    name = whole.removesuffix("Put") + "Patch"
-    required = schemas[whole]["required"]
+    name = object_name.removesuffix("Put") + "Patch"
+    required = schemas[object_name]["required"]
     schemas[name] = {
         "title": name,
         "type": "object",
@@ -301,7 +301,7 @@ def _patch_of(whole: str, schemas: Json, fixed: Collection[str] = ()) -> str:
         "description": "Fields to change; omitted fields keep their values, and null resets a field to its default.",
         "properties": {
             field: patch if field in required else _nullable(patch)
-            for field, schema in schemas[whole]["properties"].items()
+            for field, schema in schemas[object_name]["properties"].items()
             if field not in fixed
             for patch in [_patched(schema, schemas)]
         },
@@ -318,8 +318,8 @@ def _patched(schema: Json, schemas: Json) -> Json:
         return {**schema, "$ref": _patch_of(schema["$ref"].rpartition("/")[2], schemas)}
     if not schema.get("additionalProperties"):
         return schema
-    kept = {name: value for name, value in schema.items() if name != "maxProperties"}
-    return {**kept, "additionalProperties": _nullable(_patched(schema["additionalProperties"], schemas))}
+    unbounded = {name: value for name, value in schema.items() if name != "maxProperties"}
+    return {**unbounded, "additionalProperties": _nullable(_patched(schema["additionalProperties"], schemas))}
 
 
 def _nullable(schema: Json) -> Json:
@@ -375,14 +375,14 @@ def _has_etag(path: str, method: str, handler: HTTPRouteHandler) -> bool:
 
 
 def _headers(path: str, method: str, operation: Json, handler: HTTPRouteHandler) -> None:
-    names = {parameter["name"] for parameter in operation.get("parameters", ())}
+    parameter_names = {parameter["name"] for parameter in operation.get("parameters", ())}
     is_tagged = _has_etag(path, method, handler)
     for status, response in operation["responses"].items():
         headers = ["X-Request-Id"]
         if status in ("200", "201", "204"):
             headers += _OWN_HEADERS.get(operation["operationId"], ())
         if (is_tagged and status in ("200", "304")) or (
-            "If-Match" in names and method != "delete" and status in ("200", "201")
+            "If-Match" in parameter_names and method != "delete" and status in ("200", "201")
         ):
             headers.append("ETag")
         if status in ("429", "503"):

@@ -86,7 +86,7 @@ def page_of(text: str, folder: Path, path: str) -> str:
     title = path
     for opening, content in pairwise(tokens):
         if opening.type == "heading_open":
-            heading = "".join(each.content for each in content.children or ())
+            heading = "".join(child.content for child in content.children or ())
             opening.attrs["id"] = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
             title = heading if opening.tag == "h1" else title
     _drop_outer_links(tokens, dirname(path))

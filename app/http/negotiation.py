@@ -42,7 +42,7 @@ def negotiate(scope: Any, handler: BaseRouteHandler) -> None:
         raise MethodNotAllowedException
     query = scope["query_string"]
     if query:
-        _check_query(query, _names(app, handler))
+        _check_query(query, _parameters_of(app, handler))
     accepted = [value for name, value in scope["headers"] if name == b"accept"]
     if accepted and accepted != [b"*/*"] and has_content(handler):
         text = b", ".join(accepted).decode("latin-1")
@@ -79,42 +79,45 @@ def produced(handler: BaseRouteHandler) -> str:
     return str(kind.value if isinstance(kind, Enum) else kind) if kind else JSON
 
 
-def _names(app: Litestar, handler: BaseRouteHandler) -> dict[str, _Parameter]:
+def _parameters_of(app: Litestar, handler: BaseRouteHandler) -> dict[str, _Parameter]:
     """Return the sorted names of a route's query parameters, and what each may be."""
     if _QUERIES not in app.state:
         app.state[_QUERIES] = {
-            known.fn: {
-                each.field_alias: _Parameter(
-                    each.is_sequence, known.parsed_fn_signature.parameters[each.field_name].has_inner_subclass_of(str)
+            route_handler.fn: {
+                field.field_alias: _Parameter(
+                    field.is_sequence,
+                    route_handler.parsed_fn_signature.parameters[field.field_name].has_inner_subclass_of(str),
                 )
-                for each in sorted(model.expected_query_params, key=lambda each: each.field_alias)
+                for field in sorted(model.expected_query_params, key=lambda field: field.field_alias)
             }
             for route in app.routes
             if isinstance(route, HTTPRoute)
-            for known, model in route.route_handler_map.values()
+            for route_handler, model in route.route_handler_map.values()
         }
-    names: dict[str, _Parameter] = app.state[_QUERIES].get(handler.fn, {})
-    return names
+    parameters: dict[str, _Parameter] = app.state[_QUERIES].get(handler.fn, {})
+    return parameters
 
 
-def _check_query(query: bytes, names: Mapping[str, _Parameter]) -> None:
+def _check_query(query: bytes, parameters: Mapping[str, _Parameter]) -> None:
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:  # includes UnicodeDecodeError
         raise Malformed("the query is not UTF-8") from None
-    given = [name for name, _ in pairs]
-    expected = f"expected one of {', '.join(names)}" if names else "expected none here"
-    faults = [FieldError(name[:64], f"unknown; {expected}") for name in dict.fromkeys(given) if name not in names]
+    sent_names = [name for name, _ in pairs]
+    expected = f"expected one of {', '.join(parameters)}" if parameters else "expected none here"
+    faults = [
+        FieldError(name[:64], f"unknown; {expected}") for name in dict.fromkeys(sent_names) if name not in parameters
+    ]
     faults += [
         FieldError(name, "expected once")
-        for name, parameter in names.items()
-        if not parameter.repeatable and given.count(name) > 1
+        for name, parameter in parameters.items()
+        if not parameter.repeatable and sent_names.count(name) > 1
     ]
     # The decoder takes `null` for no value, wherever a text cannot be.
     faults += [
         FieldError(name, "expected a value, or no parameter, got null")
         for name, value in pairs
-        if value.lower() == "null" and name in names and not names[name].is_text
+        if value.lower() == "null" and name in parameters and not parameters[name].is_text
     ]
     if faults:
         raise Invalid(f"{faults[0].path}: {faults[0].message}", faults[:20])
@@ -122,7 +125,7 @@ def _check_query(query: bytes, names: Mapping[str, _Parameter]) -> None:
 
 def _check_accepted(accepted: str, kinds: tuple[str, ...]) -> None:
     """Raise NotAcceptable if the Accept header admits none of the media types of the route's answer."""
-    if accepted.strip() and not any(_is_taken(accepted, produces) for produces in kinds):
+    if accepted.strip() and not any(_admits(accepted, produces) for produces in kinds):
         raise NotAcceptable(f"expected an Accept header that accepts {' or '.join(kinds)}, got {accepted[:80]!r}")
 
 
@@ -140,21 +143,23 @@ def preferred(accepted: str, offered: tuple[str, ...]) -> str:
 
 def _quality(parameters: list[str]) -> float:
     """Return the value of `q`: 1 without one, 0 if it is not a number."""
-    given = next((value for name, _, value in (each.partition("=") for each in parameters) if name == "q"), "1")
-    return float(given) if _QVALUE.fullmatch(given) else 0.0
+    quality = next(
+        (value for name, _, value in (parameter.partition("=") for parameter in parameters) if name == "q"), "1"
+    )
+    return float(quality) if _QVALUE.fullmatch(quality) else 0.0
 
 
-def _is_taken(accepted: str, produces: str) -> bool:
+def _admits(accepted: str, produces: str) -> bool:
     """Return whether an Accept header admits a media type. The most specific matching range decides (RFC 9110
     §12.5.1)."""
-    best, taken = -1, False
+    best, admitted = -1, False
     for part in accepted.split(","):
         coding, *parameters = (piece.strip().lower() for piece in part.split(";"))
         ranges = ("*/*", produces.partition("/")[0] + "/*", produces)
         if coding in ranges and ranges.index(coding) > best:
             best = ranges.index(coding)
-            taken = not any(_is_zero(parameter) for parameter in parameters)
-    return taken
+            admitted = not any(_is_zero(parameter) for parameter in parameters)
+    return admitted
 
 
 def _is_zero(parameter: str) -> bool:

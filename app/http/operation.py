@@ -34,10 +34,10 @@ def operation(
 
     def declare(handler: Callable[..., Any]) -> HTTPRouteHandler:
         types = get_type_hints(handler)
-        known: dict[str, Any] = {**(opt or {}), "role": role, "scoped": scoped}
+        metadata: dict[str, Any] = {**(opt or {}), "role": role, "scoped": scoped}
         codes = refusals
         if "data" in types:
-            known["body"] = types["data"]
+            metadata["body"] = types["data"]
             codes += WITH_BODY
         responses = dict(answers or {})
         if method is put:
@@ -51,7 +51,7 @@ def operation(
             path,
             operation_id=_camel_case(handler.__name__),
             summary=" ".join((handler.__doc__ or "").split()).removesuffix("."),
-            opt=known,
+            opt=metadata,
             responses={**responses, **declared(*codes)},
             **options,
         )(handler)
@@ -60,5 +60,5 @@ def operation(
 
 
 def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(map(str.capitalize, others))
+    first, *words = name.split("_")
+    return first + "".join(map(str.capitalize, words))

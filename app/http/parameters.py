@@ -11,10 +11,10 @@ from app.schemas.base import fields
 from app.services.records.progress import MAX_WAIT_S
 
 
-def in_query(description: str, pattern: str = r"[^\x00]*", **more: Any) -> Any:
+def in_query(description: str, pattern: str = r"[^\x00]*", **options: Any) -> Any:
     """Return the declaration of a text in the query that matches the pattern as a whole, which the handler's service
-    checks; `more` are options of Litestar, such as lengths, which Litestar checks."""
-    return QueryParameter(description=description, schema_extra={"pattern": fields.whole(pattern)}, **more)
+    checks; `options` are options of Litestar, such as lengths, which Litestar checks."""
+    return QueryParameter(description=description, schema_extra={"pattern": fields.whole(pattern)}, **options)
 
 
 def in_path(pattern: str = r"[^\x00]+") -> Any:
@@ -22,9 +22,9 @@ def in_path(pattern: str = r"[^\x00]+") -> Any:
     return PathParameter(schema_extra={"pattern": fields.whole(pattern)})
 
 
-def sort_by(names: Iterable[str]) -> Any:
+def sort_by(field_names: Iterable[str]) -> Any:
     """Return the declaration of a list's order by one of these fields."""
-    orders = ["", *(sign + name for name in names for sign in ("", "-"))]
+    orders = ["", *(sign + name for name in field_names for sign in ("", "-"))]
     return QueryParameter(
         description="Field to sort by; prefix it with `-` for descending order.", schema_extra={"enum": orders}
     )
@@ -66,11 +66,11 @@ DryRun = Annotated[
 ]
 
 
-def duration(most: float) -> str:
-    """Return the pattern of no time, or one from 0 to `most` seconds, which is 3 with zeros."""
-    digits, fraction = len(f"{most:g}") - 1, r"(\.[0-9]{1,6})?"
-    seconds = rf"([0-2]?[0-9]{{1,{digits}}}{fraction}|{most:g}(\.0{{1,6}})?)s?"
-    return rf"|{seconds}|([0-2]?[0-9]{{1,{digits + 3}}}{fraction}|{most:g}000(\.0{{1,6}})?)ms"
+def duration(max_seconds: float) -> str:
+    """Return the pattern of no time, or one from 0 to `max_seconds` seconds, which is 3 with zeros."""
+    digits, fraction = len(f"{max_seconds:g}") - 1, r"(\.[0-9]{1,6})?"
+    seconds = rf"([0-2]?[0-9]{{1,{digits}}}{fraction}|{max_seconds:g}(\.0{{1,6}})?)s?"
+    return rf"|{seconds}|([0-2]?[0-9]{{1,{digits + 3}}}{fraction}|{max_seconds:g}000(\.0{{1,6}})?)ms"
 
 
 Wait = Annotated[
@@ -83,11 +83,13 @@ Wait = Annotated[
 _PARTS = re.compile(r"([0-9.]+)(ms|s)?")
 
 
-def wait_seconds(text: str, most: float = MAX_WAIT_S) -> float:
+def wait_seconds(text: str, max_seconds: float = MAX_WAIT_S) -> float:
     """Return the seconds of `"2s"`, `"500ms"` or `"2"`; 0 for an empty text. Raises Invalid."""
     if not text:
         return 0.0
     parts = _PARTS.fullmatch(text)
-    if parts is None or re.fullmatch(duration(most), text) is None:
-        raise Invalid.at("wait", f"expected a time from 0s to {most:g}s such as '2s' or '500ms', got {text[:20]!r}")
+    if parts is None or re.fullmatch(duration(max_seconds), text) is None:
+        raise Invalid.at(
+            "wait", f"expected a time from 0s to {max_seconds:g}s such as '2s' or '500ms', got {text[:20]!r}"
+        )
     return float(parts[1]) / (1000 if parts[2] == "ms" else 1)

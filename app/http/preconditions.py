@@ -48,7 +48,7 @@ def with_etag(answer: A, *, created: bool = False) -> Response[A]:
 def expected(if_match: str | None, if_none_match: str | None = None) -> Precondition:
     """Return the precondition that the headers state. Raises Malformed."""
     if if_none_match is not None and if_none_match.strip() != "*":
-        raise _wrong("If-None-Match", "expected *", if_none_match)
+        raise _malformed("If-None-Match", "expected *", if_none_match)
     absent = if_none_match is not None
     if if_match is None:
         return Precondition(absent=absent)
@@ -59,9 +59,9 @@ def expected(if_match: str | None, if_none_match: str | None = None) -> Precondi
 
 def _tags(text: str) -> frozenset[str]:
     if re.fullmatch(_ETAGS, text.strip()) is None:
-        raise _wrong("If-Match", 'expected an ETag such as "7", several separated by commas, or *', text)
+        raise _malformed("If-Match", 'expected an ETag such as "7", several separated by commas, or *', text)
     return frozenset(tag[0] for tag in re.finditer(_ETAG, text))
 
 
-def _wrong(name: str, expected: str, got: str) -> Malformed:
-    return Malformed.at(name, f"{expected}, got {got[:40]!r}")
+def _malformed(name: str, expected: str, actual: str) -> Malformed:
+    return Malformed.at(name, f"{expected}, got {actual[:40]!r}")

@@ -23,32 +23,32 @@ from app.services.base.principals import Principal
 
 _current: ContextVar[Principal | LarderError | None] = ContextVar("caller", default=None)
 _origin: ContextVar[Credentials] = ContextVar("origin")
-_ending: ContextVar[ExitStack] = ContextVar("ending")
+_exit_stack: ContextVar[ExitStack] = ContextVar("exit_stack")
 T = TypeVar("T")
 
 
 def caller() -> Principal:
     """Return the principal of the current request. Raises Unauthorized, TooManyRequests, or any other error that
     prevented its identification."""
-    known = _current.get()
-    if known is None:
+    identity = _current.get()
+    if identity is None:
         raise Unauthorized(EXPECTED)
-    if isinstance(known, LarderError):
-        raise known
-    return known
+    if isinstance(identity, LarderError):
+        raise identity
+    return identity
 
 
 def share() -> str:
     """Return the key under which limits per caller count this caller; the address for a client that is not logged
     in."""
-    known = _current.get()
-    return known.share if isinstance(known, Principal) else f"address:{origin().source}"
+    identity = _current.get()
+    return identity.share if isinstance(identity, Principal) else f"address:{origin().source}"
 
 
 def is_anonymous() -> bool:
     """Return whether the caller is not authenticated and was admitted because the route is public."""
-    known = _current.get()
-    return known is None or (isinstance(known, LarderError) and not isinstance(known, StoreUnavailable))
+    identity = _current.get()
+    return identity is None or (isinstance(identity, LarderError) and not isinstance(identity, StoreUnavailable))
 
 
 def origin() -> Credentials:
@@ -56,17 +56,17 @@ def origin() -> Credentials:
     return _origin.get()
 
 
-def serve_as(known: Principal | LarderError | None, attempt: Credentials, ending: ExitStack) -> None:
-    """Set the principal of the current request, or the error that prevented its identification. `ending` is closed at
-    the end of the request."""
-    _current.set(known)
+def serve_as(identity: Principal | LarderError | None, attempt: Credentials, exit_stack: ExitStack) -> None:
+    """Set the principal of the current request, or the error that prevented its identification. `exit_stack` is closed
+    at the end of the request."""
+    _current.set(identity)
     _origin.set(attempt)
-    _ending.set(ending)
+    _exit_stack.set(exit_stack)
 
 
 def until_answered(context: AbstractContextManager[T]) -> T:
     """Enter a context that exits when the request is answered completely or its client disconnects."""
-    return _ending.get().enter_context(context)
+    return _exit_stack.get().enter_context(context)
 
 
 def guard(scope: Any, handler: BaseRouteHandler) -> None:
@@ -74,10 +74,10 @@ def guard(scope: Any, handler: BaseRouteHandler) -> None:
     role = handler.opt.get("role", "admin")
     if role == "anyone" or handler.opt.get("opened_by") in scope["litestar_app"].state.open_to_all:
         return
-    asks = caller()
-    if asks.token_id == SETUP_ID and not handler.opt.get("setup", False):
+    principal = caller()
+    if principal.token_id == SETUP_ID and not handler.opt.get("setup", False):
         raise Unauthorized("the setup token can only create the first token: use 'larder login --setup'")
-    if not asks.may(role) and asks.role != handler.opt.get("also"):
-        raise Forbidden(f"this needs the role {role!r}, and {asks.actor!r} has the role {asks.role!r}")
+    if not principal.may(role) and principal.role != handler.opt.get("also"):
+        raise Forbidden(f"this needs the role {role!r}, and {principal.actor!r} has the role {principal.role!r}")
     if not handler.opt.get("scoped", False):
-        asks.check_whole(scope["path"])
+        principal.check_whole(scope["path"])

@@ -160,8 +160,8 @@ def _parameter_error(item: dict[str, Any], request: AnyRequest) -> FieldError:
     if key == "data":
         return FieldError("body", "expected a JSON object, got nothing")
     if key in _ALLOWED:
-        got = f", got {query[sent_as][:40]!r}" if sent_as in query else ""
-        return FieldError(sent_as, f"expected one of {', '.join(_ALLOWED[key])}{got}")
+        actual = f", got {query[sent_as][:40]!r}" if sent_as in query else ""
+        return FieldError(sent_as, f"expected one of {', '.join(_ALLOWED[key])}{actual}")
     message = str(item.get("message", "")).replace(" | null", "")  # a query parameter cannot be null
     return FieldError(sent_as, sentence(message))
 
@@ -191,8 +191,8 @@ def declared(*codes: str) -> dict[int, ResponseSpec]:
         status: ResponseSpec(
             data_container=Problem,
             generate_examples=False,
-            description="; ".join(f"`{TYPE_PREFIX}{code}`: {KINDS[code].title}" for code in names),
+            description="; ".join(f"`{TYPE_PREFIX}{code}`: {KINDS[code].title}" for code in problem_codes),
             media_type=MEDIA_TYPE,
         )
-        for status, names in by_status.items()
+        for status, problem_codes in by_status.items()
     }

@@ -51,7 +51,7 @@ class _Reading:
         self._send = send
         self._head = scope["method"] == "HEAD"
         self._tagged = scope["path"].startswith(_API)
-        self._known = next((value for name, value in scope["headers"] if name == b"if-none-match"), None)
+        self._if_none_match = next((value for name, value in scope["headers"] if name == b"if-none-match"), None)
         self._start: Any = None
         self._ended = False
 
@@ -71,7 +71,7 @@ class _Reading:
             start, self._start = self._start, None
             if not message.get("more_body"):
                 _tag(start, message.get("body", b""))
-                if self._known is not None and _matches(self._known, _header(start, b"etag")):
+                if self._if_none_match is not None and _matches(self._if_none_match, _header(start, b"etag")):
                     headers = [pair for pair in start["headers"] if pair[0] not in _OF_A_BODY]
                     start = {**start, "status": 304, "headers": headers}
                     message = {**message, "body": b""}
@@ -102,21 +102,21 @@ class _Allowing:
 
 
 def _tag(start: Any, body: bytes) -> None:
-    names = {name for name, _ in start["headers"]}
+    header_names = {name for name, _ in start["headers"]}
     added = []
-    if b"etag" not in names:
+    if b"etag" not in header_names:
         added.append((b"etag", b'W/"%s"' % blake2b(body, digest_size=8).hexdigest().encode()))
-    if b"cache-control" not in names:
+    if b"cache-control" not in header_names:
         added.append((b"cache-control", b"private, no-cache"))
     start["headers"] = [*start["headers"], *added]
 
 
 def _header(start: Any, header: bytes) -> bytes:
-    found: bytes = next(value for name, value in start["headers"] if name == header)
-    return found
+    header_value: bytes = next(value for name, value in start["headers"] if name == header)
+    return header_value
 
 
-def _matches(known: bytes, etag: bytes) -> bool:
+def _matches(if_none_match: bytes, etag: bytes) -> bool:
     """Compare weakly (RFC 9110 §8.8.3.2), which is enough because the comparison guards reads only."""
-    tags = {tag.strip().removeprefix(b"W/") for tag in known.split(b",")}
-    return known.strip() == b"*" or etag.removeprefix(b"W/") in tags
+    tags = {tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")}
+    return if_none_match.strip() == b"*" or etag.removeprefix(b"W/") in tags

@@ -26,13 +26,13 @@ class ConnectionCounts:
     def refuse(self, address: str, connections: int) -> str | None:
         """Count a connection of an address. Return what was expected if it is refused; None if it may stay.
         `connections` is the number of open ones, with this one."""
-        most = most_connections()
-        if connections > most:
+        limit = most_connections()
+        if connections > limit:
             self.ended["all"] += 1
-            return f"expected at most {most} connections at once"
-        if self.of_address[address] >= most // 2:
+            return f"expected at most {limit} connections at once"
+        if self.of_address[address] >= limit // 2:
             self.ended["address"] += 1
-            return f"expected at most {most // 2} connections at once from one address"
+            return f"expected at most {limit // 2} connections at once from one address"
         self.of_address[address] += 1
         return None
 

@@ -16,25 +16,25 @@ async def while_there(request: StrictRequest, work: Coroutine[Any, Any, T]) -> T
     """Return the result of `work`, or cancel it if the client disconnects first. The request must have been read to its
     end, and cancelling `work` must leave no partial change that others can see. Raises ClientGone after the cancelled
     work has ended."""
-    doing = asyncio.create_task(work)
-    leaving = asyncio.create_task(_gone(request.receive))
+    task = asyncio.create_task(work)
+    disconnect = asyncio.create_task(_disconnected(request.receive))
     try:
-        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            doing.cancel()
-            await asyncio.wait({doing})
-        if doing.cancelled():
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        if task.cancelled():
             raise ClientGone("the client did not wait for the answer")
-        return doing.result()
+        return task.result()
     finally:
-        leaving.cancel()
-        if not doing.done():  # the server is stopping
-            doing.cancel()
-            await asyncio.wait({doing})
+        disconnect.cancel()
+        if not task.done():  # the server is stopping
+            task.cancel()
+            await asyncio.wait({task})
         # The traceback of its exception refers to this frame: the cycle would keep the request in memory.
-        del doing
+        del task
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -136,9 +136,9 @@ class ProblemProtocol(HttpToolsProtocol):
     def _count_unfinished(self, nbytes: int) -> bool:
         """Set the bytes of the incomplete head that the connection holds. Return whether all connections together
         may hold as many."""
-        more, self._unfinished_bytes = nbytes - self._unfinished_bytes, nbytes
-        self._counts.unfinished_bytes += more
-        return more <= 0 or self._counts.unfinished_bytes <= MAX_UNFINISHED_BYTES
+        growth, self._unfinished_bytes = nbytes - self._unfinished_bytes, nbytes
+        self._counts.unfinished_bytes += growth
+        return growth <= 0 or self._counts.unfinished_bytes <= MAX_UNFINISHED_BYTES
 
     def _is_idle(self) -> bool:
         """Return whether there is no request to answer."""
@@ -195,9 +195,9 @@ class ProblemProtocol(HttpToolsProtocol):
             return
         absolute = _ABSOLUTE.fullmatch(self.url)
         if absolute is None or connect:
-            got = self.url[:80].decode("latin-1")
+            target = self.url[:80].decode("latin-1")
             expected = "expected a path or an http:// or https:// URL as request target, and no CONNECT"
-            self._refuse("malformed", f"{expected}, got {got!r}")
+            self._refuse("malformed", f"{expected}, got {target!r}")
         authority, self.url = absolute[1], absolute[2]
         if not self.url.startswith(b"/"):
             self.url = b"/" + self.url

@@ -122,19 +122,19 @@ class MiddlewareStack:
         status, is_stream = 0, False
         failure: LarderError | None = None
         attempt = self._attempt(scope, headers, request_id)
-        known: Principal | LarderError | None = None
+        identity: Principal | LarderError | None = None
         sure_until = started + SURE_S
 
         async def answer(message: Message) -> None:
             nonlocal status, is_stream, sure_until
             if message["type"] == "http.response.start":
                 is_due = failure is None and time.perf_counter() >= sure_until
-                if isinstance(known, Principal) and method in _SAFE and is_due:
+                if isinstance(identity, Principal) and method in _SAFE and is_due:
                     # A caller whose token was revoked while the request waited must not see the state after the
                     # revocation.
-                    await still(known, "request")
+                    await still(identity, "request")
                 if message["status"] in (401, 403):
-                    await self._keep_refusal(message["status"], known, attempt, scope)
+                    await self._keep_refusal(message["status"], identity, attempt, scope)
                 status = message["status"]
                 is_stream = any(
                     name == b"content-type" and value.startswith(b"text/event-stream")
@@ -142,24 +142,24 @@ class MiddlewareStack:
                 )
                 extra = [*SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
                 message["headers"] = [*message["headers"], *extra]
-            elif isinstance(known, Principal) and message.get("more_body") and time.perf_counter() >= sure_until:
+            elif isinstance(identity, Principal) and message.get("more_body") and time.perf_counter() >= sure_until:
                 # A stream must not outlive the token that opened it.
-                await still(known, "stream")
+                await still(identity, "stream")
             await send(message)
 
-        async def still(asks: Principal, what: str) -> None:
+        async def still(principal: Principal, kind: str) -> None:
             nonlocal sure_until
             sure_until = time.perf_counter() + SURE_S
-            if not await self._auth.still(attempt, asks):
-                raise Unauthorized(f"the token of this {what} is no longer valid")
+            if not await self._auth.still(attempt, principal):
+                raise Unauthorized(f"the token of this {kind} is no longer valid")
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id), ExitStack() as ending:
+        with structlog.contextvars.bound_contextvars(request_id=request_id), ExitStack() as exit_stack:
             try:
                 self._check(scope, headers)
                 if len(headers) < len(scope["headers"]):
                     scope["headers"] = [(name, text.encode("latin-1")) for name, text in headers.items()]
-                known = await self._identify(method, attempt, headers, scope)
-                serve_as(known, attempt, ending)
+                identity = await self._identify(method, attempt, headers, scope)
+                serve_as(identity, attempt, exit_stack)
                 await self._app(scope, receive, answer)
             except LarderError as error:
                 failure = error
@@ -189,30 +189,30 @@ class MiddlewareStack:
         """Return the principal, or the error that prevented its identification. The error is returned, not raised,
         because public routes are served anyway."""
         try:
-            known = await self._auth.identify(attempt)
+            principal = await self._auth.identify(attempt)
         except LarderError as error:
             return error
-        if known.actor == LOCAL and self._sources.is_unannounced(scope, headers):
+        if principal.actor == LOCAL and self._sources.is_unannounced(scope, headers):
             return Forbidden(UNANNOUNCED)
-        if known.session and method not in _SAFE:
+        if principal.session and method not in _SAFE:
             expected = self._auth.hasher.csrf(attempt.cookie)
             if not same(headers.get(b"x-csrf-token", ""), expected):
                 return Forbidden("expected the header X-CSRF-Token with the token that GET /api/v1/session returns")
-        return known
+        return principal
 
     async def _keep_refusal(
-        self, status: int, known: Principal | LarderError | None, attempt: Credentials, scope: Any
+        self, status: int, identity: Principal | LarderError | None, attempt: Credentials, scope: Any
     ) -> None:
         """Record a refusal. A failure to record it does not change the answer."""
         try:
-            await self._refused(status, known, attempt, scope)
+            await self._refused(status, identity, attempt, scope)
         except LarderError as error:
             self._log.warning("audit.failed", reason=error.message)
         except Exception as error:  # noqa: BLE001 - the answer must still be sent
             self._log.exception("audit.failed", path=scope["path"], exc_info=error)
 
     async def _refused(
-        self, status: int, known: Principal | LarderError | None, attempt: Credentials, scope: Any
+        self, status: int, identity: Principal | LarderError | None, attempt: Credentials, scope: Any
     ) -> None:
         """Count a 401 and audit a Forbidden. A wrong token was already counted when it was checked."""
         reason = scope.get("state", {}).get(REFUSAL)
@@ -220,14 +220,14 @@ class MiddlewareStack:
             self._auth.counts.failed("session" if attempt.cookie else "missing")
         if not isinstance(reason, Forbidden):
             return
-        by = known if isinstance(known, Principal) else await self._auth.identify(attempt, again=True)
+        by = identity if isinstance(identity, Principal) else await self._auth.identify(attempt, again=True)
         await self._auth.refused(by, scope["method"], scope["path"], reason.message)
 
     def _crash(self, error: Exception, path: str) -> LarderError:
-        known = _known(error)
-        if known is not None:  # a stream broke off: the client sees that it is incomplete
-            self._log.warning("request.interrupted", path=path, code=known.code, reason=known.message)
-            return known
+        wrapped = _wrapped_error(error)
+        if wrapped is not None:  # a stream broke off: the client sees that it is incomplete
+            self._log.warning("request.interrupted", path=path, code=wrapped.code, reason=wrapped.message)
+            return wrapped
         self._log.exception("request.crashed", path=path, exc_info=error)
         return LarderError(CRASHED)
 
@@ -295,7 +295,7 @@ def _route(scope: Any, status: int) -> str:
     return str(template) if handler is None else f"{template}{handler.opt.get('suffix', '')}"
 
 
-def _known(error: BaseException | None) -> LarderError | None:
+def _wrapped_error(error: BaseException | None) -> LarderError | None:
     """Return the LarderError that other exceptions wrap, or None."""
     while error is not None and not isinstance(error, LarderError):
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
@@ -317,8 +317,8 @@ def _host(sent: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
     values = [value.decode("latin-1") for name, value in sent if name.lower() == b"host"]
     match = _HOST.fullmatch(values[0]) if len(values) == 1 else None
     if match is None or int(match[2] or 0) > MAX_PORT:
-        got = ", ".join(map(repr, values))[:80] or "none"
-        message = f"expected one name or IP address, with a port from 0 to {MAX_PORT} or none, got {got}"
+        actual = ", ".join(map(repr, values))[:80] or "none"
+        message = f"expected one name or IP address, with a port from 0 to {MAX_PORT} or none, got {actual}"
         raise Malformed.at("Host", message)
     return match[0], match[1].lower()
 

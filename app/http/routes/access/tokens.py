@@ -35,8 +35,8 @@ async def get_token(tokens: NamedDependency[Tokens], token_id: Ident) -> TokenAn
 @operation(post, "/", "conflict", role="admin", opt={"setup": True}, status_code=201)
 async def create_token(tokens: NamedDependency[Tokens], data: JSONBody[TokenPost]) -> Response[TokenMade]:
     """Create a token; only this answer contains its secret."""
-    made = await tokens.make(data, caller())
-    return Response(made, headers={"Location": f"/api/v1/tokens/{made.id}"})
+    token = await tokens.make(data, caller())
+    return Response(token, headers={"Location": f"/api/v1/tokens/{token.id}"})
 
 
 @operation(patch, "/{token_id:str}", "not-found", "conflict", role="admin", opt={"patch": TokenPatch})

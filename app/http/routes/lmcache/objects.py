@@ -203,7 +203,7 @@ def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[Json]:
     if isinstance(error, ValidationException):
         status = 422
         if isinstance(error.extra, list) and error.extra:
-            text = "; ".join(f"{each.get('key', '')}: {each.get('message', '')}" for each in error.extra)
+            text = "; ".join(f"{item.get('key', '')}: {item.get('message', '')}" for item in error.extra)
     return Response({"error": text, "detail": text}, status_code=status, headers=error.headers)
 
 

@@ -70,8 +70,8 @@ def with_type(generic: Any, kind: type[msgspec.Struct]) -> Any:
     return generic[kind]
 
 
-def record_router(routes: RecordRoutes, *more: HTTPRouteHandler) -> Router:
-    """Return the router of a type of records, with `more` handlers of its own."""
+def record_router(routes: RecordRoutes, *own_handlers: HTTPRouteHandler) -> Router:
+    """Return the router of a type of records, with `own_handlers` in addition."""
     kind, service = routes.service.kind, routes.service
     noun, is_tenant = kind.noun, kind.key == "tenant"
     name = (TenantName if is_tenant else RecordName, Parameter.empty)
@@ -81,30 +81,47 @@ def record_router(routes: RecordRoutes, *more: HTTPRouteHandler) -> Router:
     wait = {"wait": (Wait, "")} if isinstance(kind, PushedType) else {}
     body: Any = {} if routes.max_body_bytes is None else {"request_max_body_size": routes.max_body_bytes}
     answer = with_type(Response, kind.answer)
-    whose = "a tenant's" if is_tenant else "a"
-    about = {"get": f"Get a {noun}.", "patch": f"Change some fields of {whose} {noun} {_NULL}.", **routes.about}
+    article = "a tenant's" if is_tenant else "a"
+    about = {"get": f"Get a {noun}.", "patch": f"Change some fields of {article} {noun} {_NULL}.", **routes.about}
 
     async def list_records(records: RecordServices, limit: int, cursor: str, sort: str, **filters: Any) -> Any:
         return await records.of(service).page(PageRequest(limit, cursor, sort), filters, caller())
 
-    async def get_record(records: RecordServices, **given: Any) -> Any:
-        return with_etag(await records.of(service).get(given[kind.key], caller()))
+    async def get_record(records: RecordServices, **parameters: Any) -> Any:
+        return with_etag(await records.of(service).get(parameters[kind.key], caller()))
 
-    async def put_record(records: RecordServices, **given: Any) -> Any:
-        state = expected(given["if_match"], given["if_none_match"])
-        arguments = (given[kind.key], given["data"], caller(), state, wait_seconds(given.get("wait", "")))
+    async def put_record(records: RecordServices, **parameters: Any) -> Any:
+        state = expected(parameters["if_match"], parameters["if_none_match"])
+        arguments = (
+            parameters[kind.key],
+            parameters["data"],
+            caller(),
+            state,
+            wait_seconds(parameters.get("wait", "")),
+        )
         with span(f"{routes.plural}.put"):
-            made, created = await records.of(service).put(*arguments, dry_run=given["dry_run"])
-        return with_etag(made, created=created)
+            record, created = await records.of(service).put(*arguments, dry_run=parameters["dry_run"])
+        return with_etag(record, created=created)
 
-    async def patch_record(records: RecordServices, **given: Any) -> Any:
-        state = expected(given["if_match"])
-        arguments = (given[kind.key], given["data"], caller(), state, wait_seconds(given.get("wait", "")))
+    async def patch_record(records: RecordServices, **parameters: Any) -> Any:
+        state = expected(parameters["if_match"])
+        arguments = (
+            parameters[kind.key],
+            parameters["data"],
+            caller(),
+            state,
+            wait_seconds(parameters.get("wait", "")),
+        )
         with span(f"{routes.plural}.patch"):
-            return with_etag(await records.of(service).patch(*arguments, dry_run=given["dry_run"]))
+            return with_etag(await records.of(service).patch(*arguments, dry_run=parameters["dry_run"]))
 
-    async def delete_record(records: RecordServices, **given: Any) -> Any:
-        arguments = (given[kind.key], caller(), expected(given["if_match"]), wait_seconds(given.get("wait", "")))
+    async def delete_record(records: RecordServices, **parameters: Any) -> Any:
+        arguments = (
+            parameters[kind.key],
+            caller(),
+            expected(parameters["if_match"]),
+            wait_seconds(parameters.get("wait", "")),
+        )
         with span(f"{routes.plural}.delete"):
             return await records.of(service).delete(*arguments)
 
@@ -157,4 +174,4 @@ def record_router(routes: RecordRoutes, *more: HTTPRouteHandler) -> Router:
             declared(delete_record, "delete", routes.deletion, {kind.key: name, **changes, **wait})
         ),
     ]
-    return Router(f"/{routes.plural}", route_handlers=[*handlers, *more], tags=[routes.tag or routes.plural])
+    return Router(f"/{routes.plural}", route_handlers=[*handlers, *own_handlers], tags=[routes.tag or routes.plural])

@@ -59,8 +59,8 @@ async def list_annotations(
     limit: Limit = 200,
 ) -> list[Annotation]:
     """List applied changes as annotations for Grafana, oldest first."""
-    names = [tag.strip() for tag in tags.split(",") if tag.strip()]
-    return await applied_changes.annotations(start, end, names, limit, caller())
+    required_tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    return await applied_changes.annotations(start, end, required_tags, limit, caller())
 
 
 router = Router("/alerts", route_handlers=[post_alerts, list_alerts], tags=["alerts"])

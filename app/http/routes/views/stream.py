@@ -47,13 +47,13 @@ class EventMessages:
 
     def event(self, event: LarderEvent) -> bytes:
         key = (event.seq, event.actor, event.fields.get("holder"))
-        made = self._events.get(key)
-        if made is None:
-            made = message("event", msgspec.json.encode(event), f"{self._bus.boot}-{event.seq}")
-            self._events[key] = made
+        encoded = self._events.get(key)
+        if encoded is None:
+            encoded = message("event", msgspec.json.encode(event), f"{self._bus.boot}-{event.seq}")
+            self._events[key] = encoded
             if len(self._events) > BACKLOG:
                 del self._events[next(iter(self._events))]
-        return made
+        return encoded
 
     async def overview(self, by: Principal = PLANE) -> tuple[int, bytes]:
         """Return the version of the event bus that the overview shows, and the message. Raises StoreUnavailable."""
