@@ -38,8 +38,8 @@ class ChangeSignal:
         """Wait until `holds()` is true, at most `timeout_s` seconds, and return its last result."""
         deadline = time.monotonic() + timeout_s
         while not holds():
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 return False
-            await self.wait(left)
+            await self.wait(remaining_s)
         return True

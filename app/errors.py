@@ -38,8 +38,8 @@ class LarderError(Exception):
     @classmethod
     def about(cls, errors: Sequence[FieldError]) -> Self:
         """Return the error about invalid fields: its message shows the first one, and how many more there are."""
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        return cls(f"{errors[0].path}: {errors[0].message}{more}", list(errors))
+        further = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return cls(f"{errors[0].path}: {errors[0].message}{further}", list(errors))
 
 
 class Malformed(LarderError):

@@ -243,37 +243,37 @@ def check_bind(settings: Settings, *, tokens_exist: bool) -> None:
 
 def join_addresses(app: AppSettings) -> tuple[str, ...]:
     """Return the configured addresses of the enrolment socket. Raises SettingsError."""
-    found = tuple(part.strip() for part in app.join_addresses.split(",") if part.strip())
-    if len(found) > MAX_ADDRESSES:
-        raise SettingsError(f"app.join_addresses: expected at most {MAX_ADDRESSES}, got {len(found)}")
-    for address in found:
+    addresses = tuple(part.strip() for part in app.join_addresses.split(",") if part.strip())
+    if len(addresses) > MAX_ADDRESSES:
+        raise SettingsError(f"app.join_addresses: expected at most {MAX_ADDRESSES}, got {len(addresses)}")
+    for address in addresses:
         fault = url_fault(address)
         if not fault and host_of(address) in WILDCARD_HOSTS:
             fault = f"expected an address that nodes can reach, got {address!r}"
         if fault:
             raise SettingsError(f"app.join_addresses: {fault}")
-    return found
+    return addresses
 
 
 def proxies(app: AppSettings) -> tuple[Network, ...]:
     """Return the networks of trusted proxies. Raises SettingsError."""
-    found = []
+    networks = []
     for text in filter(None, (part.strip() for part in app.trusted_proxies.split(","))):
         try:
-            found.append(ipaddress.ip_network(text))
+            networks.append(ipaddress.ip_network(text))
         except ValueError:
             raise SettingsError(
                 f"app.trusted_proxies: expected addresses or networks such as 10.0.0.0/8, got {text[:60]!r}"
             ) from None
-    return tuple(found)
+    return tuple(networks)
 
 
 def resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     """Return the family and the address at which a server on this host listens. Raises OSError."""
     if not host:
         return socket.AF_INET, ("", port)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(address_infos, key=lambda info: info[0] != socket.AF_INET)
     return family, address
 
 

@@ -108,10 +108,12 @@ def main(
     try:
         with ExitStack() as children:
             folder = state_dir or Path(children.enter_context(tempfile.TemporaryDirectory(prefix="larder-demo-")))
-            given = settings.load()
-            given = msgspec.structs.replace(given, common=_surroundings(console, given.common, folder, small=s3))
+            configured = settings.load()
+            configured = msgspec.structs.replace(
+                configured, common=_surroundings(console, configured.common, folder, small=s3)
+            )
             planned = None if incident is None else PlannedIncident(incident, incident_at)
-            _demo(console, children, given, folder, seconds, rate, planned, s3=s3)
+            _demo(console, children, configured, folder, seconds, rate, planned, s3=s3)
     except KeyboardInterrupt:
         console.print("\nstopped")
     except (DemoError, SettingsError, OSError) as error:
@@ -132,31 +134,31 @@ def _disk_tier(folder: Path, *, small: bool) -> dict[str, str]:
     }
 
 
-def _surroundings(console: Console, given: Common, folder: Path, *, small: bool) -> Common:
+def _surroundings(console: Console, configured: Common, folder: Path, *, small: bool) -> Common:
     """Return the shared settings of the demonstration: addresses and pool as configured, its state in `folder`.
 
     A port that is in use, such as by a running Larder, is replaced by a free one.
     """
-    default_socket = with_defaults(msgspec.structs.replace(given, engine_socket=""), os.environ).engine_socket
-    own = Common(
-        http_host=given.http_host,
-        http_port=_usable_port(console, given.http_host, given.http_port),
-        lmcache_port=given.lmcache_port and _usable_port(console, "127.0.0.1", given.lmcache_port),
-        engine_socket="" if given.engine_socket == default_socket else given.engine_socket,
-        kv_events_url=given.kv_events_url,
-        pool_bytes=given.pool_bytes or (SMALL_POOL_BYTES if small else POOL_BYTES),
+    default_socket = with_defaults(msgspec.structs.replace(configured, engine_socket=""), os.environ).engine_socket
+    surroundings = Common(
+        http_host=configured.http_host,
+        http_port=_usable_port(console, configured.http_host, configured.http_port),
+        lmcache_port=configured.lmcache_port and _usable_port(console, "127.0.0.1", configured.lmcache_port),
+        engine_socket="" if configured.engine_socket == default_socket else configured.engine_socket,
+        kv_events_url=configured.kv_events_url,
+        pool_bytes=configured.pool_bytes or (SMALL_POOL_BYTES if small else POOL_BYTES),
         state_dir=str(folder.absolute()),
     )
-    return with_defaults(own, {})
+    return with_defaults(surroundings, {})
 
 
-def _usable_port(console: Console, host: str, given: int) -> int:
+def _usable_port(console: Console, host: str, configured_port: int) -> int:
     """Return the given port, or a free one if it is 0 or in use."""
-    if given and not _is_taken(host, given):
-        return given
+    if configured_port and not _is_taken(host, configured_port):
+        return configured_port
     port = _free_port(host)
-    if given:
-        console.print(f"port {given} is in use: the demonstration uses {port}", highlight=False)
+    if configured_port:
+        console.print(f"port {configured_port} is in use: the demonstration uses {port}", highlight=False)
     return port
 
 
@@ -211,7 +213,7 @@ class PlannedIncident:
 def _demo(
     console: Console,
     children: ExitStack,
-    given: Settings,
+    configured: Settings,
     folder: Path,
     seconds: float | None,
     rate: float,
@@ -219,12 +221,12 @@ def _demo(
     *,
     s3: bool,
 ) -> None:
-    common = given.common
+    common = configured.common
     disk = folder / TIER_FOLDER
     environ = {**_disk_tier(disk, small=s3), **os.environ, **to_environ(common), **OWN}
     environ[TIER_SECRETS] = s3_server.allowed(folder, os.environ.get(TIER_SECRETS, ""))
-    token = settings.admin_token(given.app)
-    needed = incident is not None or settings.requires_token(given)  # an incident has a named actor
+    token = settings.admin_token(configured.app)
+    needed = incident is not None or settings.requires_token(configured)  # an incident has a named actor
     made_token = "" if token or not needed else secrets.token_hex(32)
     if made_token:
         token = environ[ADMIN_TOKEN] = made_token
@@ -232,7 +234,7 @@ def _demo(
     log_path = folder / "larder.log"
     log = children.enter_context(log_path.open("ab"))
     server = children.enter_context(s3_server.running(log, folder)) if s3 else None
-    stops_in_s = 2 * given.app.shutdown_grace_s + BEYOND_GRACE_S + STOP_S
+    stops_in_s = 2 * configured.app.shutdown_grace_s + BEYOND_GRACE_S + STOP_S
     up = children.enter_context(_child([*UP], environ, stops_in_s, stdout=log, stderr=log))
     url = http_url(common.http_host, common.http_port)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -267,9 +269,9 @@ def _demo(
         scene = _scene(console, children, api, url, disk)
         incident.started = time.monotonic()
         happen = partial(incident.step, scene)
-    wrong = _summarize(console, reports, seconds, happen, TierShares(api))
-    if wrong:
-        raise DemoError(f"{wrong} blocks came back with wrong bytes")
+    wrong_blocks = _summarize(console, reports, seconds, happen, TierShares(api))
+    if wrong_blocks:
+        raise DemoError(f"{wrong_blocks} blocks came back with wrong bytes")
 
 
 def _set_s3_tier(api: httpx.Client, server: s3_server.LocalS3Server | None, folder: Path, log: Path) -> None:
@@ -310,9 +312,11 @@ def _wait_until_tier_serves(api: httpx.Client, path: str) -> None:
         states = tier["status"]["nodes"].values()
         if states and all(at["state"] == "in_sync" for at in states):
             stats = tier["stats"].values()
-            if stats and all(each["serves"] for each in stats):
+            if stats and all(tier_stats["serves"] for tier_stats in stats):
                 return
-            problem = "; ".join(each["reason"] for each in stats if each["reason"]) or "it is being opened"
+            problem = (
+                "; ".join(tier_stats["reason"] for tier_stats in stats if tier_stats["reason"]) or "it is being opened"
+            )
         time.sleep(0.1)
     raise DemoError(f"the tier {s3_server.TIER} is not in service after {READY_S:.0f} s: {problem}")
 
@@ -442,8 +446,8 @@ def _lines(load: subprocess.Popen[bytes], up: subprocess.Popen[bytes], log: Path
             if not data:
                 load.wait(STOP_S)
                 raise DemoError(_ended("the load", load, log))
-            *whole, pending = (pending + data).split(b"\n")
-            for line in whole:
+            *complete, pending = (pending + data).split(b"\n")
+            for line in complete:
                 yield json.loads(line)
 
 
@@ -462,7 +466,7 @@ def _summarize(
     """Show one live line of counts, or a line every few seconds without a terminal, for `seconds` (None: forever).
     Return the number of wrong blocks."""
     end = time.monotonic() + seconds if seconds else float("inf")
-    wrong = 0
+    wrong_blocks = 0
     printed_at = -LINE_S
     with console.status("waiting for the first requests") as status:
         for counts in reports:
@@ -472,14 +476,14 @@ def _summarize(
                 happen()
             if counts is None:
                 continue
-            wrong = counts["verify_errors"]
+            wrong_blocks = counts["verify_errors"]
             text = _summary(counts, shares)
             if console.is_terminal:
                 status.update(text)
             elif time.monotonic() - printed_at >= LINE_S:
                 console.print(text, highlight=False, soft_wrap=True)
                 printed_at = time.monotonic()
-    return wrong
+    return wrong_blocks
 
 
 def _summary(counts: dict[str, Any], shares: TierShares) -> str:

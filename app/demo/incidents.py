@@ -61,15 +61,15 @@ def noisy_tenant(scene: Scene) -> Steps:
 
 
 def pin_flood(scene: Scene) -> Steps:
-    made: set[str] = set()
+    pinned: set[str] = set()
     scene.say(f"{ACTOR} pins every hot prefix; look: larder why {scene.node()['name']}")
-    while len(made) < FLOOD_PINS:
+    while len(pinned) < FLOOD_PINS:
         answer = scene.admin.get("/api/v1/prefixes", params={"limit": 100})
         items = answer.json()["items"] if answer.is_success else []
-        for each in [item for item in items if item["label"] not in made][: FLOOD_PINS - len(made)]:
-            made.add(each["label"])
-            body = {"prefix": each["label"], "tenant": each["tenant"], **STRONG}
-            scene.put(f"/api/v1/pins/flood-{len(made)}", body)
+        for prefix in [item for item in items if item["label"] not in pinned][: FLOOD_PINS - len(pinned)]:
+            pinned.add(prefix["label"])
+            body = {"prefix": prefix["label"], "tenant": prefix["tenant"], **STRONG}
+            scene.put(f"/api/v1/pins/flood-{len(pinned)}", body)
         yield 1.0
 
 
@@ -99,13 +99,13 @@ def partition(scene: Scene) -> Steps:
 
 
 def disk_failure(scene: Scene) -> Steps:
-    away = scene.disk.with_suffix(".away")
-    scene.disk.rename(away)
+    renamed = scene.disk.with_suffix(".away")
+    scene.disk.rename(renamed)
     scene.say(
         f"the directory of the disk tier is gone for {DISK_AWAY_S:.0f} s; look: larder why {scene.node()['name']}"
     )
     yield DISK_AWAY_S
-    away.rename(scene.disk)
+    renamed.rename(scene.disk)
     scene.say("the directory is back, and the tier returns to service within a minute")
     yield 0
 

@@ -47,17 +47,18 @@ def missing() -> str:
     absent = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     if not absent:
         return ""
-    names = ", ".join(name.replace("_", "-") for name in absent)
-    return f"--s3 needs {names}: pip install 'moto[s3]' flask flask-cors obstore zstandard"
+    packages = ", ".join(name.replace("_", "-") for name in absent)
+    return f"--s3 needs {packages}: pip install 'moto[s3]' flask flask-cors obstore zstandard"
 
 
 def _reference(folder: Path) -> str:
     return f"file:{folder.resolve() / KEY_FILE}"
 
 
-def allowed(folder: Path, given: str) -> str:
-    """Return `dataplane.tier_secrets` with the key in addition. `given` is the setting in the environment, or empty."""
-    return ",".join([given or ",".join(allowed_secrets.DEFAULT), _reference(folder)])
+def allowed(folder: Path, configured: str) -> str:
+    """Return `dataplane.tier_secrets` with the key in addition. `configured` is the setting in the environment,
+    or empty."""
+    return ",".join([configured or ",".join(allowed_secrets.DEFAULT), _reference(folder)])
 
 
 def record(port: int, folder: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class BoundedTenants(Generic[Key]):
         self._counters = counters
         self._listed: dict[str, Counts[Key]] | None = None
         """Counters of the listed tenants at the last update; None before the first one."""
-        self._rest: Counts[Key] | None = None
+        self._unlisted: Counts[Key] | None = None
         """The node's counts for tenants that it did not list; None if it lists all tenants."""
         self._shown: dict[str, Series[Key]] = {}
         """Series by tenant, most recently named last."""
@@ -45,11 +45,11 @@ class BoundedTenants(Generic[Key]):
         """Return the values of the series of a named tenant or of `other`."""
         return self._other if tenant == OTHER else self._shown[tenant]
 
-    def update(self, tenants: list[TenantStats], rest: TenantStats | None) -> None:
+    def update(self, tenants: list[TenantStats], other_tenants: TenantStats | None) -> None:
         """Apply a node's report: the tenants that it lists, and the sum of the others (None if it lists all)."""
-        by_name = {each.tenant: each for each in tenants}
-        listed = {name: self._counters(each) for name, each in by_name.items()}
-        unlisted = None if rest is None else self._counters(rest)
+        by_name = {tenant.tenant: tenant for tenant in tenants}
+        listed = {name: self._counters(tenant) for name, tenant in by_name.items()}
+        unlisted = None if other_tenants is None else self._counters(other_tenants)
         self._choose(by_name)
         if self._listed is None:
             self._start(listed, unlisted)
@@ -57,26 +57,26 @@ class BoundedTenants(Generic[Key]):
             self._grow(self._listed, listed, unlisted)
         for forgotten in list(self._shown)[: -MAX_REMEMBERED - TENANT_LABELS]:
             del self._shown[forgotten]
-        self._listed, self._rest = listed, unlisted
-        if rest is not None:
-            self.folded.append(rest)
+        self._listed, self._unlisted = listed, unlisted
+        if other_tenants is not None:
+            self.folded.append(other_tenants)
 
     def _choose(self, by_name: dict[str, TenantStats]) -> None:
         """Choose the tenants with a series of their own. A tenant named `other` has none."""
-        named = {each.tenant for each in self.named}
+        named = {tenant.tenant for tenant in self.named}
 
-        def rank(each: TenantStats) -> tuple[float, str]:
-            return -each.bytes * (HYSTERESIS if each.tenant in named else 1), each.tenant
+        def rank(tenant: TenantStats) -> tuple[float, str]:
+            return -tenant.bytes * (HYSTERESIS if tenant.tenant in named else 1), tenant.tenant
 
-        ranked = sorted((each for name, each in by_name.items() if name != OTHER), key=rank)
+        ranked = sorted((tenant for name, tenant in by_name.items() if name != OTHER), key=rank)
         self.named, self.folded = ranked[:TENANT_LABELS], ranked[TENANT_LABELS:]
         if OTHER in by_name:
             self.folded.append(by_name[OTHER])
 
     def _start(self, listed: dict[str, Counts[Key]], unlisted: Counts[Key] | None) -> None:
-        self._shown = {each.tenant: dict(listed[each.tenant]) for each in self.named}
-        for each in self.folded:
-            _add(self._other, listed[each.tenant], {})
+        self._shown = {tenant.tenant: dict(listed[tenant.tenant]) for tenant in self.named}
+        for tenant in self.folded:
+            _add(self._other, listed[tenant.tenant], {})
         _add(self._other, unlisted or {}, {})
 
     def _grow(
@@ -87,19 +87,19 @@ class BoundedTenants(Generic[Key]):
         The node adds the counts of tenants that it does not list to its own sum.
         """
         nothing: Counts[Key] = {}
-        listed_all = self._rest is None
-        for each in self.named:
-            name = each.tenant
+        listed_all = self._unlisted is None
+        for tenant in self.named:
+            name = tenant.tenant
             series = self._shown.pop(name, None)
             if series is None:
                 series = dict(listed[name])
             elif listed_all or name in before:
                 _add(series, listed[name], before.get(name, nothing))
             self._shown[name] = series
-        for each in self.folded:
-            if listed_all or each.tenant in before:
-                _add(self._other, listed[each.tenant], before.get(each.tenant, nothing))
-        _add(self._other, unlisted or nothing, self._rest or nothing)
+        for tenant in self.folded:
+            if listed_all or tenant.tenant in before:
+                _add(self._other, listed[tenant.tenant], before.get(tenant.tenant, nothing))
+        _add(self._other, unlisted or nothing, self._unlisted or nothing)
 
 
 def _add(series: Series[Key], now: Counts[Key], before: Counts[Key]) -> None:

@@ -35,9 +35,11 @@ def add(page: MetricsPage, node: str, stats: GatewayStats) -> None:
     page.add(INSTANCES, len(stats.instances), *labels)
     for reason, count in stats.lookups_ended.items():
         page.add(ENDED, count, *labels, reason)
-    for each in stats.operations:
-        page.add(REQUESTS, each.requests, *labels, each.operation)
-        for reason, count in each.failures.items():
-            page.add(FAILURES, count, *labels, each.operation, reason)
-        if len(each.buckets) == len(stats.bounds_s) + 1:  # a node of another release may have other bounds
-            page.add_histogram(SECONDS, stats.bounds_s, each.buckets, each.seconds, *labels, each.operation)
+    for operation in stats.operations:
+        page.add(REQUESTS, operation.requests, *labels, operation.operation)
+        for reason, count in operation.failures.items():
+            page.add(FAILURES, count, *labels, operation.operation, reason)
+        if len(operation.buckets) == len(stats.bounds_s) + 1:  # a node of another release may have other bounds
+            page.add_histogram(
+                SECONDS, stats.bounds_s, operation.buckets, operation.seconds, *labels, operation.operation
+            )

@@ -65,7 +65,7 @@ def add(page: MetricsPage, stats: NodeStats, gateway: GatewayStats) -> None:
     page.add(USAGE, pool.used_bytes / pool.capacity_bytes if pool.capacity_bytes else 0.0, *memory)
     page.add(STAGING, pool.reserved_bytes, *memory)
     page.add(JOBS, gateway.lookups, node)
-    done = {each.operation: each for each in gateway.operations}
+    done = {operation.operation: operation for operation in gateway.operations}
     page.add(LOOKUPS, _begun(done, "lookup"), node)
     # A prepared store that finds all chunks cached is never committed and does not count as a store.
     page.add(STORES, _begun(done, "store", "commit_store") + _failed(done, "prepare_store"), node, DEVICE)

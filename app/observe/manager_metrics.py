@@ -151,19 +151,19 @@ def add(page: MetricsPage, sources: MetricSources) -> None:
 
 
 def _alerts(page: MetricsPage, firing: Mapping[tuple[str, str], int]) -> None:
-    others = (OTHER, OTHER)
-    named = sorted(firing.keys() - {others}, key=lambda labels: (-firing[labels], labels))[:ALERT_LABELS]
+    other_labels = (OTHER, OTHER)
+    named = sorted(firing.keys() - {other_labels}, key=lambda labels: (-firing[labels], labels))[:ALERT_LABELS]
     for labels in named:
         page.add(ALERTS_FIRING, firing[labels], *labels)
-    if rest := sum(firing.values()) - sum(firing[labels] for labels in named):
-        page.add(ALERTS_FIRING, rest, *others)
+    if folded_count := sum(firing.values()) - sum(firing[labels] for labels in named):
+        page.add(ALERTS_FIRING, folded_count, *other_labels)
 
 
-def _empty_pins(page: MetricsPage, names: Sequence[str]) -> None:
+def _empty_pins(page: MetricsPage, pin_names: Sequence[str]) -> None:
     """Add the first PIN_LABELS pins by name, and as `other` the number of the rest, which includes a pin named
     `other`."""
-    named = [name for name in names if name != OTHER]
+    named = [name for name in pin_names if name != OTHER]
     for name in named[:PIN_LABELS]:
         page.add(EMPTY_PINS, 1, name)
-    if rest := len(names) - len(named[:PIN_LABELS]):
-        page.add(EMPTY_PINS, rest, OTHER)
+    if folded_count := len(pin_names) - len(named[:PIN_LABELS]):
+        page.add(EMPTY_PINS, folded_count, OTHER)

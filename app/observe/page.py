@@ -111,8 +111,8 @@ class MetricsPage:
 
     def add_fields(self, declared: Mapping[str, MetricDeclaration], source: object, *labels: str) -> None:
         """Add a sample for each attribute of `source` that `declared` names."""
-        for name, each in declared.items():
-            self.add(each, getattr(source, name), *labels)
+        for name, metric in declared.items():
+            self.add(metric, getattr(source, name), *labels)
 
     def add_histogram(
         self,
@@ -130,7 +130,7 @@ class MetricsPage:
         inner = self._labels(declared.labels, labels)
         first = inner + "," if inner else ""
         for position, (bound, count) in enumerate(
-            zip([*(_number(each) for each in bounds), "+Inf"], counts, strict=True)
+            zip([*(_number(bound) for bound in bounds), "+Inf"], counts, strict=True)
         ):
             below += count
             exemplar = exemplars[position] if exemplars and self._openmetrics else None
@@ -166,12 +166,12 @@ class MetricsPage:
             lines = self._lines[declared] = []
         return lines
 
-    def _labels(self, names: tuple[str, ...], values: tuple[str, ...]) -> str:
-        rendered = self._rendered.get((names, values))
+    def _labels(self, label_names: tuple[str, ...], values: tuple[str, ...]) -> str:
+        rendered = self._rendered.get((label_names, values))
         if rendered is None:
-            pairs = sorted(zip(names, values, strict=True))
+            pairs = sorted(zip(label_names, values, strict=True))
             rendered = ",".join([f'{name}="{value.translate(_ESCAPED)}"' for name, value in pairs])
-            self._rendered[names, values] = rendered
+            self._rendered[label_names, values] = rendered
         return rendered
 
 

@@ -48,10 +48,10 @@ class Scrapes:
     async def _add_fleet(self, page: MetricsPage) -> None:
         async with self._lock:
             for stats in self._sources.stats():
-                known = self._nodes.get(stats.node)
-                if known is None or known.epoch != stats.epoch:
-                    known = self._nodes[stats.node] = _NodePage(stats.epoch)
-                page.add_page(known.of(stats, lmcache_names=self._sources.lmcache_names))
+                node_page = self._nodes.get(stats.node)
+                if node_page is None or node_page.epoch != stats.epoch:
+                    node_page = self._nodes[stats.node] = _NodePage(stats.epoch)
+                page.add_page(node_page.of(stats, lmcache_names=self._sources.lmcache_names))
                 await asyncio.sleep(0)
             pin_metrics.add(page, list(self._sources.stats()))
             up = self._sources.nodes_up()

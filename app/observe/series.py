@@ -63,12 +63,12 @@ class SeriesDeclaration:
     @property
     def scopes(self) -> list[ScopeKind]:
         """What the series is kept for."""
-        found: list[ScopeKind] = []
+        scopes: list[ScopeKind] = []
         if all(name in NODE_COLUMNS for name in self.columns):
-            found += ["fleet", "node"]
+            scopes += ["fleet", "node"]
         if all(name in TENANT_COLUMNS for name in self.columns):
-            found.append("tenant")
-        return found
+            scopes.append("tenant")
+        return scopes
 
 
 def _pool(name: str) -> SeriesColumn:
@@ -79,7 +79,7 @@ def _total(name: str) -> SeriesColumn:
     return SeriesColumn(name, is_counter=True, of_node=lambda stats: getattr(stats.totals, name))
 
 
-def _both(name: str) -> SeriesColumn:
+def _of_nodes_and_tenants(name: str) -> SeriesColumn:
     """Counter of nodes and of tenants."""
     return SeriesColumn(
         name,
@@ -93,8 +93,8 @@ def _of_tenants(name: str, of_tenant: Callable[[TenantStats], int]) -> SeriesCol
     """Counter of tenants, whose sum is the node's."""
 
     def of_node(stats: NodeStats) -> int:
-        others = 0 if stats.other_tenants is None else of_tenant(stats.other_tenants)
-        return sum(map(of_tenant, stats.tenants)) + others
+        unlisted = 0 if stats.other_tenants is None else of_tenant(stats.other_tenants)
+        return sum(map(of_tenant, stats.tenants)) + unlisted
 
     return SeriesColumn(name, is_counter=True, of_node=of_node, of_tenant=of_tenant)
 
@@ -124,11 +124,11 @@ _COLUMNS = (
     _tiers("tier_used_bytes", "stored_bytes"),
     _tiers("tier_waiting_bytes", "waiting_bytes"),
     SeriesColumn("resident_bytes", False, lambda stats: stats.process.resident_bytes if stats.process else 0),
-    _both("requested_blocks"),
-    _both("hit_blocks"),
-    _both("stored_blocks"),
-    _both("evicted_blocks"),
-    _both("refused_blocks"),
+    _of_nodes_and_tenants("requested_blocks"),
+    _of_nodes_and_tenants("hit_blocks"),
+    _of_nodes_and_tenants("stored_blocks"),
+    _of_nodes_and_tenants("evicted_blocks"),
+    _of_nodes_and_tenants("refused_blocks"),
     _total("stored_bytes"),
     SeriesColumn("read_bytes", True, lambda stats: stats.totals.read_bytes, lambda tenant: tenant.hit_bytes),
     _total("evicted_bytes"),
@@ -157,10 +157,10 @@ def _micros(histogram: Histogram | None) -> int:
     return int(histogram.total * 1e6) if histogram else 0
 
 
-NODE_COLUMNS: Mapping[str, SeriesColumn] = {each.name: each for each in _COLUMNS if each.of_node}
-TENANT_COLUMNS: Mapping[str, SeriesColumn] = {each.name: each for each in _COLUMNS if each.of_tenant}
-COLUMNS: Mapping[str, SeriesColumn] = {each.name: each for each in _COLUMNS}
-COUNTERS = frozenset(each.name for each in _COLUMNS if each.is_counter)
+NODE_COLUMNS: Mapping[str, SeriesColumn] = {column.name: column for column in _COLUMNS if column.of_node}
+TENANT_COLUMNS: Mapping[str, SeriesColumn] = {column.name: column for column in _COLUMNS if column.of_tenant}
+COLUMNS: Mapping[str, SeriesColumn] = {column.name: column for column in _COLUMNS}
+COUNTERS = frozenset(column.name for column in _COLUMNS if column.is_counter)
 
 
 def _gauge(name: str, unit: str, meaning: str) -> SeriesDeclaration:
@@ -227,5 +227,5 @@ _ALL = (
     ),
     SeriesDeclaration("cpu_cores", "cores", "CPU cores that data planes use.", "rate", ("cpu_ms",), 1e-3),
 )
-SERIES: Mapping[str, SeriesDeclaration] = {each.name: each for each in _ALL}
+SERIES: Mapping[str, SeriesDeclaration] = {series.name: series for series in _ALL}
 """All series by name."""

@@ -117,22 +117,22 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
 
 
 def _by_reason(counts: Mapping[str, int]) -> Mapping[str, int]:
-    known: Counter[str] = Counter()
+    by_reason: Counter[str] = Counter()
     for reason, count in counts.items():
-        known[reason if reason in REASONS else OTHER] += count
-    return known
+        by_reason[reason if reason in REASONS else OTHER] += count
+    return by_reason
 
 
 def _bounded(tier: TierStats) -> Iterable[TierTenantStats]:
     """Return the listed tenants with the most bytes, and one `other` for the rest of the tier, which includes a tenant
     named `other`."""
     largest = sorted(
-        (each for each in tier.tenants if each.tenant != OTHER), key=lambda each: (-each.bytes, each.tenant)
+        (tenant for tenant in tier.tenants if tenant.tenant != OTHER), key=lambda tenant: (-tenant.bytes, tenant.tenant)
     )
     named = largest[:TENANT_LABELS]
-    blocks = tier.blocks - sum(each.blocks for each in named)
+    blocks = tier.blocks - sum(tenant.blocks for tenant in named)
     if blocks <= 0:
         return named
     # The room of blocks that are being copied is not charged to a tenant yet.
-    nbytes = tier.stored_bytes - tier.spilling_bytes - sum(each.bytes for each in named)
+    nbytes = tier.stored_bytes - tier.spilling_bytes - sum(tenant.bytes for tenant in named)
     return [*named, TierTenantStats(OTHER, blocks, max(0, nbytes))]

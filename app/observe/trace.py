@@ -17,15 +17,15 @@ class ChangeTraces:
     delivers. Of other managers' changes, those are known that were the newest of their type when this one looked."""
 
     def __init__(self) -> None:
-        self._known: dict[SnapshotType, deque[tuple[int, str]]] = {}
+        self._traceparents: dict[SnapshotType, deque[tuple[int, str]]] = {}
 
     def note(self, kind: SnapshotType, generation: int, traceparent: str) -> None:
         """Record the span that made a generation. Does nothing if it is known, or empty."""
-        known = self._known.setdefault(kind, deque(maxlen=MAX_CHANGES))
-        if traceparent and all(number != generation for number, _ in known):
-            known.append((generation, traceparent))
+        changes = self._traceparents.setdefault(kind, deque(maxlen=MAX_CHANGES))
+        if traceparent and all(number != generation for number, _ in changes):
+            changes.append((generation, traceparent))
 
     def between(self, kind: SnapshotType, after: int, newest: int) -> Sequence[str]:
         """Return the traceparents of the changes that made the generations `after` + 1 to `newest`, oldest first."""
-        known = sorted(self._known.get(kind, ()))
-        return [each for number, each in known if after < number <= newest]
+        changes = sorted(self._traceparents.get(kind, ()))
+        return [traceparent for number, traceparent in changes if after < number <= newest]

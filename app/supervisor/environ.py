@@ -64,5 +64,7 @@ def _is_its(name: str, value: str) -> bool:
         shared = not section[1] and name.removeprefix(PREFIX).lower() in Common.__struct_fields__
         its = shared or name.startswith((_OWN, *TEST_VARIABLES)) or name == CONFIG_VARIABLE
         return its and name not in _NOT_ITS
-    known = _INHERITED.fullmatch(name) is not None and (_SECRET.search(name) is None or name in _COLLECTOR_HEADERS)
-    return known and redacted(value) == value
+    is_inherited = _INHERITED.fullmatch(name) is not None and (
+        _SECRET.search(name) is None or name in _COLLECTOR_HEADERS
+    )
+    return is_inherited and redacted(value) == value

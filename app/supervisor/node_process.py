@@ -142,22 +142,22 @@ class NodeProcess:
 
 def start(command: tuple[str, ...], environ: Mapping[str, str], *, survives: bool) -> NodeProcess:
     """Start a process that waits for `begin`. Raises OSError."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+    own_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with child_end:
         try:
             process = subprocess.Popen(
-                [*command, "--supervisor-fd", str(theirs.fileno())],
+                [*command, "--supervisor-fd", str(child_end.fileno())],
                 env=dict(environ),
                 start_new_session=True,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(child_end.fileno(),),
                 preexec_fn=None if survives else _die_with(os.getpid()),
             )
             pidfd = os.pidfd_open(process.pid)
         except BaseException:
-            ours.close()
+            own_end.close()
             raise
     process.returncode = 0  # the pidfd reaps it
-    return NodeProcess(process.pid, pidfd, ours)
+    return NodeProcess(process.pid, pidfd, own_end)
 
 
 def serves(child: NodeProcess, timeout_s: float) -> bool:

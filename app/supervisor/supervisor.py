@@ -92,7 +92,7 @@ class Supervisor:
         self._environ_before: dict[str, str] | None = None
         """Environment for the next start if the data plane of a planned restart does not serve."""
         self._restarting = asyncio.Lock()
-        self._ends: deque[float] = deque(maxlen=MANY_EXITS)
+        self._exit_times: deque[float] = deque(maxlen=MANY_EXITS)
         self.restarts = 0
 
     def begin_with(self, child: NodeProcess) -> None:
@@ -188,8 +188,8 @@ class Supervisor:
     def _ends_often(self) -> bool:
         """Return whether exits have become too frequent, counting this one."""
         now = time.monotonic()
-        self._ends.append(now)
-        return len(self._ends) == MANY_EXITS and now - self._ends[0] < MANY_EXITS_S
+        self._exit_times.append(now)
+        return len(self._exit_times) == MANY_EXITS and now - self._exit_times[0] < MANY_EXITS_S
 
     # ---- messages
 
@@ -340,14 +340,14 @@ class Supervisor:
                 if self._child is not hangs:
                     break
                 await asyncio.sleep(ADOPT_POLL_S)
-        again = ""
+        second_failure = ""
         if not self._serving.is_set():
             self._settled.clear()
-            again = await self._until_settled()
-        if again:
+            second_failure = await self._until_settled()
+        if second_failure:
             return (
-                f"the new data plane did not start: {failure}. None with the old settings did either: {again}; it is "
-                "tried again and again"
+                f"the new data plane did not start: {failure}. None with the old settings did either: {second_failure}; "
+                "it is tried again and again"
             )
         cache = "" if keep else ", with an empty cache"
         return f"the new data plane did not start: {failure}. One with the old settings serves again{cache}"

@@ -20,19 +20,25 @@ __all__ = ["CATALOGUE", "DROPPED_FIRST", "NOT_STORED", "OF_DATA_PLANES", "OF_MAN
 OF_MANAGEMENT_PLANE: tuple[type[PlaneEvent], ...] = (
     *chain(*records.RECORD_EVENTS.values()),
     *(
-        each
+        event_type
         for module in (records, access, fleet, alerts, service)
-        for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, PlaneEvent) and each.__module__ == module.__name__
+        for event_type in vars(module).values()
+        if isinstance(event_type, type)
+        and issubclass(event_type, PlaneEvent)
+        and event_type.__module__ == module.__name__
     ),
 )
-OF_DATA_PLANES: tuple[type[EventStruct], ...] = tuple(each for each in get_args(Event) if each is not NodeStats)
-CATALOGUE: dict[str, type[EventStruct]] = {name_of(each): each for each in (*OF_MANAGEMENT_PLANE, *OF_DATA_PLANES)}
+OF_DATA_PLANES: tuple[type[EventStruct], ...] = tuple(
+    event_type for event_type in get_args(Event) if event_type is not NodeStats
+)
+CATALOGUE: dict[str, type[EventStruct]] = {
+    name_of(event_type): event_type for event_type in (*OF_MANAGEMENT_PLANE, *OF_DATA_PLANES)
+}
 """All events that the event bus of a management plane delivers, by name."""
-NOT_STORED = frozenset(name for name, each in CATALOGUE.items() if not each.stored)
+NOT_STORED = frozenset(name for name, event_type in CATALOGUE.items() if not event_type.stored)
 """Names of events of normal operation, which are not stored."""
 DROPPED_FIRST = tuple(
-    frozenset(name for name, each in CATALOGUE.items() if each.per_block and each.stored is stored)
+    frozenset(name for name, event_type in CATALOGUE.items() if event_type.per_block and event_type.stored is stored)
     for stored in (False, True)
 )
 """Names of events that a full queue drops first: block traffic of normal operation, then refusals."""

@@ -84,9 +84,9 @@ def given(name: str, value: Any = None) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}} if value is None else {"const": value}}}
 
 
-def at_most_one(*names: str) -> dict[str, Any]:
+def at_most_one(*field_names: str) -> dict[str, Any]:
     """Return the schema of an object with at most one of these fields."""
-    fields = [given(name) for name in names]
+    fields = [given(name) for name in field_names]
     return {"oneOf": [{"not": {"anyOf": fields}}, *fields]}
 
 
