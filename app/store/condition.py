@@ -82,23 +82,25 @@ def _look(connection: sa.Connection, whole: bool) -> DatabaseCondition:
     before = time.time()
     database_time = float(connection.scalar(sa.text(f"SELECT {clock}")) or 0)
     ahead_s = database_time - (before + time.time()) / 2 if connection.dialect.name != "sqlite" else 0.0
-    result = DatabaseCondition(connection.dialect.name, revision, migrate.head(), ahead_s)
-    if not result.at_head:
-        result.faults.append(_behind(result))
+    condition = DatabaseCondition(connection.dialect.name, revision, migrate.head(), ahead_s)
+    if not condition.at_head:
+        condition.faults.append(_behind(condition))
     if not whole:
-        return result
+        return condition
     if connection.dialect.name == "sqlite":
-        result.faults.extend(_file_faults(connection))
-    if result.at_head:
-        result.faults.extend(f"the tables differ from the models: {difference}" for difference in _differences(context))
-    return result
+        condition.faults.extend(_file_faults(connection))
+    if condition.at_head:
+        condition.faults.extend(
+            f"the tables differ from the models: {difference}" for difference in _differences(context)
+        )
+    return condition
 
 
-def _behind(database: DatabaseCondition) -> str:
-    if database.of_newer_release:
-        return migrate.newer(database.revision)
-    at = f"at revision {database.revision}" if database.revision else "empty"
-    return f"the schema is {at}, expected {database.head}: run 'larder db upgrade'"
+def _behind(condition: DatabaseCondition) -> str:
+    if condition.of_newer_release:
+        return migrate.newer(condition.revision)
+    at = f"at revision {condition.revision}" if condition.revision else "empty"
+    return f"the schema is {at}, expected {condition.head}: run 'larder db upgrade'"
 
 
 def _file_faults(connection: sa.Connection) -> list[str]:

@@ -171,11 +171,11 @@ async def _prepared(part: Path) -> str:
     database = Database(f"sqlite:///{quote(str(part))}")
     try:
         await migrate.upgrade(database)
-        result = await condition.look(database, whole=True)
+        database_condition = await condition.look(database, whole=True)
     finally:
         await database.close()
-    if result.faults:
-        raise StoreUnavailable(f"the database of the backup is damaged: {result.faults[0]}")
+    if database_condition.faults:
+        raise StoreUnavailable(f"the database of the backup is damaged: {database_condition.faults[0]}")
     return str(revision)
 
 

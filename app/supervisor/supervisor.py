@@ -346,8 +346,8 @@ class Supervisor:
             second_failure = await self._until_settled()
         if second_failure:
             return (
-                f"the new data plane did not start: {failure}. None with the old settings did either: {second_failure}; "
-                "it is tried again and again"
+                f"the new data plane did not start: {failure}. None with the old settings did either: "
+                f"{second_failure}; it is tried again and again"
             )
         cache = "" if keep else ", with an empty cache"
         return f"the new data plane did not start: {failure}. One with the old settings serves again{cache}"

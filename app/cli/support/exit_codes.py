@@ -38,6 +38,6 @@ def of_status(status: int) -> int:
 
 def worded(error: click.ClickException, message: str) -> click.ClickException:
     """Return an error with the exit code of `error` and another message."""
-    other = click.ClickException(message)
-    other.exit_code = error.exit_code  # type: ignore[misc]  # click declares it for the class
-    return other
+    reworded = click.ClickException(message)
+    reworded.exit_code = error.exit_code  # type: ignore[misc]  # click declares it for the class
+    return reworded

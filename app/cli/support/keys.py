@@ -109,7 +109,7 @@ def _json(option: str, text: str) -> list[Any]:
     """Return a JSON list. Messages never quote the file: it may be the wrong file and contain a secret. Raises
     UsageError."""
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         raise click.UsageError(
             f"{option}: expected a JSON list, got invalid JSON at line {error.lineno}, column {error.colno}"
@@ -118,9 +118,9 @@ def _json(option: str, text: str) -> list[Any]:
         raise click.UsageError(f"{option}: expected a JSON list, got a number that is too long") from None
     except RecursionError:
         raise click.UsageError(f"{option}: expected a JSON list, got one that is nested too deeply") from None
-    if not isinstance(found, list):
+    if not isinstance(content, list):
         raise click.UsageError(f"{option}: expected a JSON list, got something else")
-    return found
+    return content
 
 
 def _numbers(option: str, text: str) -> list[Any]:

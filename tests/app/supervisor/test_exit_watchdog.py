@@ -24,14 +24,14 @@ from app.cli.support.machine import exit_watchdog
 from dataplane.base.log import configure
 
 if os.environ.get(up.LOCK_VARIABLE):
-    lock, listener = up._taken_over(up.LOCK_VARIABLE), up._handed_on(("127.0.0.1", 0))
+    lock, listener = up._inherited_descriptor(up.LOCK_VARIABLE), up._inherited_listener(("127.0.0.1", 0))
     print("replaced", os.path.sameopenfile(lock, os.open(sys.argv[2], os.O_RDONLY)), listener is not None)
     sys.exit(0)
 configure("info", "json")
-handed_on = up._HandedOn(os.open(sys.argv[2], os.O_RDONLY))
-handed_on.listener = socket.create_server(("127.0.0.1", 0))
+handover = up._Handover(os.open(sys.argv[2], os.O_RDONLY))
+handover.listener = socket.create_server(("127.0.0.1", 0))
 exit_watchdog.BEYOND_GRACE_S = 0.1
-exit_watchdog.exit_after(0.0, up._last_act(SimpleNamespace(supervisor=None), handed_on))
+exit_watchdog.exit_after(0.0, up._last_act(SimpleNamespace(supervisor=None), handover))
 threading.Event().wait()
 """
 

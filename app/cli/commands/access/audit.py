@@ -152,7 +152,7 @@ def verify(expect: str, database: str | None, file: str | None, url: str | None,
         sys.exit(BROKEN)
 
 
-async def _of_database(given: str, expect: str) -> dict[str, Any]:
+async def _of_database(database_url: str, expect: str) -> dict[str, Any]:
     import msgspec
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -160,13 +160,13 @@ async def _of_database(given: str, expect: str) -> dict[str, Any]:
     from app.services.access.audit import Audit
     from app.store.base.database import Database, full_url
 
-    url = full_url(given)
+    url = full_url(database_url)
     # Verifying must not create a missing database.
     if url.drivername.startswith("sqlite") and not os.path.isfile(url.database or ""):  # noqa: ASYNC240
         raise click.ClickException(f"the database cannot be read: there is no file {url.database!r}")
-    database = Database(given)
+    database = Database(database_url)
     try:
-        found: dict[str, Any] = msgspec.to_builtins(await Audit(database).verify(expect))
+        verified: dict[str, Any] = msgspec.to_builtins(await Audit(database).verify(expect))
     except LarderError as error:
         raise click.ClickException(f"the database cannot be read: {error.message}") from None
     except DBAPIError as error:
@@ -175,7 +175,7 @@ async def _of_database(given: str, expect: str) -> dict[str, Any]:
         raise click.ClickException(f"the database cannot be read: {error}") from None
     finally:
         await database.close()
-    return found
+    return verified
 
 
 def _of_file(file: str, expect: str) -> dict[str, Any]:
@@ -202,8 +202,8 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
     if not walk.entries and not walk.fault:
         raise click.ClickException(f"{_named(file)}: expected entries, got none")
     walk.end(walk.last_id, walk.last_hash)
-    found: dict[str, Any] = msgspec.to_builtins(walk.result())
-    return found
+    verified: dict[str, Any] = msgspec.to_builtins(walk.result())
+    return verified
 
 
 def _is_entry(line: bytes) -> bool:

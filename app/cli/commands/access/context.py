@@ -35,8 +35,8 @@ def list_contexts(output: Output) -> None:
     """List the contexts, without their tokens."""
     stored = contexts.load()
     items = [
-        {"name": name, "url": each.url, "has_token": bool(each.token), "current": name == stored.current}
-        for name, each in sorted(stored.contexts.items())
+        {"name": name, "url": entry.url, "has_token": bool(entry.token), "current": name == stored.current}
+        for name, entry in sorted(stored.contexts.items())
     ]
     if not output.data(items, [str(item["name"]) for item in items]):
         table(f"Contexts ({len(items)})", _COLUMNS, items, wide=output.wide)
@@ -67,9 +67,9 @@ def add(name: str, url: str, token_stdin: bool) -> None:
 def use(name: str) -> None:
     """Make a context the current one."""
     stored = contexts.load()
-    found = stored.get(name)
+    selected = stored.get(name)
     contexts.save(replace(stored, current=name))
-    say(f"{name}: in use ({found.url})")
+    say(f"{name}: in use ({selected.url})")
 
 
 @context.command("delete")
@@ -79,6 +79,6 @@ def delete(name: str) -> None:
     stored = contexts.load()
     if name not in stored.contexts:
         raise NothingFound(f"there is no context {name!r}")
-    rest = {each: value for each, value in stored.contexts.items() if each != name}
-    contexts.save(replace(stored, current="" if stored.current == name else stored.current, contexts=rest))
+    others = {other: value for other, value in stored.contexts.items() if other != name}
+    contexts.save(replace(stored, current="" if stored.current == name else stored.current, contexts=others))
     say(f"{name}: context deleted")

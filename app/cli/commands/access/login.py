@@ -97,7 +97,7 @@ def _keep(name: str, context: Context) -> None:
     contexts.save(replace(stored, contexts={**stored.contexts, name: context}))
 
 
-def _setup_token(base: str, given: str | None, file: str | None) -> str | None:
+def _setup_token(base: str, setup: str | None, file: str | None) -> str | None:
     """Return the setup token; None if the options do not ask for one. Raises ClickException."""
     if file is not None:
         try:
@@ -106,15 +106,15 @@ def _setup_token(base: str, given: str | None, file: str | None) -> str | None:
             raise click.ClickException(f"--setup-file: {file} cannot be read: {error.strerror}") from None
         except (SecretFileExposed, UnicodeDecodeError) as error:
             raise click.ClickException(f"--setup-file: {error}") from None
-    if given == ASK:
+    if setup == ASK:
         return os.environ.get(SETUP_VARIABLE, "").strip() or _prompted(base, "Setup token")
-    if given is not None:
+    if setup is not None:
         say(
             "warning: a token on the command line can be seen by others on this machine and stays in the shell's "
             "history; 'larder login --setup' asks for it",
             err=True,
         )
-    return given
+    return setup
 
 
 def _first(url: str | None, base: str, setup: str, body: dict[str, Any]) -> str:
@@ -140,13 +140,13 @@ def _described(identity: dict[str, Any]) -> str:
     return f"{identity['actor']} ({identity['role']}{tenants})"
 
 
-def _prompted(base: str, what: str) -> str:
+def _prompted(base: str, noun: str) -> str:
     if sys.stdin.isatty():
-        text: str = click.prompt(f"{what} for {base}", hide_input=True)
+        text: str = click.prompt(f"{noun} for {base}", hide_input=True)
     else:
         text = sys.stdin.readline()
     if not text.strip():
-        raise click.ClickException(f"expected a {what.lower()} on standard input, got nothing")
+        raise click.ClickException(f"expected a {noun.lower()} on standard input, got nothing")
     return text.strip()
 
 

@@ -49,7 +49,7 @@ def list_tokens(url: str | None, output: Output) -> None:
 @url_option
 def get_token(url: str | None, token: str, output: Output) -> None:
     """Show a token, by id or name, without its secret."""
-    output.record(_found(url, token), _COLUMNS, token)
+    output.record(_token(url, token), _COLUMNS, token)
 
 
 @tokens.command("describe")
@@ -59,18 +59,18 @@ def describe_token(url: str | None, token: str) -> None:
     """Show a token in full, by id or name. Includes events that concern it."""
     from app.cli.support.resources.describe import describe
 
-    found = _found(url, token)
-    describe(url, "token", found["name"], found)
+    row = _token(url, token)
+    describe(url, "token", row["name"], row)
 
 
-def _found(url: str | None, token: str) -> dict[str, Any]:
+def _token(url: str | None, token: str) -> dict[str, Any]:
     """Return a token by its id or name. Raises NothingFound."""
-    found: list[dict[str, Any]] = [
-        each for each in every(url, "/api/v1/tokens")["items"] if token in (each["id"], each["name"])
+    matches: list[dict[str, Any]] = [
+        row for row in every(url, "/api/v1/tokens")["items"] if token in (row["id"], row["name"])
     ]
-    if not found:
+    if not matches:
         raise NothingFound(f"there is no token {token!r}")
-    return found[0]
+    return matches[0]
 
 
 @tokens.command("create")
@@ -97,11 +97,11 @@ def create_token(
         "tenants": list(tenants) or None,
         "ttl_s": None if ttl is None else seconds("--ttl", ttl),
     }
-    made = call(url, "POST", "/api/v1/tokens", body)
-    if output.data(made, made["id"]):
+    created = call(url, "POST", "/api/v1/tokens", body)
+    if output.data(created, created["id"]):
         return
-    say(f"{made['name']} ({made['role']}), id {made['id']}, ends {show.ends(made['expires_at'])}", err=True)
-    say(made["token"])
+    say(f"{created['name']} ({created['role']}), id {created['id']}, ends {show.ends(created['expires_at'])}", err=True)
+    say(created["token"])
 
 
 @tokens.command("revoke")

@@ -129,7 +129,7 @@ def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, o
     body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}
     if not yes:
         scope = "everything, including blocks under permanent pins," if permanent else "everything"
-        _ask(f"drop {scope} on {_where(nodes)}{_about(url, 'clear', body)}?")
+        _confirm(f"drop {scope} on {_where(nodes)}{_about(url, 'clear', body)}?")
     _print_result("clear", call(url, "POST", "/api/v1/actions/clear", body), output)
 
 
@@ -211,7 +211,7 @@ def move(
     _check_narrow(body)
     if not yes and not dry_run:
         route = f"to {tier}" if source == "memory" else f"from {source} to {tier}"
-        _ask(f"move all blocks of {_about_scope(body)} {route} on {_where(nodes)}{_about(url, 'move', body)}?")
+        _confirm(f"move all blocks of {_about_scope(body)} {route} on {_where(nodes)}{_about(url, 'move', body)}?")
     _run_move("move", "moved", url, {**body, "dry_run": dry_run}, output)
 
 
@@ -249,7 +249,7 @@ def compress(
     if not yes and not dry_run:
         scope = _about_scope(body)
         blocks = f"all blocks of {scope} in {tier}" if scope else f"all blocks in {tier}"
-        _ask(f"encode {blocks} again on {_where(nodes)}{_about(url, 'compress', body)}?")
+        _confirm(f"encode {blocks} again on {_where(nodes)}{_about(url, 'compress', body)}?")
     _run_move("compress", "encoded", url, {**body, "dry_run": dry_run}, output)
 
 
@@ -288,7 +288,7 @@ def _ended(url: str | None, item: dict[str, Any], verb: str, field: str, counted
     return item
 
 
-def _ask(question: str) -> None:
+def _confirm(question: str) -> None:
     """Ask for confirmation. Raises Abort if the user declines, UsageError without a terminal."""
     try:
         agreed = agrees(question)
@@ -342,13 +342,13 @@ def _about(url: str | None, verb: str, body: dict[str, Any]) -> str:
     """Return the number of blocks that the action would affect now, for the confirmation prompt. Nodes that do not
     report this number are counted separately."""
     answer = call(url, "POST", f"/api/v1/actions/{verb}", {**body, "dry_run": True})
-    found = [node.get("move", node) for node in answer["items"]]
-    counted = [node for node in found if node is not None and node["blocks"] is not None]
+    sweeps = [node.get("move", node) for node in answer["items"]]
+    counted = [node for node in sweeps if node is not None and node["blocks"] is not None]
     if not counted:
         return ""
     silent = len(answer["items"]) - len(counted)
-    more = f", and those of {silent} node{'' if silent == 1 else 's'} that did not report them" if silent else ""
-    return f": {_matched(answer)} now{more}"
+    unreported = f", and those of {silent} node{'' if silent == 1 else 's'} that did not report them" if silent else ""
+    return f": {_matched(answer)} now{unreported}"
 
 
 def _where(nodes: tuple[str, ...]) -> str:
@@ -360,7 +360,7 @@ def _act(verb: str, yes: bool, url: str | None, output: Output, nodes: tuple[str
     body = _scope(nodes=nodes, **options)
     _check_narrow(body)
     if not yes:
-        _ask(f"{verb} all blocks of {_about_scope(body)} on {_where(nodes)}{_about(url, verb, body)}?")
+        _confirm(f"{verb} all blocks of {_about_scope(body)} on {_where(nodes)}{_about(url, verb, body)}?")
     _print_result(verb, call(url, "POST", f"/api/v1/actions/{verb}", body), output)
 
 

@@ -71,7 +71,7 @@ def list_blocks(
     space = None if space is None else whole(url, "space", space)
     filters = {"tenant": tenant, "model": model, "space": space, "prefix": prefix, "node": node}
     read = list(pages(url, "/api/v1/blocks", filters, limit))
-    failed = {each["node"]: each for page in read for each in page["failed_nodes"]}
+    failed = {failure["node"]: failure for page in read for failure in page["failed_nodes"]}
     answer = {
         "items": [block for page in read for block in page["items"]],
         "next_cursor": read[-1]["next_cursor"],

@@ -59,9 +59,9 @@ def _copy(url: str | None, node: str, since_s: float, write: Callable[[bytes], o
 
 
 def _only_node(url: str | None) -> str:
-    names = [node["name"] for node in call(url, "GET", "/api/v1/nodes")["items"] if node["state"] != "lost"]
-    if len(names) != 1:
-        if not names:
+    connected = [node["name"] for node in call(url, "GET", "/api/v1/nodes")["items"] if node["state"] != "lost"]
+    if len(connected) != 1:
+        if not connected:
             raise click.ClickException("no node is connected")
-        raise click.ClickException(f"there are {len(names)} nodes: {', '.join(names)}; --node says which")
-    return str(names[0])
+        raise click.ClickException(f"there are {len(connected)} nodes: {', '.join(connected)}; --node says which")
+    return str(connected[0])

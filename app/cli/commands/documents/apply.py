@@ -53,10 +53,10 @@ def apply(
     texts = read_files(files)
     may_ask = sys.stdin.isatty() and "-" not in files
     if not dry_run and not yes and (may_ask or prune):
-        seen = send(url, files, texts, dry_run=True, **options)
-        if is_drift(seen):
-            _ask(seen, may_ask)
-        options["expect"] = seen["generations"]
+        plan = send(url, files, texts, dry_run=True, **options)
+        if is_drift(plan):
+            _confirm(plan, may_ask)
+        options["expect"] = plan["generations"]
     answer = send(url, files, texts, None if dry_run else wait, dry_run=dry_run, **options)
     if not output.data(answer, [record["name"] for record in answer["records"] if record["action"] != "unchanged"]):
         print_changes(answer)
@@ -65,16 +65,16 @@ def apply(
         raise click.exceptions.Exit(exit_codes.DIFFERS)
 
 
-def _ask(seen: dict[str, Any], may_ask: bool) -> None:
+def _confirm(plan: dict[str, Any], may_ask: bool) -> None:
     """Ask for confirmation. Raises Abort if the user declines, UsageError if records would be deleted and there is no
     terminal."""
-    if not may_ask and not seen["deleted"]:
+    if not may_ask and not plan["deleted"]:
         return
-    print_changes(seen)
-    say(counted(seen), err=not may_ask)
+    print_changes(plan)
+    say(counted(plan), err=not may_ask)
     if not may_ask:
         raise click.UsageError(
-            f"{show.plural(seen['deleted'], 'record')} would be deleted, and this was not confirmed: "
+            f"{show.plural(plan['deleted'], 'record')} would be deleted, and this was not confirmed: "
             "without a terminal, --yes is needed"
         )
     click.confirm("apply?", abort=True)

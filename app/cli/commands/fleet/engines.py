@@ -53,7 +53,7 @@ def list_engines(url: str | None, node: str | None, output: Output) -> None:
         nodes = call(url, "GET", "/api/v1/nodes")["items"]
     else:
         nodes = [call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")]
-    rows = [{"node": each["name"], **engine} for each in nodes if each["stats"] for engine in each["stats"]["engines"]]
+    rows = [{"node": item["name"], **engine} for item in nodes if item["stats"] for engine in item["stats"]["engines"]]
     rows.sort(key=lambda engine: -engine["leased_blocks"])
     if not output.data(rows, [f"{engine['node']} {engine['client']}" for engine in rows]):
         table(f"Engines ({len(rows)})", _COLUMNS, rows, wide=output.wide)

@@ -64,10 +64,10 @@ _COLUMNS = (
     Column("engine socket", lambda n: n["engine_socket"], wide=True),
 )
 _CONDITION_COLUMNS = (
-    Column("type", lambda each: each["type"]),
-    Column("since", lambda each: show.ago(each["since"])),
-    Column("ended", lambda each: "-" if each["ended_at"] is None else show.ago(each["ended_at"])),
-    Column("message", lambda each: each["message"], text=True, wraps=True),
+    Column("type", lambda condition: condition["type"]),
+    Column("since", lambda condition: show.ago(condition["since"])),
+    Column("ended", lambda condition: "-" if condition["ended_at"] is None else show.ago(condition["ended_at"])),
+    Column("message", lambda condition: condition["message"], text=True, wraps=True),
 )
 _GPU_COLUMNS = (
     Column("node", lambda g: g["node"]),
@@ -159,15 +159,16 @@ def describe_node(url: str | None, node: str) -> None:
 def gpus(url: str | None, node: str | None, output: Output) -> None:
     """Show the GPU copies of pins of the tier gpu, on one node or on all."""
     answer = _answers(url, node)
-    rows = [{"node": each["name"], **pool} for each in answer for pool in show.gpu_copy_pools(each)]
+    rows = [{"node": item["name"], **pool} for item in answer for pool in show.gpu_copy_pools(item)]
     if output.data(rows, [row["device"] for row in rows]):
         return
     table(f"GPU copies ({len(rows)})", _GPU_COLUMNS, rows, wide=output.wide)
-    if not rows and all(each["stats"] is None for each in answer):
+    if not rows and all(item["stats"] is None for item in answer):
         say("no node has reported GPU copies, or this token may not see them")
     elif not rows:
-        given = any((each["stats"] or {}).get("gpu_copy_pool_bytes") for each in answer)
-        say(f"no GPU keeps GPU copies: {'no engine on a GPU has requested any' if given else 'gpu_pool_bytes is 0'}")
+        is_enabled = any((item["stats"] or {}).get("gpu_copy_pool_bytes") for item in answer)
+        reason = "no engine on a GPU has requested any" if is_enabled else "gpu_pool_bytes is 0"
+        say(f"no GPU keeps GPU copies: {reason}")
 
 
 @nodes.command("tiers")
@@ -178,7 +179,7 @@ def gpus(url: str | None, node: str | None, output: Output) -> None:
 def tiers(url: str | None, node: str | None, output: Output) -> None:
     """Show the tiers behind memory, on one node or on all."""
     answer = _answers(url, node)
-    rows = [{"node": each["name"], **tier} for each in answer for tier in show.tiers(each)]
+    rows = [{"node": item["name"], **tier} for item in answer for tier in show.tiers(item)]
     if output.data(rows, [f"{row['node']}/{row['name']}" for row in rows]):
         return
     table(f"Tiers ({len(rows)})", _TIER_COLUMNS, rows, wide=output.wide)
@@ -186,7 +187,7 @@ def tiers(url: str | None, node: str | None, output: Output) -> None:
         for row in rows:
             if not row["serves"] and row["reason"]:
                 say(f"  {row['node']} {row['name']}: {show.tier_state(row)}")
-    if not rows and all(each["stats"] is None for each in answer):
+    if not rows and all(item["stats"] is None for item in answer):
         say("no node has reported tiers, or this token may not see them")
     elif not rows:
         say("no node has a tier behind memory: create one with larder tiers set, or set disk_tier_directories")
@@ -219,9 +220,9 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, output: O
     if output.data(answer, node):
         return
     say(f"{answer['node']}: the pool holds {show.size(answer['capacity_bytes'])}")
-    most = answer["max_blocks"]
-    if most is not None and answer["capacity_bytes"] // SMALL_BLOCK_BYTES > most:
-        say(f"in at most {most} blocks, a number that is fixed when the node starts: [dataplane] max_blocks")
+    max_blocks = answer["max_blocks"]
+    if max_blocks is not None and answer["capacity_bytes"] // SMALL_BLOCK_BYTES > max_blocks:
+        say(f"in at most {max_blocks} blocks, a number that is fixed when the node starts: [dataplane] max_blocks")
 
 
 @nodes.command("drain")
@@ -259,18 +260,18 @@ def _until_drained(url: str | None, node: str, path: str, within_s: float) -> No
         if answer["state"] == "lost" or answer["stats"] is None:
             reason = "it is lost" if answer["state"] == "lost" else "it has not reported them to this token"
             raise click.ClickException(f"the engines of {node} are not known: {reason}")
-        left = sum(engine["connected"] for engine in answer["stats"]["engines"])
-        if left != shown:
-            shown = left
-            say(f"{show.plural(left, 'engine')} left")
+        engine_count = sum(engine["connected"] for engine in answer["stats"]["engines"])
+        if engine_count != shown:
+            shown = engine_count
+            say(f"{show.plural(engine_count, 'engine')} left")
         if not answer["draining"]:
             raise click.ClickException(f"{node} no longer drains")
-        if not left and answer["stats"]["draining"]:
+        if not engine_count and answer["stats"]["draining"]:
             return
         if time.monotonic() >= deadline:
             raise click.ClickException(
-                f"{show.plural(left, 'engine')} of {node} left after {within_s:g} s; it still drains: stop them, "
-                "or wait again"
+                f"{show.plural(engine_count, 'engine')} of {node} left after {within_s:g} s; it still drains: stop "
+                "them, or wait again"
             )
         time.sleep(DRAIN_POLL_S)
 

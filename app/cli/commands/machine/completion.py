@@ -17,7 +17,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh:   echo 'eval "$(larder completion zsh)"' >> ~/.zshrc
     fish:  larder completion fish > ~/.config/fish/completions/larder.fish
     """
-    found = get_completion_class(shell)
-    assert found is not None
-    script = found(ctx.find_root().command, {}, "larder", "_LARDER_COMPLETE")
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    script = completion_class(ctx.find_root().command, {}, "larder", "_LARDER_COMPLETE")
     exact([script.source().encode(), b"\n"])

@@ -47,13 +47,13 @@ def check() -> None:
     async def work(database: Database) -> condition.DatabaseCondition:
         return await condition.look(database, whole=True)
 
-    url, found = _with_database(work, must_exist=True)
-    at = found.revision or "no revision"
-    newest = "the newest" if found.at_head else f"the newest is {found.head}"
-    say(f"{url}: {found.dialect}, at {at} ({newest})")
-    for fault in found.faults:
+    url, database_condition = _with_database(work, must_exist=True)
+    at = database_condition.revision or "no revision"
+    newest = "the newest" if database_condition.at_head else f"the newest is {database_condition.head}"
+    say(f"{url}: {database_condition.dialect}, at {at} ({newest})")
+    for fault in database_condition.faults:
         say(f"  wrong: {fault}")
-    if found.faults:
+    if database_condition.faults:
         raise click.exceptions.Exit(1)
     say("  schema, tables and file are as they should be")
 
@@ -121,10 +121,10 @@ def _with_database(work: Any, *, must_exist: bool = False) -> tuple[str, Any]:
     """Return the database URL without its password, and the result of `work`. Raises ClickException, LarderError."""
     from app.store.base.database import Database
 
-    given = load().common.database_url
+    database_url = load().common.database_url
 
     async def run() -> Any:
-        database = Database(given)
+        database = Database(database_url)
         try:
             if must_exist and database.path and not os.path.isfile(database.path):  # noqa: ASYNC240
                 raise click.ClickException(f"there is no database at {database.path}")
@@ -132,4 +132,4 @@ def _with_database(work: Any, *, must_exist: bool = False) -> tuple[str, Any]:
         finally:
             await database.close()
 
-    return without_password(given), asyncio.run(run())
+    return without_password(database_url), asyncio.run(run())

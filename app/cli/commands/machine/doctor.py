@@ -35,11 +35,11 @@ ASK_S = 5.0
 """Seconds to wait for the answer of the Larder that runs on this machine."""
 _MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE"}
 _COLUMNS = (
-    Column("", lambda each: _MARKS[each.state]),
-    Column("what", lambda each: each.name),
+    Column("", lambda check: _MARKS[check.state]),
+    Column("what", lambda check: check.name),
     Column(
         "found",
-        lambda each: f"{each.message}. To fix it: {each.fix}" if each.fix else each.message,
+        lambda check: f"{check.message}. To fix it: {check.fix}" if check.fix else check.message,
         text=True,
         wraps=True,
     ),
@@ -53,11 +53,11 @@ def doctor(config: str | None, output: Output) -> None:
     """Check this machine and suggest fixes. The command changes nothing. The exit code is 1 if a check fails."""
     if config is not None:
         os.environ["LARDER_CONFIG"] = config
-    found = _look(config)
-    failed = any(each.state == "failure" for each in found)
-    report = {"ok": not failed, "checks": [asdict(each) for each in found]}
-    if not output.data(report, [each.name for each in found if each.state != "ok"]):
-        table("This machine", _COLUMNS, found, wide=output.wide)
+    checks = _look(config)
+    failed = any(check.state == "failure" for check in checks)
+    report = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    if not output.data(report, [check.name for check in checks if check.state != "ok"]):
+        table("This machine", _COLUMNS, checks, wide=output.wide)
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -67,7 +67,7 @@ def _look(config: str | None) -> list[CheckResult]:
         settings = load(config)
     except SettingsError as error:
         return [CheckResult("settings", "failure", str(error), "see docs/reference/settings.md")]
-    plane, found = _data_plane()
+    plane, settings_check = _data_plane()
     runs = checkup.runs_here(settings.state_dir)
     pool_bytes = int(plane.get("pool_bytes") or settings.common.pool_bytes or 0)
     table = plane.get("dataplane")
@@ -75,9 +75,9 @@ def _look(config: str | None) -> list[CheckResult]:
     node = _running_node(settings) if runs else None
     if node is None:
         runs_too = "; the running server was not reached, and may have other settings" if runs else ""
-        found = replace(found, message=f"in this shell: {found.message}{runs_too}")
+        settings_check = replace(settings_check, message=f"in this shell: {settings_check.message}{runs_too}")
     else:
-        found = _of_server(node, found, pool_bytes)
+        settings_check = _of_server(node, settings_check, pool_bytes)
         pool = node["stats"]["pool"]
         pool_bytes = int(pool["capacity_bytes"])
         table = {
@@ -90,8 +90,17 @@ def _look(config: str | None) -> list[CheckResult]:
     tried = gpus.look(checked)
     on_gpus = gpus.gpu_copies(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
     cached = _cache(settings) if runs else _held_memory(settings)
-    names = [] if node is None else _unknown_weights(node["stats"].get("spaces", ()))
-    return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached, *names]
+    unknown_weights = [] if node is None else _unknown_weights(node["stats"].get("spaces", ()))
+    return [
+        settings_check,
+        *_other_server(),
+        *checked,
+        *tried,
+        *on_gpus,
+        *_database(settings),
+        *cached,
+        *unknown_weights,
+    ]
 
 
 def _other_server() -> list[CheckResult]:
@@ -118,10 +127,10 @@ def _running_node(settings: Settings) -> dict[str, Any] | None:
         return None
 
 
-def _of_server(node: dict[str, Any], found: CheckResult, shell_bytes: int) -> CheckResult:
+def _of_server(node: dict[str, Any], settings_check: CheckResult, shell_bytes: int) -> CheckResult:
     """Return the line about the settings in force on the running server, and what this shell has instead."""
-    if found.state != "ok":
-        return replace(found, message=f"in this shell: {found.message}")
+    if settings_check.state != "ok":
+        return replace(settings_check, message=f"in this shell: {settings_check.message}")
     pool = node["stats"]["pool"]
     in_force = [f"pool {format_size(pool['capacity_bytes'])}"]
     in_force += [words for words, name in (("huge pages", "huge_pages"), ("locked memory", "locked")) if pool.get(name)]
@@ -129,8 +138,10 @@ def _of_server(node: dict[str, Any], found: CheckResult, shell_bytes: int) -> Ch
         in_force.append(f"GPU copies {format_size(gpu_bytes)}")
     message = f"on the running server at {default_url()}, node {node['name']}: {', '.join(in_force)}"
     if shell_bytes != pool["capacity_bytes"]:
-        message += f"; this shell has a pool of {format_size(shell_bytes)} ({found.message}), which is not in use"
-    return replace(found, message=message)
+        message += (
+            f"; this shell has a pool of {format_size(shell_bytes)} ({settings_check.message}), which is not in use"
+        )
+    return replace(settings_check, message=message)
 
 
 def _held_memory(settings: Settings) -> list[CheckResult]:
@@ -183,11 +194,11 @@ def _cache(settings: Settings) -> list[CheckResult]:
     try:
         overview = call(default_url(), "GET", "/api/v1/overview", timeout_s=ASK_S)
         reporting = [node for node in overview["nodes"] if node["stats"] is not None]
-        found = _findings(overview, settings) + [
+        results = _findings(overview, settings) + [
             _node_cache(node) for node in reporting if not node["stats"].get("cold")
         ]
-        found += [each for node in reporting for each in (*_tiers(node), *_layouts(node))]
-        return found or [CheckResult("cache", "ok", "no node has reported its cache, or this token may not read it")]
+        results += [result for node in reporting for result in (*_tiers(node), *_layouts(node))]
+        return results or [CheckResult("cache", "ok", "no node has reported its cache, or this token may not read it")]
     except click.ClickException as error:
         return [CheckResult("cache", "ok", f"not checked: {error.message}")]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -217,8 +228,8 @@ def _findings(overview: dict[str, Any], settings: Settings) -> list[CheckResult]
         if finding["code"] == "node_lost" and node is not None:
             fix = f"larder why {node['name']}, then {fix}"
             if node["public_key"] and key_made_at > node["seen_at"]:
-                made = show.ago(key_made_at)
-                message += f"; the manager's key is newer ({made}), so the node may not accept it"
+                made_ago = show.ago(key_made_at)
+                message += f"; the manager's key is newer ({made_ago}), so the node may not accept it"
                 fix = "see A lost management plane's key in docs/operate/fleet.md"
         name = _NAMES.get(finding["code"], {"tier": "tiers", "pin": "pins"}.get(kind, kind))
         results.append(CheckResult(name, _STATES[finding["severity"]], message, fix))
@@ -260,19 +271,21 @@ def _tiers(node: dict[str, Any]) -> list[CheckResult]:
 def _layouts(node: dict[str, Any]) -> list[CheckResult]:
     """Report models of which a node's LMCache workers have several layouts of chunks."""
     layouts: dict[tuple[str, int], set[str]] = {}
-    for each in (node["stats"].get("gateway") or {}).get("instances", ()):
-        layouts.setdefault((each["model"], each["world_size"]), set()).add(f"{each['layout']} {each['dtype']}")
+    for instance in (node["stats"].get("gateway") or {}).get("instances", ()):
+        layouts.setdefault((instance["model"], instance["world_size"]), set()).add(
+            f"{instance['layout']} {instance['dtype']}"
+        )
     return [
         CheckResult(
             "layouts",
             "warning",
             f"LMCache workers of {model} (world size {world_size}) on {node['name']} have chunks of several layouts: "
-            f"{', '.join(sorted(found))}. They share no chunk, and hit only what is in all of them where the processes "
-            "do not show which workers are a scheduler's",
+            f"{', '.join(sorted(chunk_layouts))}. They share no chunk, and hit only what is in all of them where the "
+            "processes do not show which workers are a scheduler's",
             "give the engines different model names",
         )
-        for (model, world_size), found in layouts.items()
-        if len(found) > 1
+        for (model, world_size), chunk_layouts in layouts.items()
+        if len(chunk_layouts) > 1
     ]
 
 
@@ -297,26 +310,26 @@ def _database(settings: Settings) -> list[CheckResult]:
             await database.close()
 
     try:
-        found = asyncio.run(look())
+        database_condition = asyncio.run(look())
     except (SettingsError, StoreUnavailable) as error:
         return [CheckResult(name, "failure", f"{shown}: {error}", "LARDER_DATABASE_URL, or start the database")]
     read_by_others = [
-        CheckResult("database files", "warning", f"{each.path} has mode {each.mode}: others can read it", each.fix)
-        for each in private.exposed(settings.state_dir, path)
-        if each.path != str(settings.state_dir)  # has its own check
+        CheckResult("database files", "warning", f"{file.path} has mode {file.mode}: others can read it", file.fix)
+        for file in private.exposed(settings.state_dir, path)
+        if file.path != str(settings.state_dir)  # has its own check
     ]
-    return [_condition(name, shown, found), *read_by_others]
+    return [_condition(name, shown, database_condition), *read_by_others]
 
 
-def _condition(name: str, shown: str, found: "DatabaseCondition | None") -> CheckResult:
-    if found is None:
+def _condition(name: str, shown: str, database_condition: "DatabaseCondition | None") -> CheckResult:
+    if database_condition is None:
         return CheckResult(name, "ok", f"{shown} will be made")
-    if found.faults:
+    if database_condition.faults:
         fix = "larder db upgrade, or larder db check"
-        if found.of_newer_release:
+        if database_condition.of_newer_release:
             fix = "start that release, or restore a backup that this one made"
-        return CheckResult(name, "failure", f"{shown}: {found.faults[0]}", fix)
-    if abs(found.clock_ahead_s) > CLOCKS_APART_S:
-        apart = f"its clock and this machine's are {abs(found.clock_ahead_s):.1f} s apart"
+        return CheckResult(name, "failure", f"{shown}: {database_condition.faults[0]}", fix)
+    if abs(database_condition.clock_ahead_s) > CLOCKS_APART_S:
+        apart = f"its clock and this machine's are {abs(database_condition.clock_ahead_s):.1f} s apart"
         return CheckResult(name, "warning", f"{shown}: {apart}", "run an NTP client on both")
-    return CheckResult(name, "ok", f"{shown}, {found.dialect}, at revision {found.revision}")
+    return CheckResult(name, "ok", f"{shown}, {database_condition.dialect}, at revision {database_condition.revision}")

@@ -42,17 +42,17 @@ def down(config: str | None, output: Output) -> None:
         if stopped:
             raise click.ClickException(f"stopped `larder up`, but its cache is not released: {error}") from None
         raise
-    left = left_memory(remove=True)
+    removed = left_memory(remove=True)
     blocks, nbytes = amount or (0, 0)
-    if output.data({"stopped": stopped, "blocks": blocks, "bytes": nbytes, "left_behind_bytes": sum(left.values())}):
+    if output.data({"stopped": stopped, "blocks": blocks, "bytes": nbytes, "left_behind_bytes": sum(removed.values())}):
         return
     if not stopped and amount is None:
         say(f"no Larder runs with the state directory {settings.state_dir}, and no memory is kept")
     else:
         released = "no blocks were cached" if amount is None else f"released {_amount(*amount)}"
         say(f"{'stopped; ' if stopped else ''}{released}")
-    if left:
-        say(f"removed what dead data planes left: {format_size(sum(left.values()))}, {', '.join(map(str, left))}")
+    if removed:
+        say(f"removed what dead data planes left: {format_size(sum(removed.values()))}, {', '.join(map(str, removed))}")
 
 
 def release_memory(settings: Settings, reason: str, *, quiet: bool = False) -> tuple[int, int] | None:

@@ -47,8 +47,8 @@ def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool
         return
     changed = [path for path, (text, _) in files.items() if _differs(path, text) and not _is_environment(path)]
     if changed and not force:
-        names = ", ".join(map(str, changed))
-        raise click.ClickException(f"{names}: changed since it was written; --force overwrites it")
+        paths = ", ".join(map(str, changed))
+        raise click.ClickException(f"{paths}: changed since it was written; --force overwrites it")
     for path, (text, mode) in files.items():
         if path.exists() and (_is_environment(path) or not _differs(path, text)):
             say(f"kept     {path}")
@@ -60,7 +60,7 @@ def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool
 
 def _check(larder: str, system: bool) -> None:
     """Raise ClickException if a service cannot run this executable."""
-    if not os.path.isabs(larder) or any(each.isspace() or each in "%$\"'\\;" for each in larder):
+    if not os.path.isabs(larder) or any(character.isspace() or character in "%$\"'\\;" for character in larder):
         raise click.ClickException(f"--executable: expected an absolute path without spaces and %, got {larder!r}")
     if system and any(Path(larder).is_relative_to(folder) for folder in _HIDDEN):
         raise click.ClickException(
@@ -72,7 +72,7 @@ def _check(larder: str, system: bool) -> None:
 def _files(system: bool, prefix: Path, larder: str) -> dict[Path, tuple[str, int]]:
     """Return the text and the mode of each file by its path."""
     units = files(__package__) / "units"
-    ours = units / ("system" if system else "user")
+    unit_folder = units / ("system" if system else "user")
     root = prefix.absolute()
     if system:
         folder, environment = root / "etc/systemd/system", root / "etc/larder/larder.env"
@@ -80,15 +80,15 @@ def _files(system: bool, prefix: Path, larder: str) -> dict[Path, tuple[str, int
         config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config").absolute()
         config = root / config.relative_to("/")
         folder, environment = config / "systemd/user", config / "larder/larder.env"
-    found = {
-        folder / name: ((ours / name).read_text(encoding="utf-8").replace("@LARDER@", larder), 0o644)
+    texts = {
+        folder / name: ((unit_folder / name).read_text(encoding="utf-8").replace("@LARDER@", larder), 0o644)
         for name in ("larder.service", "larder-dataplane.service", "larder-holder.service")
     }
     if system:
-        users = (ours / "larder.conf").read_text(encoding="utf-8")
-        found[root / "etc/sysusers.d/larder.conf"] = (users, 0o644)
-    found[environment] = ((units / "larder.env").read_text(encoding="utf-8"), 0o600)
-    return found
+        users = (unit_folder / "larder.conf").read_text(encoding="utf-8")
+        texts[root / "etc/sysusers.d/larder.conf"] = (users, 0o644)
+    texts[environment] = ((units / "larder.env").read_text(encoding="utf-8"), 0o600)
+    return texts
 
 
 def _is_environment(path: Path) -> bool:
@@ -109,7 +109,7 @@ def _write(path: Path, text: str, mode: int) -> None:
     """Write the file as a whole, or leave what is there. Raises ClickException."""
     making = path.with_name(f".{path.name}.new")
     try:
-        for folder in reversed([each for each in path.parents if not each.exists()]):
+        for folder in reversed([parent for parent in path.parents if not parent.exists()]):
             folder.mkdir()
             folder.chmod(DIRECTORY_MODE)
         making.unlink(missing_ok=True)

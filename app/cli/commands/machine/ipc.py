@@ -14,31 +14,31 @@ def _count(count: int | None) -> str:
 
 
 _QUEUES = (
-    Column("queue", lambda each: each.name or each.identity[:8]),
-    Column("writer", lambda each: str(each.writer or "gone"), right=True),
-    Column("readers", lambda each: f"{sum(one.alive for one in each.readers):,}", right=True),
-    Column("remote", lambda each: f"{each.remote_readers:,}", right=True, drop=2),
-    Column("messages", lambda each: f"{each.messages:,}", right=True),
-    Column("sent", lambda each: show.size(each.bytes), right=True),
-    Column("lag", lambda each: show.size(_lag(each)), right=True),
-    Column("ring", lambda each: show.size(each.capacity_bytes), right=True, drop=2),
-    Column("waits", lambda each: f"{each.waits:,}", right=True, drop=1),
-    Column("wakes", lambda each: f"{each.wakes:,}", right=True, drop=3),
-    Column("dropped", lambda each: f"{each.dropped:,}", right=True, drop=2),
-    Column("dead readers", lambda each: f"{each.dead_readers:,}", right=True, drop=1),
+    Column("queue", lambda queue: queue.name or queue.identity[:8]),
+    Column("writer", lambda queue: str(queue.writer or "gone"), right=True),
+    Column("readers", lambda queue: f"{sum(reader.alive for reader in queue.readers):,}", right=True),
+    Column("remote", lambda queue: f"{queue.remote_readers:,}", right=True, drop=2),
+    Column("messages", lambda queue: f"{queue.messages:,}", right=True),
+    Column("sent", lambda queue: show.size(queue.bytes), right=True),
+    Column("lag", lambda queue: show.size(_lag(queue)), right=True),
+    Column("ring", lambda queue: show.size(queue.capacity_bytes), right=True, drop=2),
+    Column("waits", lambda queue: f"{queue.waits:,}", right=True, drop=1),
+    Column("wakes", lambda queue: f"{queue.wakes:,}", right=True, drop=3),
+    Column("dropped", lambda queue: f"{queue.dropped:,}", right=True, drop=2),
+    Column("dead readers", lambda queue: f"{queue.dead_readers:,}", right=True, drop=1),
 )
 _STORES = (
-    Column("store", lambda each: each.name or each.identity[:8]),
-    Column("processes", lambda each: f"{len(each.pids):,}", right=True),
-    Column("objects", lambda each: _count(each.objects), right=True),
-    Column("used", lambda each: show.size(each.used_bytes), right=True),
-    Column("budget", lambda each: show.size(each.data_bytes), right=True),
-    Column("hits", lambda each: f"{each.hits:,}", right=True),
-    Column("misses", lambda each: f"{each.misses:,}", right=True),
-    Column("puts", lambda each: f"{each.puts:,}", right=True, drop=1),
-    Column("evicted", lambda each: f"{each.evictions:,}", right=True, drop=1),
-    Column("being read", lambda each: _count(each.leased_objects), right=True, drop=2),
-    Column("dead processes", lambda each: f"{each.dead_processes:,}", right=True, drop=3),
+    Column("store", lambda store: store.name or store.identity[:8]),
+    Column("processes", lambda store: f"{len(store.pids):,}", right=True),
+    Column("objects", lambda store: _count(store.objects), right=True),
+    Column("used", lambda store: show.size(store.used_bytes), right=True),
+    Column("budget", lambda store: show.size(store.data_bytes), right=True),
+    Column("hits", lambda store: f"{store.hits:,}", right=True),
+    Column("misses", lambda store: f"{store.misses:,}", right=True),
+    Column("puts", lambda store: f"{store.puts:,}", right=True, drop=1),
+    Column("evicted", lambda store: f"{store.evictions:,}", right=True, drop=1),
+    Column("being read", lambda store: _count(store.leased_objects), right=True, drop=2),
+    Column("dead processes", lambda store: f"{store.dead_processes:,}", right=True, drop=3),
 )
 
 
@@ -56,8 +56,8 @@ def top(output: Output) -> None:
     from dataplane.ipc.queue.stats import live_queues
     from dataplane.ipc.store import live_stores
 
-    queues = sorted(live_queues(), key=lambda each: (each.name, each.identity))
-    stores = sorted(live_stores(), key=lambda each: (each.name, each.identity))
+    queues = sorted(live_queues(), key=lambda queue: (queue.name, queue.identity))
+    stores = sorted(live_stores(), key=lambda store: (store.name, store.identity))
     report = {"queues": msgspec.to_builtins(queues), "stores": msgspec.to_builtins(stores)}
     if output.data(report, [each.identity for each in queues] + [each.identity for each in stores]):
         return
@@ -67,4 +67,4 @@ def top(output: Output) -> None:
 
 
 def _lag(queue: object) -> int:
-    return max((one.lag_bytes for one in getattr(queue, "readers", ()) if one.alive), default=0)
+    return max((reader.lag_bytes for reader in getattr(queue, "readers", ()) if reader.alive), default=0)

@@ -58,33 +58,33 @@ def size(config: Path, dtype: str | None, ranks: int, block_tokens: int, pool: s
             pool_bytes = parse_size(pool)
         except ValueError as error:
             raise click.UsageError(f"--pool: {error}") from None
-    found = size_of(_read(config), dtype, ranks)
-    tokens = None if pool_bytes is None else pool_bytes // found.token_bytes
-    block_bytes = found.token_bytes * block_tokens
-    if output.data({**asdict(found), "block_bytes": block_bytes, "pool_tokens": tokens}):
+    model_size = size_of(_read(config), dtype, ranks)
+    tokens = None if pool_bytes is None else pool_bytes // model_size.token_bytes
+    block_bytes = model_size.token_bytes * block_tokens
+    if output.data({**asdict(model_size), "block_bytes": block_bytes, "pool_tokens": tokens}):
         return
-    say(f"{found.kind}, {found.dtype}")
-    ranked = f" ({show.size(found.rank_token_bytes)} on each of {ranks} ranks)" if ranks > 1 else ""
-    say(f"token: {show.size(found.token_bytes)}{ranked}")
+    say(f"{model_size.kind}, {model_size.dtype}")
+    ranked = f" ({show.size(model_size.rank_token_bytes)} on each of {ranks} ranks)" if ranks > 1 else ""
+    say(f"token: {show.size(model_size.token_bytes)}{ranked}")
     say(f"block of {block_tokens} tokens: {show.size(block_bytes)}")
-    say(f"1 GiB: {(1 << 30) // found.token_bytes:,} tokens")
+    say(f"1 GiB: {(1 << 30) // model_size.token_bytes:,} tokens")
     if tokens is not None:
         say(f"pool of {pool}: {tokens:,} tokens")
-    if found.other_layers:
-        say(f"not counted: the states of {found.other_layers} layers that keep no keys and values")
+    if model_size.other_layers:
+        say(f"not counted: the states of {model_size.other_layers} layers that keep no keys and values")
 
 
 def _read(path: Path) -> dict[str, Any]:
     file = path / "config.json" if path.is_dir() else path
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise click.ClickException(f"{file}: not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise click.ClickException(f"{file}: expected an object with the model's configuration")
-    return found
+    return content
 
 
 def size_of(config: Mapping[str, Any], dtype: str | None = None, ranks: int = 1) -> ModelSize:
@@ -94,7 +94,12 @@ def size_of(config: Mapping[str, Any], dtype: str | None = None, ranks: int = 1)
     layers = _attention_layers(text, every)
     if dtype is None:
         dtype = next(
-            (str(each.get(name)) for each in (text, config) for name in ("dtype", "torch_dtype") if each.get(name)),
+            (
+                str(section.get(name))
+                for section in (text, config)
+                for name in ("dtype", "torch_dtype")
+                if section.get(name)
+            ),
             "bfloat16",
         ).removeprefix("torch.")
     if dtype not in ITEM_BYTES:
@@ -111,8 +116,10 @@ def size_of(config: Mapping[str, Any], dtype: str | None = None, ranks: int = 1)
         rank_numbers = 2 * -(-heads // ranks) * width
         kind = f"{heads} heads of keys and values of {width}"
         copies = ranks
-    one = layers * rank_numbers * ITEM_BYTES[dtype]
-    return ModelSize(layers, every - layers, f"{layers} layers, {kind}", dtype, max(1, one * copies), max(1, one))
+    rank_bytes = layers * rank_numbers * ITEM_BYTES[dtype]
+    return ModelSize(
+        layers, every - layers, f"{layers} layers, {kind}", dtype, max(1, rank_bytes * copies), max(1, rank_bytes)
+    )
 
 
 def _attention_layers(text: Mapping[str, Any], every: int) -> int:
@@ -121,7 +128,7 @@ def _attention_layers(text: Mapping[str, Any], every: int) -> int:
     pattern, interval = text.get("hybrid_override_pattern"), text.get("full_attention_interval")
     shared = _number(text, "num_kv_shared_layers", 0)
     if isinstance(types, list) and types:
-        return max(0, sum(each in ATTENTION for each in types) - shared)
+        return max(0, sum(layer_type in ATTENTION for layer_type in types) - shared)
     if isinstance(pattern, str) and pattern:
         return pattern.count("*")
     if isinstance(interval, int) and interval > 0:

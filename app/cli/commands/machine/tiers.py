@@ -14,27 +14,27 @@ from app.cli.support.resources.options import Output, output_option
 
 R = TypeVar("R")
 _CHECKED = (
-    Column("directory", lambda each: each.directory),
-    Column("node", lambda each: each.node, drop=2),
-    Column("segments", lambda each: f"{each.segments:,}", right=True, drop=3),
-    Column("size", lambda each: show.size(each.segment_bytes), right=True, drop=3),
-    Column("blocks", lambda each: f"{each.blocks:,}", right=True),
-    Column("stored", lambda each: show.size(each.stored_bytes), right=True, drop=1),
-    Column("faults", lambda each: f"{len(each.faults):,}", right=True),
-    Column("journal", lambda each: each.journal or "ok", text=True, drop=4),
+    Column("directory", lambda contents: contents.directory),
+    Column("node", lambda contents: contents.node, drop=2),
+    Column("segments", lambda contents: f"{contents.segments:,}", right=True, drop=3),
+    Column("size", lambda contents: show.size(contents.segment_bytes), right=True, drop=3),
+    Column("blocks", lambda contents: f"{contents.blocks:,}", right=True),
+    Column("stored", lambda contents: show.size(contents.stored_bytes), right=True, drop=1),
+    Column("faults", lambda contents: f"{len(contents.faults):,}", right=True),
+    Column("journal", lambda contents: contents.journal or "ok", text=True, drop=4),
 )
 _FAULTS = (
-    Column("directory", lambda each: each[0], drop=1),
-    Column("segment", lambda each: each[1].segment),
-    Column("slot", lambda each: "all" if each[1].slot is None else str(each[1].slot), right=True),
-    Column("fault", lambda each: each[1].reason, text=True, wraps=True),
+    Column("directory", lambda row: row[0], drop=1),
+    Column("segment", lambda row: row[1].segment),
+    Column("slot", lambda row: "all" if row[1].slot is None else str(row[1].slot), right=True),
+    Column("fault", lambda row: row[1].reason, text=True, wraps=True),
 )
 _SUMS = (
-    Column("blocks", lambda each: f"{each['blocks']:,}", right=True),
-    Column("stored", lambda each: show.size(each["stored_bytes"]), right=True),
+    Column("blocks", lambda total: f"{total['blocks']:,}", right=True),
+    Column("stored", lambda total: show.size(total["stored_bytes"]), right=True),
 )
-_TENANTS = (Column("tenant", lambda each: each["tenant"] or '""'), *_SUMS)
-_SIZES = (Column("slot size", lambda each: show.size(each["slot_bytes"]), right=True), *_SUMS)
+_TENANTS = (Column("tenant", lambda total: total["tenant"] or '""'), *_SUMS)
+_SIZES = (Column("slot size", lambda total: show.size(total["slot_bytes"]), right=True), *_SUMS)
 
 
 def _directories(command: F) -> F:
@@ -50,9 +50,9 @@ def check(directories: tuple[str, ...], output: Output) -> None:
     Nothing is changed. The exit code is 1 if a slot or a segment is bad."""
     from dataplane.tiers.disk import offline
 
-    found = _each(offline.check, directories)
-    _report(found, output, "faults")
-    if any(each.faults for each in found):
+    results = _by_directory(offline.check, directories)
+    _report(results, output, "faults")
+    if any(result.faults for result in results):
         raise click.exceptions.Exit(1)
 
 
@@ -65,7 +65,7 @@ def repair(directories: tuple[str, ...], output: Output) -> None:
     The blocks in them are lost; engines compute them again."""
     from dataplane.tiers.disk import offline
 
-    _report(_each(offline.repair, directories), output, "repaired")
+    _report(_by_directory(offline.repair, directories), output, "repaired")
 
 
 @click.command()
@@ -75,12 +75,12 @@ def usage(directories: tuple[str, ...], output: Output) -> None:
     """Show how much of directories each tenant and each block size takes."""
     from dataplane.tiers.disk import offline
 
-    found = _each(offline.usage, directories)
-    tenants = _summed("tenant", [each.tenants for each in found])
-    sizes = _summed("slot_bytes", [each.sizes for each in found])
-    files = sum(each.segment_bytes for each in found)
-    answer = {"segment_bytes": files, "tenants": tenants, "sizes": sizes, "directories": msgspec.to_builtins(found)}
-    if not output.data(answer, [each["tenant"] for each in tenants]):
+    usages = _by_directory(offline.usage, directories)
+    tenants = _summed("tenant", [usage.tenants for usage in usages])
+    sizes = _summed("slot_bytes", [usage.sizes for usage in usages])
+    files = sum(usage.segment_bytes for usage in usages)
+    answer = {"segment_bytes": files, "tenants": tenants, "sizes": sizes, "directories": msgspec.to_builtins(usages)}
+    if not output.data(answer, [row["tenant"] for row in tenants]):
         table(f"Tenants ({len(tenants):,})", _TENANTS, tenants, wide=output.wide)
         say()
         table(f"Sizes ({len(sizes):,})", _SIZES, sizes, wide=output.wide)
@@ -88,7 +88,7 @@ def usage(directories: tuple[str, ...], output: Output) -> None:
         say(f"{show.size(files)} in segment files")
 
 
-def _each(work: Callable[[str], R], directories: Sequence[str]) -> list[R]:
+def _by_directory(work: Callable[[str], R], directories: Sequence[str]) -> list[R]:
     """Return the results. Raises ClickException for the first directory that cannot be used."""
     from dataplane.tiers.disk.offline import NoTierDirectory
     from dataplane.tiers.tier import TierError
@@ -106,15 +106,15 @@ def _each(work: Callable[[str], R], directories: Sequence[str]) -> list[R]:
     return results
 
 
-def _report(found: Sequence[Any], output: Output, noun: str) -> None:
-    faults = [(each.directory, fault) for each in found for fault in each.faults]
-    answer = {"ok": not faults, "directories": msgspec.to_builtins(found)}
-    names = [
+def _report(results: Sequence[Any], output: Output, noun: str) -> None:
+    faults = [(result.directory, fault) for result in results for fault in result.faults]
+    answer = {"ok": not faults, "directories": msgspec.to_builtins(results)}
+    fault_names = [
         f"{directory}/{fault.segment}" + ("" if fault.slot is None else f":{fault.slot}") for directory, fault in faults
     ]
-    if output.data(answer, names):
+    if output.data(answer, fault_names):
         return
-    table("", _CHECKED, found, wide=output.wide)
+    table("", _CHECKED, results, wide=output.wide)
     if faults:
         say()
         table(f"{noun.capitalize()} ({len(faults):,})", _FAULTS, faults, wide=output.wide)
@@ -124,8 +124,8 @@ def _summed(key: str, parts: Sequence[dict[Any, Any]]) -> list[dict[str, Any]]:
     """Add up the directories, the largest first."""
     sums: dict[Any, dict[str, Any]] = {}
     for part in parts:
-        for name, each in part.items():
+        for name, part_usage in part.items():
             total = sums.setdefault(name, {key: name, "blocks": 0, "stored_bytes": 0})
-            total["blocks"] += each.blocks
-            total["stored_bytes"] += each.stored_bytes
-    return sorted(sums.values(), key=lambda each: (-each["stored_bytes"], str(each[key])))
+            total["blocks"] += part_usage.blocks
+            total["stored_bytes"] += part_usage.stored_bytes
+    return sorted(sums.values(), key=lambda total: (-total["stored_bytes"], str(total[key])))

@@ -66,20 +66,20 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
     if not is_warm:
         _check_data_plane(settings)
     with alone(settings) as lock, _listening(settings) as listener:
-        handed_on = _HandedOn(lock)
-        with _early_data_plane(settings, handed_on) if is_warm else contextlib.nullcontext() as early:
+        handover = _Handover(lock)
+        with _early_data_plane(settings, handover) if is_warm else contextlib.nullcontext() as early:
             _check_join(settings)
             if fresh:
                 from app.cli.commands.machine.down import release_memory
 
                 release_memory(settings, "released by `larder up --fresh`")
-            code = _serve(settings, listener, handed_on, early)
-        if handed_on.listener is not None:
-            _replace_this_process(handed_on)
+            code = _serve(settings, listener, handover, early)
+        if handover.listener is not None:
+            _replace_this_process(handover)
         sys.exit(code)
 
 
-class _HandedOn:
+class _Handover:
     """Resources for the process that replaces this one."""
 
     def __init__(self, lock: int) -> None:
@@ -91,18 +91,18 @@ class _HandedOn:
         """The stop signal that arrived after the restart had begun."""
 
 
-def _replace_this_process(handed_on: _HandedOn) -> None:
+def _replace_this_process(handover: _Handover) -> None:
     """Run the same command again in this process, with the code and the settings as they are now.
 
     Signals are blocked until the new code handles them: otherwise they would end this process and leave the data plane
     running.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
-    if handed_on.signal is not None:
-        signal.pthread_kill(threading.get_ident(), handed_on.signal)
-    if handed_on.listener is not None:
-        _hand_on(LISTENER_VARIABLE, handed_on.listener.fileno())
-    _hand_on(LOCK_VARIABLE, handed_on.lock)
+    if handover.signal is not None:
+        signal.pthread_kill(threading.get_ident(), handover.signal)
+    if handover.listener is not None:
+        _hand_on(LISTENER_VARIABLE, handover.listener.fileno())
+    _hand_on(LOCK_VARIABLE, handover.lock)
     arguments = [argument for argument in sys.orig_argv[1:] if argument != "--fresh"]
     os.execv(sys.executable, [sys.executable, *arguments])  # noqa: TID251 - as it was started
 
@@ -112,7 +112,7 @@ def _hand_on(variable: str, descriptor: int) -> None:
     os.environ[variable] = str(descriptor)
 
 
-def _taken_over(variable: str) -> int | None:
+def _inherited_descriptor(variable: str) -> int | None:
     """Return the descriptor that the replaced process passed on, or None."""
     number = os.environ.pop(variable, "")
     if not number.isdecimal():
@@ -124,9 +124,9 @@ def _taken_over(variable: str) -> int | None:
     return int(number)
 
 
-def _handed_on(address: tuple[str | int, ...]) -> socket.socket | None:
+def _inherited_listener(address: tuple[str | int, ...]) -> socket.socket | None:
     """Return the HTTP socket of the replaced process if it listens on the configured address, otherwise None."""
-    descriptor = _taken_over(LISTENER_VARIABLE)
+    descriptor = _inherited_descriptor(LISTENER_VARIABLE)
     if descriptor is None:
         return None
     try:
@@ -170,7 +170,7 @@ def _has_memory(settings: Settings) -> bool:
 
 
 @contextlib.contextmanager
-def _early_data_plane(settings: Settings, handed_on: _HandedOn) -> Iterator["NodeProcess"]:
+def _early_data_plane(settings: Settings, handover: _Handover) -> Iterator["NodeProcess"]:
     """Start the data plane before this process imports what it needs itself.
 
     Engines wait for a data plane: this way, for one interpreter's start instead of two.
@@ -190,7 +190,7 @@ def _early_data_plane(settings: Settings, handed_on: _HandedOn) -> Iterator["Nod
     try:
         yield early
     finally:
-        if handed_on.listener is None:
+        if handover.listener is None:
             early.end(settings.app.shutdown_grace_s + HOLDER_S)
 
 
@@ -220,7 +220,7 @@ def alone(settings: Settings) -> Iterator[int]:
     """Lock the state directory, and yield the descriptor of the lock: two management planes would compete for its
     sockets. A process that replaces another one takes over its lock."""
     folder = Path(settings.common.state_dir)
-    locked = _taken_over(LOCK_VARIABLE)
+    locked = _inherited_descriptor(LOCK_VARIABLE)
     try:
         if locked is None:  # otherwise the data plane would lose its management plane
             check_state_folder(folder)
@@ -259,10 +259,10 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
             f"cannot listen on {host_and_port(host, port)}: {error.strerror}; set LARDER_HTTP_HOST to an address of "
             "this machine"
         ) from None
-    handed_on = _handed_on(address)
-    if handed_on is not None:
-        with handed_on:
-            yield handed_on
+    inherited = _inherited_listener(address)
+    if inherited is not None:
+        with inherited:
+            yield inherited
         return
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -283,8 +283,8 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _serve(settings: Settings, listener: socket.socket, handed_on: _HandedOn, early: "NodeProcess | None") -> int:
-    """Serve until a stop signal, and return the exit code. Afterwards `handed_on` has a listener if this process must
+def _serve(settings: Settings, listener: socket.socket, handover: _Handover, early: "NodeProcess | None") -> int:
+    """Serve until a stop signal, and return the exit code. Afterwards `handover` has a listener if this process must
     replace itself."""
     import asyncio
 
@@ -309,7 +309,7 @@ def _serve(settings: Settings, listener: socket.socket, handed_on: _HandedOn, ea
     structlog.get_logger().info("larder.starting", url=url, release=__version__, state_dir=settings.common.state_dir)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(settings, app, listener, url, handed_on))
+            return runner.run(_run(settings, app, listener, url, handover))
     finally:
         if telemetry is not None:
             telemetry.close()
@@ -360,20 +360,20 @@ async def _apply_file(parts: "Parts") -> None:
         raise click.ClickException(str(error)) from None
 
 
-def _last_act(parts: "Parts", handed_on: _HandedOn) -> Callable[[], None]:
+def _last_act(parts: "Parts", handover: _Handover) -> Callable[[], None]:
     """Return the last action of a shutdown that hangs: replace this process if the shutdown is a restart, otherwise
     kill the data plane."""
 
     def act() -> None:
-        if handed_on.listener is not None:
-            _replace_this_process(handed_on)
+        if handover.listener is not None:
+            _replace_this_process(handover)
         elif parts.fleet_services.supervisor is not None:
             parts.fleet_services.supervisor.kill()
 
     return act
 
 
-async def _run(settings: Settings, app: "App", listener: socket.socket, url: str, handed_on: _HandedOn) -> int:
+async def _run(settings: Settings, app: "App", listener: socket.socket, url: str, handover: _Handover) -> int:
     import asyncio
 
     import structlog
@@ -413,10 +413,10 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
     )
 
     def stop(name: str) -> None:
-        if handed_on.listener is not None and name != "restart":
-            handed_on.signal = signal.Signals[name]  # the new process handles it
+        if handover.listener is not None and name != "restart":
+            handover.signal = signal.Signals[name]  # the new process handles it
         if not server.should_exit:
-            exit_after(settings.app.shutdown_grace_s, _last_act(app.parts, handed_on))
+            exit_after(settings.app.shutdown_grace_s, _last_act(app.parts, handover))
         server.should_exit = True
         structlog.get_logger().info("larder.stopping", signal=name)
         app.parts.bus.close()  # end open streams now instead of after the grace time
@@ -425,7 +425,7 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
         """Begin a restart. Return whether this process will replace itself; False if it is already stopping."""
         if server.should_exit:
             return False
-        handed_on.listener = listener.dup()
+        handover.listener = listener.dup()
         stop("restart")
         return True
 

@@ -345,7 +345,7 @@ def _template(text: str, path: str) -> Fields:
     except (ValueError, AttributeError, RecursionError):
         raise click.UsageError(f"--chat-template: {path} is no tokenizer_config.json") from None
     if isinstance(template, list):  # several, by name
-        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
         template = named.get("default")
     if not isinstance(template, str):
         raise click.UsageError(f"--chat-template: {path} has no chat_template")

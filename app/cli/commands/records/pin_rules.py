@@ -36,20 +36,20 @@ def options(command: F) -> F:
     return command
 
 
-def fields(put: type[msgspec.Struct], given: dict[str, Any]) -> dict[str, Any]:
+def fields(put: type[msgspec.Struct], options: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of the request, with those of the prefix if one is given. Raises UsageError."""
-    sources = [name for name in ("prefix", *_KEYS[:3], *_TEXTS[:3]) if given[name] is not None]
+    sources = [name for name in ("prefix", *_KEYS[:3], *_TEXTS[:3]) if options[name] is not None]
     if len(sources) > 1:
         raise click.UsageError(_ONE_SOURCE)
-    settings = {name: value for name, value in given.items() if name not in PinSource.__struct_fields__}
+    settings = {name: value for name, value in options.items() if name not in PinSource.__struct_fields__}
     changed = given_fields(put, settings)
     if sources:
-        named = {name: given[name] for name in ("model", "tenant", "prefix") if given[name] is not None}
-        keys, texts = (given[name] for name in _KEYS), (given[name] for name in _TEXTS)
+        named = {name: options[name] for name in ("model", "tenant", "prefix") if options[name] is not None}
+        keys, texts = (options[name] for name in _KEYS), (options[name] for name in _TEXTS)
         return {**named, **key_fields(*keys), **text_fields(*texts), **changed}
-    if given["replace"]:
+    if options["replace"]:
         raise click.UsageError(_ONE_SOURCE)
-    if any(given[name] not in (None, False) for name in ("model", "tenant", "chunk_tokens", "generation_prompt")):
+    if any(options[name] not in (None, False) for name in ("model", "tenant", "chunk_tokens", "generation_prompt")):
         raise click.UsageError(
             f"--model, --tenant, --chunk-tokens and --generation-prompt are valid only with a prefix: {_ONE_SOURCE}"
         )
@@ -57,7 +57,7 @@ def fields(put: type[msgspec.Struct], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def merged(
-    changed: dict[str, Any], current: Mapping[str, Any] | None, given: Mapping[str, Any]
+    changed: dict[str, Any], current: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return the values of the existing pin for fields that the options do not set; None if the prefix stays. Raises
     UsageError."""
@@ -66,7 +66,7 @@ def merged(
             raise click.UsageError(f"there is no such pin yet: {_ONE_SOURCE}")
         permanent = changed.get("strength") == "permanent" and "ttl_s" not in changed
         return None, {**changed, "ttl_s": None} if permanent else changed
-    if current is None or given["replace"]:
+    if current is None or options["replace"]:
         return {}, changed
     identity = () if "prefix" in changed else ("model", "tenant")
     # An older server lacks new fields.
@@ -120,8 +120,8 @@ def _note(pin: Mapping[str, Any]) -> str:
         }.get(pin["not_loaded"], "they are being loaded")
         return f"{count:,} of {show.plural(pin['resolved'], 'block')} only in tiers, not in memory: {next_step}"
     if tiers := pin.get("unlisted_tiers"):
-        one = f"the listing of tier {tiers[0]} is complete"
-        until = one if len(tiers) == 1 else f"the listings of the tiers {', '.join(tiers)} are complete"
+        first_listing = f"the listing of tier {tiers[0]} is complete"
+        until = first_listing if len(tiers) == 1 else f"the listings of the tiers {', '.join(tiers)} are complete"
         return f"none of its blocks is in memory; whether tiers hold them is unknown until {until}"
     return ""
 

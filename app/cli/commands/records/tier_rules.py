@@ -12,24 +12,24 @@ from app.cli.support.resources.fields import given_fields
 from app.cli.support.resources.options import Output
 
 _FROM_SETTINGS = (
-    Column("name", lambda each: each["name"]),
-    Column("type", lambda each: each["type"]),
-    Column("node", lambda each: each["node"]),
-    Column("budget", lambda each: show.size(each["budget_bytes"]), right=True),
-    Column("stored", lambda each: show.size(each["stored_bytes"]), right=True),
-    Column("blocks", lambda each: f"{each['blocks']:,}", drop=1, right=True),
+    Column("name", lambda tier: tier["name"]),
+    Column("type", lambda tier: tier["type"]),
+    Column("node", lambda tier: tier["node"]),
+    Column("budget", lambda tier: show.size(tier["budget_bytes"]), right=True),
+    Column("stored", lambda tier: show.size(tier["stored_bytes"]), right=True),
+    Column("blocks", lambda tier: f"{tier['blocks']:,}", drop=1, right=True),
     Column("unspilled", show.unspilled, drop=2, right=True),
     Column("tier", show.tier_state, text=True),
 )
 _ON_NODES = (
-    Column("node", lambda each: each["node"]),
-    Column("state", lambda each: each["state"]),
-    Column("generation", lambda each: each["generation"], drop=2, right=True),
-    Column("stored", lambda each: each["stored"], right=True),
-    Column("blocks", lambda each: each["blocks"], drop=1, right=True),
-    Column("unspilled", lambda each: each["unspilled"], drop=4, right=True),
-    Column("encodings", lambda each: each["encodings"], drop=3),
-    Column("tier", lambda each: each["tier"], text=True),
+    Column("node", lambda row: row["node"]),
+    Column("state", lambda row: row["state"]),
+    Column("generation", lambda row: row["generation"], drop=2, right=True),
+    Column("stored", lambda row: row["stored"], right=True),
+    Column("blocks", lambda row: row["blocks"], drop=1, right=True),
+    Column("unspilled", lambda row: row["unspilled"], drop=4, right=True),
+    Column("encodings", lambda row: row["encodings"], drop=3),
+    Column("tier", lambda row: row["tier"], text=True),
 )
 
 
@@ -42,22 +42,22 @@ def unspilled(tier: Mapping[str, Any]) -> str:
 def fields(put: type[msgspec.Struct], options: dict[str, Any]) -> dict[str, Any]:
     """Return the given fields, with the parameters as a map. Raises UsageError."""
     text = options.pop("parameters")
-    given = given_fields(put, options)
-    return given if text is None else {**given, "parameters": _parameters(text)}
+    changed = given_fields(put, options)
+    return changed if text is None else {**changed, "parameters": _parameters(text)}
 
 
 def _parameters(text: str) -> dict[str, Any]:
     from app.services.documents.document_text import DocumentSyntaxError, read  # YAML takes time to import
 
     try:
-        found = read(text)
+        documents = read(text)
     except DocumentSyntaxError as error:
         raise click.UsageError(f"--parameters: {error}") from None
-    if not found:
+    if not documents:
         return {}
-    if len(found) > 1 or not isinstance(found[0], dict):
+    if len(documents) > 1 or not isinstance(documents[0], dict):
         raise click.UsageError("--parameters: expected a map, such as 'directories: [/mnt/nvme0/larder]'")
-    return found[0]
+    return documents[0]
 
 
 def saved(tier: Mapping[str, Any], _changed: dict[str, Any], _kept: str) -> Iterator[str]:
@@ -129,9 +129,9 @@ def _on_nodes(tier: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 def _remarks(tier: Mapping[str, Any]) -> list[str]:
     """Return a line if the tier selects no node, and one for each fault of a node that refuses the current tiers."""
-    nowhere = show.selects_no_node(tier)
+    no_node_message = show.selects_no_node(tier)
     return [
-        *([f"  {tier['name']}: {nowhere}"] if nowhere else []),
+        *([f"  {tier['name']}: {no_node_message}"] if no_node_message else []),
         *(
             f"  {node} refused tiers: {refusal['path']}: {refusal['message']}"
             for node, refusals in sorted(tier["faults"].items())

@@ -50,8 +50,8 @@ def usage(
     """Show usage: bytes held over time, tokens requested and served, and the prefill time saved."""
     if as_csv and output.format != "table":
         raise click.UsageError("expected at most one of --csv, --json and --output")
-    given = {"group_by": group_by, "step": step, "from": _moment(start), "to": _moment(end), "tenant": tenant}
-    query = {name: value for name, value in given.items() if value is not None}
+    parameters = {"group_by": group_by, "step": step, "from": _moment(start), "to": _moment(end), "tenant": tenant}
+    query = {name: value for name, value in parameters.items() if value is not None}
     if as_csv:
         exact(stream(url, "/api/v1/usage", {**query, "format": "csv"}))
         return
@@ -59,17 +59,17 @@ def usage(
     if output.data(report, sorted({item["group"] for item in report["items"]})):
         return
     time_format = "%Y-%m-%d" if step == "1d" else "%Y-%m-%d %H:%M"
-    lines, more = (_tier_rows, _TIER_COLUMNS) if by_tier else (_rows, _COLUMNS)
+    lines, count_columns = (_tier_rows, _TIER_COLUMNS) if by_tier else (_rows, _COLUMNS)
     rows = [
         [time.strftime(time_format, time.gmtime(item["start"])), item["group"], *line]
         for item in report["items"]
         for line in lines(item)
     ]
     rows += [["total", "", *line] for line in lines(report["totals"])]
-    names = {"from (UTC)": 0, group_by: 0, **more}
+    column_drops = {"from (UTC)": 0, group_by: 0, **count_columns}
     columns = [
         Column(name, itemgetter(at), drop=drop, right=at > 1 and name != "tier")
-        for at, (name, drop) in enumerate(names.items())
+        for at, (name, drop) in enumerate(column_drops.items())
     ]
     table("Usage", columns, rows, wide=output.wide)
     if not report["items"]:
@@ -78,7 +78,7 @@ def usage(
     if unrated:
         say(f"{unrated:,} served tokens have no rate: set one with 'larder rates set'")
     if not by_tier and any(
-        each["served_tokens"] > each["requested_tokens"] > 0 for each in (*report["items"], report["totals"])
+        counts["served_tokens"] > counts["requested_tokens"] > 0 for counts in (*report["items"], report["totals"])
     ):
         say(
             "More tokens were served than asked for: a look-up counts once for each request, but each acquire of its "

@@ -18,10 +18,10 @@ CELLS = 24
 """Characters of the small chart of a series."""
 LEVELS = "▁▂▃▄▅▆▇█"
 _NAMES = (
-    Column("name", lambda each: each["name"]),
-    Column("unit", lambda each: each["unit"], drop=2),
-    Column("kept for", lambda each: ", ".join(each["scopes"]), drop=1),
-    Column("meaning", lambda each: each["meaning"], drop=3, text=True),
+    Column("name", lambda series: series["name"]),
+    Column("unit", lambda series: series["unit"], drop=2),
+    Column("kept for", lambda series: ", ".join(series["scopes"]), drop=1),
+    Column("meaning", lambda series: series["meaning"], drop=3, text=True),
 )
 
 
@@ -68,27 +68,27 @@ def series(
         wrapped(answer["problem"])
 
 
-def _columns(found: Sequence[Mapping[str, Any]]) -> list[Column]:
+def _columns(items: Sequence[Mapping[str, Any]]) -> list[Column]:
     def figure(of: Callable[[list[float]], float]) -> Callable[[Mapping[str, Any]], str]:
-        def text(each: Mapping[str, Any]) -> str:
-            known = [value for value in each["values"] if value is not None]
-            return _text(of(known), each["unit"]) if known else "-"
+        def text(item: Mapping[str, Any]) -> str:
+            measured = [value for value in item["values"] if value is not None]
+            return _text(of(measured), item["unit"]) if measured else "-"
 
         return text
 
-    columns = [Column("name", lambda each: each["name"])]
+    columns = [Column("name", lambda item: item["name"])]
     columns += [
-        Column(of, lambda each, of=of: each[of] or "all")  # type: ignore[misc]
+        Column(of, lambda item, of=of: item[of] or "all")  # type: ignore[misc]
         for of in ("node", "tenant")
-        if any(each[of] for each in found)
+        if any(item[of] for item in items)
     ]
     return [
         *columns,
-        Column("last", figure(lambda known: known[-1]), right=True),
+        Column("last", figure(lambda measured: measured[-1]), right=True),
         Column("least", figure(min), drop=3, right=True),
-        Column("mean", figure(lambda known: sum(known) / len(known)), drop=2, right=True),
+        Column("mean", figure(lambda measured: sum(measured) / len(measured)), drop=2, right=True),
         Column("most", figure(max), drop=3, right=True),
-        Column("chart", lambda each: chart(each["values"]), drop=1),
+        Column("chart", lambda item: chart(item["values"]), drop=1),
     ]
 
 
@@ -111,11 +111,11 @@ def chart(values: Sequence[float | None], cells: int = CELLS) -> str:
     means: list[float | None] = []
     for index in range(count):
         part = values[index * len(values) // count : (index + 1) * len(values) // count]
-        known = [value for value in part if value is not None]
-        means.append(sum(known) / len(known) if known else None)
-    most = max((mean for mean in means if mean is not None), default=0.0) or 1.0
+        measured = [value for value in part if value is not None]
+        means.append(sum(measured) / len(measured) if measured else None)
+    largest = max((mean for mean in means if mean is not None), default=0.0) or 1.0
     return "".join(
-        "." if mean is None else LEVELS[min(len(LEVELS) - 1, int(mean / most * len(LEVELS)))] for mean in means
+        "." if mean is None else LEVELS[min(len(LEVELS) - 1, int(mean / largest * len(LEVELS)))] for mean in means
     )
 
 

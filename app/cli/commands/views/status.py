@@ -57,11 +57,11 @@ def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
     pool, rates = overview["pool"], overview["rates"]
     reason = f" ({unready})" if unready else ""
     ready = f"ready{reason}" if overview["ready"] else f"not ready{reason}"
-    found = overview.get("findings", ())  # a server of an older release does not report them
-    trouble = findings.trouble(found)
+    reported = overview.get("findings", ())  # a server of an older release does not report them
+    trouble = findings.trouble(reported)
     but = f", but {trouble}" if trouble else ""
     wrapped(f"{ready}, quotas {'enforced' if overview['armed'] else 'not enforced'}{but}")
-    for line in [*findings.lines(found), *filter(None, map(caches.began, overview["nodes"]))]:
+    for line in [*findings.lines(reported), *filter(None, map(caches.began, overview["nodes"]))]:
         wrapped(line)
     reporting = [node for node in overview["nodes"] if node["stats"] is not None]
     for node in reporting:
@@ -102,7 +102,7 @@ def _engines(node: dict[str, Any]) -> str:
 
 
 def _applied(node: dict[str, Any]) -> str:
-    applied = ", ".join(f"{kind} {seen['generation']}" for kind, seen in sorted(node["observed"].items()))
+    applied = ", ".join(f"{kind} {observed['generation']}" for kind, observed in sorted(node["observed"].items()))
     return applied or "-"
 
 
@@ -152,5 +152,5 @@ def _rows(
     say()
     shown = items[:MAX_ROWS]
     table(f"{title} ({total:,})", columns, shown, wide=wide)
-    if more := total - len(shown):
-        say(f"{more:,} more: larder {command}")
+    if omitted := total - len(shown):
+        say(f"{omitted:,} more: larder {command}")

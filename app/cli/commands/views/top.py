@@ -84,8 +84,8 @@ def _follow(console: "Console", url: str | None, sort: str, every_s: float) -> N
                 try:
                     answer = call(url, "GET", "/api/v1/overview", timeout_s=5.0)
                     before, overview, problem = overview, answer, ""
-                except Unreachable as away:
-                    problem = f"no answer from {base_url(url)}, retrying: {away.message}"
+                except Unreachable as error:
+                    problem = f"no answer from {base_url(url)}, retrying: {error.message}"
             if changed:
                 size = console.size
                 live.update(_frame(overview, before, sort, size.height, problem), refresh=True)
@@ -100,12 +100,12 @@ def _follow(console: "Console", url: str | None, sort: str, every_s: float) -> N
 def _keys() -> Iterator[None]:
     """Let `_key` read keys without Enter within the block."""
     descriptor = sys.stdin.fileno()
-    given = termios.tcgetattr(descriptor)
+    attributes = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor)
         yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, given)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, attributes)
 
 
 @contextmanager
@@ -115,11 +115,11 @@ def _ended_by_signals() -> Iterator[None]:
     def leave(number: int, _: object) -> None:
         raise SystemExit(0 if number == signal.SIGINT else 128 + number)
 
-    given = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for number, handler in given.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -140,13 +140,13 @@ def _frame(overview: Json | None, before: Json | None, sort: str, height: int, p
     if overview is None:
         return Group(*(trouble or [Text("waiting for the server")]), *keys)
     nodes, pins = overview["nodes"][:MAX_NODES], overview["pins"][:MAX_PINS]
-    room = max(1, height - FIXED_LINES - len(trouble) - len(nodes) - len(pins))
+    free_lines = max(1, height - FIXED_LINES - len(trouble) - len(nodes) - len(pins))
     tenants = _sorted(overview, before, sort)
     return Group(
         *trouble,
         *_summary(overview),
         _table("Nodes", _NODES, [_node(node) for node in nodes]),
-        _table(f"Tenants ({overview['tenants_total']:,}, by {sort})", _TENANTS, tenants[:room]),
+        _table(f"Tenants ({overview['tenants_total']:,}, by {sort})", _TENANTS, tenants[:free_lines]),
         _table(f"Pins ({overview['pins_total']:,})", _PINS, [_pin(pin) for pin in pins]),
         *keys,
     )
@@ -179,15 +179,15 @@ def _table(title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Seque
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=None, expand=True, pad_edge=False, title=Text(title, style="bold"), title_justify="left")
+    grid = Table(box=None, expand=True, pad_edge=False, title=Text(title, style="bold"), title_justify="left")
     for index, (name, right) in enumerate(columns):
-        made.add_column(
+        grid.add_column(
             name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis",
             ratio=None if right else (3 if index == 0 else 2), header_style="dim",
         )  # fmt: skip
     for row in rows:
-        made.add_row(*(Text(text) for text in row))
-    return made
+        grid.add_row(*(Text(text) for text in row))
+    return grid
 
 
 def _node(node: Json) -> list[str]:
@@ -207,11 +207,11 @@ def _node(node: Json) -> list[str]:
 
 def _sorted(overview: Json, before: Json | None, sort: str) -> list[list[str]]:
     """Return the rows of tenants. Rates are relative to the previous frame."""
-    known = {each["tenant"]: each for each in before["tenants"]} if before else {}
+    tenants_before = {tenant["tenant"]: tenant for tenant in before["tenants"]} if before else {}
     span_s = overview["at"] - before["at"] if before else 0.0
     rows = []
     for tenant in overview["tenants"]:
-        was = known.get(tenant["tenant"])
+        was = tenants_before.get(tenant["tenant"])
         requested, refused = (
             max(0.0, (tenant[name] - was[name]) / span_s) if was and span_s > 0 else None
             for name in ("requested_blocks", "refused_blocks")

@@ -66,7 +66,7 @@ def why(name: str | None, kind: str | None, request: str | None, since: str, url
     assert name is not None
     since_at = time.time() - seconds("--since", since)
     nodes: list[dict[str, Any]] = call(url, "GET", "/api/v1/nodes")["items"]
-    node = next((each for each in nodes if each["name"] == name), None) if kind != "tenant" else None
+    node = next((item for item in nodes if item["name"] == name), None) if kind != "tenant" else None
     tenant = find(url, f"/api/v1/tenants/{segment(name, 'tenant')}") if kind != "node" else None
     if node is not None and tenant is not None:
         raise click.UsageError(f"{name!r} is a tenant and a node: add --tenant or --node")
@@ -79,28 +79,28 @@ def why(name: str | None, kind: str | None, request: str | None, since: str, url
         if alert[kind] == name or (not alert["tenant"] and (kind == "tenant" or not alert["node"]))
     ]
     changes = _changes(url, since_at)
-    own = [change for change in changes if _concerns_change(change, kind, name)]
+    concerning = [change for change in changes if _concerns_change(change, kind, name)]
     events = _events(url, since_at)
     answer = call(url, "GET", "/api/v1/findings", None, {kind: name, "since": str(max(since_at, 0))})
-    found = {
+    report = {
         "name": name,
         "kind": kind,
         "alerts": alerts,
         "figures": tenant if node is None else node,
-        "changes": own[:SHOWN],
-        "events": _most_relevant(_distinct(each for each in events if _concerns_event(each, kind, name))),
+        "changes": concerning[:SHOWN],
+        "events": _most_relevant(_distinct(event for event in events if _concerns_event(event, kind, name))),
         "findings": answer["items"],
         "cause": answer["cause"],
     }
-    if not output.data(found, name):
-        _show(found, nodes if node is None else [node], max(0, len(own) - SHOWN), output)
+    if not output.data(report, name):
+        _show(report, nodes if node is None else [node], max(0, len(concerning) - SHOWN), output)
 
 
 def _request(request: str, url: str | None, output: Output) -> None:
     answer = call(url, "GET", "/api/v1/requests", None, {"id": request})
-    away = "; ".join(f"{each['node']}: {each['error']}" for each in answer["failed_nodes"])
+    failures = "; ".join(f"{failure['node']}: {failure['error']}" for failure in answer["failed_nodes"])
     if not answer["items"]:
-        unreached = f"; some nodes did not answer: {away}" if away else ""
+        unreached = f"; some nodes did not answer: {failures}" if failures else ""
         raise NothingFound(
             f"no node has a record of request {request!r}: nodes remember the last 4,096 requests of vLLM since they "
             f"started{unreached}"
@@ -111,8 +111,8 @@ def _request(request: str, url: str | None, output: Output) -> None:
         for line in _record(record):
             wrapped(line)
         say()
-    if away:
-        wrapped(f"Some nodes did not answer: {away}")
+    if failures:
+        wrapped(f"Some nodes did not answer: {failures}")
 
 
 def _record(record: Mapping[str, Any]) -> list[str]:
@@ -146,8 +146,10 @@ def _distinct(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for event in events:
         about = (event["fields"].get(name) for name in ("tenant", "reason", "pin", "tier", "alertname"))
         alike.setdefault((event["name"], event["node"], event["actor"], *about), []).append(event)
-    ends = [each for same in alike.values() for each in (same[:1] if len(same) == 1 else (same[0], same[-1]))]
-    return sorted(ends, key=lambda event: event["id"], reverse=True)
+    extremes = [
+        event for group in alike.values() for event in (group[:1] if len(group) == 1 else (group[0], group[-1]))
+    ]
+    return sorted(extremes, key=lambda event: event["id"], reverse=True)
 
 
 def _most_relevant(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -188,28 +190,28 @@ def _concerns_change(change: Mapping[str, Any], kind: str, name: str) -> bool:
 
 
 def _unknown(url: str | None, name: str, kind: str | None, nodes: Iterable[Mapping[str, Any]]) -> str:
-    known = [] if kind == "tenant" else [str(node["name"]) for node in nodes]
+    known_names = [] if kind == "tenant" else [str(node["name"]) for node in nodes]
     if kind != "node":
-        known += [str(each["tenant"]) for each in every(url, "/api/v1/tenants", None, MAX_ALERTS)["items"]]
-    close = difflib.get_close_matches(name, known, 3, 0.5)
-    named = close or sorted(set(known))[:5]
+        known_names += [str(tenant["tenant"]) for tenant in every(url, "/api/v1/tenants", None, MAX_ALERTS)["items"]]
+    close = difflib.get_close_matches(name, known_names, 3, 0.5)
+    named = close or sorted(set(known_names))[:5]
     message = f"there is no {kind or 'tenant or node'} {name!r}"
-    names = ", ".join(map(repr, named))
+    names_text = ", ".join(map(repr, named))
     if close:
-        return f"{message}; did you mean {names}?"
-    return f"{message}; there are {names}" if named else message
+        return f"{message}; did you mean {names_text}?"
+    return f"{message}; there are {names_text}" if named else message
 
 
-def _show(found: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], more: int, output: Output) -> None:
-    """`more`: number of changes that are not shown."""
-    say(f"{found['kind']} {found['name']}")
+def _show(report: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], omitted: int, output: Output) -> None:
+    """`omitted`: number of changes that are not shown."""
+    say(f"{report['kind']} {report['name']}")
     say()
-    shown = [finding for finding in found["findings"] if finding["code"] != "alert_firing"]  # they follow
+    shown = [finding for finding in report["findings"] if finding["code"] != "alert_firing"]  # they follow
     say("Findings" if shown else "Findings: none")
     for line in findings.lines(shown):
         wrapped(f"  {line}")
     say()
-    alerts = found["alerts"]
+    alerts = report["alerts"]
     say(f"Alerts ({len(alerts)})" if alerts else "Alerts: none firing")
     for alert in alerts[:SHOWN]:
         severity = f" ({alert['severity']})" if alert["severity"] else ""
@@ -218,22 +220,22 @@ def _show(found: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], more: in
             wrapped(f"  {alert['runbook_url']}")
     say()
     say("Figures")
-    for line in _tenant(found["figures"], nodes) if found["kind"] == "tenant" else _node(nodes[0]):
+    for line in _tenant(report["figures"], nodes) if report["kind"] == "tenant" else _node(nodes[0]):
         wrapped(f"  {line}")
     say()
-    changes = found["changes"]
+    changes = report["changes"]
     say("Preceding changes, newest first" if changes else "Preceding changes: none")
     for change in changes:
         wrapped(f"  {at(change['at'])}  {change['summary']} {author(change, timed=False)}")
-    if more:
-        say(f"  and {more} earlier ones")
-    if found["events"]:
+    if omitted:
+        say(f"  and {omitted} earlier ones")
+    if report["events"]:
         say()
-        table("Events", EVENT_COLUMNS, found["events"], wide=output.wide)
+        table("Events", EVENT_COLUMNS, report["events"], wide=output.wide)
     say()
     wrapped(
-        f"Most likely: {found['cause']}"
-        if found["cause"]
+        f"Most likely: {report['cause']}"
+        if report["cause"]
         else "Most likely: no cause was found; --since 1d looks further back."
     )
 
@@ -249,7 +251,7 @@ def _tenant(tenant: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> li
     return [
         f"used {show.size(tenant['bytes'])} of limit {show.size(tenant['limit_bytes'])}, floor "
         f"{show.floor(tenant['floor_bytes'], tenant['effective_floor_bytes'])}, pinned "
-        f"{show.size(tenant['pinned_bytes'])}{_held(tenant)}",
+        f"{show.size(tenant['pinned_bytes'])}{_held_by_lookups(tenant)}",
         f"refused blocks by reason: {refused}; evicted {tenant['evicted_blocks']:,}",
         f"hit ratio since the nodes' start {show.percent(tenant['hit_ratio'])} of {tenant['requested_blocks']:,} "
         "requested blocks",
@@ -257,9 +259,9 @@ def _tenant(tenant: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> li
     ]
 
 
-def _held(tenant: Mapping[str, Any]) -> str:
-    held = tenant.get("lookup_bytes")  # a server of an older release does not report it
-    return f", held by look-ups {show.size(held)}" if held else ""
+def _held_by_lookups(tenant: Mapping[str, Any]) -> str:
+    nbytes = tenant.get("lookup_bytes")  # a server of an older release does not report it
+    return f", held by look-ups {show.size(nbytes)}" if nbytes else ""
 
 
 def _node(node: Mapping[str, Any]) -> list[str]:

@@ -94,9 +94,9 @@ def as_token(token: str) -> dict[str, str]:
 def _proof(base: str, headers: Mapping[str, str] | None) -> dict[str, str]:
     """Return the headers with a token: of the context that `--context` names, else of the environment, else of the
     current context or `larder login`. The token of a context is sent to its URL alone."""
-    given = dict(headers or {})
-    if "Authorization" in given:
-        return given
+    sent = dict(headers or {})
+    if "Authorization" in sent:
+        return sent
     named = contexts.named()
     token = named.token if named is not None and named.url == base else ""
     token = token or os.environ.get(TOKEN_VARIABLE, "").strip()
@@ -104,7 +104,7 @@ def _proof(base: str, headers: Mapping[str, str] | None) -> dict[str, str]:
         current = contexts.current()
         token = current.token if current is not None and current.url == base else ""
     token = token or stored_tokens.get(base)
-    return {**given, **as_token(token)} if token else given
+    return {**sent, **as_token(token)} if token else sent
 
 
 def segment(name: str, of: str = "") -> str:
@@ -201,8 +201,8 @@ def pages(
     """Yield the pages of a list, with at most `limit` items together. Raises ClickException."""
     count = 0
     while True:
-        most = PAGE if limit is None else min(PAGE, limit - count)
-        page = call(url, "GET", path, None, {**query, "limit": str(most), "cursor": cursor})
+        page_limit = PAGE if limit is None else min(PAGE, limit - count)
+        page = call(url, "GET", path, None, {**query, "limit": str(page_limit), "cursor": cursor})
         yield page
         count, cursor = count + len(page["items"]), page["next_cursor"]
         if not cursor or (limit is not None and count >= limit):
@@ -246,9 +246,9 @@ def base_url(url: str | None) -> str:
     named = contexts.named()
     if url and named is not None:
         raise click.UsageError("expected at most one of --url and --context")
-    given = url or (named.url if named is not None else "") or os.environ.get(URL_VARIABLE, "")
-    if given:
-        return checked_url(given)
+    configured = url or (named.url if named is not None else "") or os.environ.get(URL_VARIABLE, "")
+    if configured:
+        return checked_url(configured)
     current = contexts.current()
     return default_url() if current is None else current.url
 

@@ -57,14 +57,14 @@ class FollowedEvents:
         """Yield events as they arrive, and an empty list at least every few seconds while the stream is open. The first
         batch has the newest events before. Raises ClickException if the first connection or a permission fails."""
         wait_s = RETRY_MIN_S
-        away = False
+        is_interrupted = False
         while True:
             reason = "the stream of events ended"
             try:
                 for batch in self._connection():
-                    if away:
+                    if is_interrupted:
                         self._note("connected again")
-                    away, wait_s = False, RETRY_MIN_S
+                    is_interrupted, wait_s = False, RETRY_MIN_S
                     yield batch
             except ApiError as refused:
                 if not self._at or (refused.status < 500 and refused.status != 429):
@@ -74,9 +74,9 @@ class FollowedEvents:
                 reason = error.message
             if not self._at:
                 raise Unreachable(reason)
-            if not away:
+            if not is_interrupted:
                 self._note(f"{reason}; trying again until it answers")
-            away = True
+            is_interrupted = True
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, RETRY_MAX_S)
 
@@ -100,16 +100,16 @@ class FollowedEvents:
                     self._note(
                         f"{gap:,} events are missing: too many came at once; 'larder events list' has the stored ones"
                     )
-                yield self._taken([event])
+                yield self._remembered([event])
             else:  # an overview, or a comment in its place: it follows all events that were missed
                 if missed is not None:
-                    yield self._taken(self._caught_up(missed) if self._at else missed, missed)
+                    yield self._remembered(self._caught_up(missed) if self._at else missed, missed)
                     missed = None
                 if name == "overview":
                     self._at = self._decoded(data, _OverviewTime).at
                 yield []
 
-    def _taken(self, events: list[Event], streamed: list[Event] | None = None) -> list[Event]:
+    def _remembered(self, events: list[Event], streamed: list[Event] | None = None) -> list[Event]:
         streamed = events if streamed is None else streamed
         if streamed:
             self._last_id = streamed[-1]["id"]
@@ -122,12 +122,12 @@ class FollowedEvents:
         query = {"since": str(max(self._at - SLACK_S, 0.0)), "sort": "-id"}
         stored = every(self._url, "/api/v1/events/history", query, MAX_MISSED)["items"]
         new = [event for event in streamed if key(event) not in self._received]
-        known = {*self._received, *map(key, new)}
-        found = [event for event in stored if key(event) not in known and event["name"] != SUMMED]
-        missing = _missing(self._last_id, self._at, streamed) - len(found)
+        received = {*self._received, *map(key, new)}
+        missed = [event for event in stored if key(event) not in received and event["name"] != SUMMED]
+        missing = _missing(self._last_id, self._at, streamed) - len(missed)
         if missing > 0:
             self._note(f"up to {missing:,} events are missing: they are not in the history")
-        return sorted(found + new, key=lambda event: float(event["at"]))
+        return sorted(missed + new, key=lambda event: float(event["at"]))
 
     def _decoded(self, data: bytes, kind: type[T]) -> T:
         try:
@@ -187,10 +187,10 @@ def _messages(parts: Iterator[bytes]) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:
-    begun: list[bytes] = []
+    pieces: list[bytes] = []
     for part in parts:
-        *ended, rest = part.split(b"\n")
+        *ended, piece = part.split(b"\n")
         for line in ended:
-            yield b"".join((*begun, line))
-            begun.clear()
-        begun.append(rest)
+            yield b"".join((*pieces, line))
+            pieces.clear()
+        pieces.append(piece)

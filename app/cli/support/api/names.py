@@ -22,11 +22,11 @@ def names(*sources: tuple[str, str]) -> Complete:
     away, or that the caller may not read, has no names."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-        found: list[str] = []
+        values: list[str] = []
         for path, field in sources:
             try:
                 answer: Any = call(ctx.params.get("url"), "GET", path, timeout_s=WAIT_S)
-                found += [str(item[field]) for item in answer["items"]]
+                values += [str(item[field]) for item in answer["items"]]
             except (
                 click.ClickException,
                 click.exceptions.Exit,
@@ -37,7 +37,7 @@ def names(*sources: tuple[str, str]) -> Complete:
                 OSError,
             ):
                 continue
-        return [name for name in found if name.startswith(incomplete) and name.isprintable()][:MAX_NAMES]
+        return [name for name in values if name.startswith(incomplete) and name.isprintable()][:MAX_NAMES]
 
     return complete
 

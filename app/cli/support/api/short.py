@@ -14,20 +14,20 @@ DIGITS = {"key": 64, "space": 32}
 _HEX = re.compile(r"[0-9a-f]+", re.ASCII)
 
 
-def whole(url: str | None, field: str, given: str) -> str:
+def whole(url: str | None, field: str, digits: str) -> str:
     """Return the full `key` or `space` of the cached block that begins with the given digits. Text that is not an
     abbreviation is returned unchanged. All blocks are searched. Raises ClickException if no key or space matches, or
     several do."""
-    short = given.lower()
+    short = digits.lower()
     if not MIN <= len(short) < DIGITS[field] or _HEX.fullmatch(short) is None:
-        return given
+        return digits
     blocks = (block for page in pages(url, "/api/v1/blocks", {}) for block in page["items"])
-    found: list[str] = sorted({block[field] for block in blocks if block[field].startswith(short)})
-    if not found:
+    matches: list[str] = sorted({block[field] for block in blocks if block[field].startswith(short)})
+    if not matches:
         raise NothingFound(f"no cached block has a {field} that begins with {short}")
-    if len(found) > 1:
-        more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+    if len(matches) > 1:
+        further = f" and {len(matches) - MAX_LISTED} more" if len(matches) > MAX_LISTED else ""
         raise click.ClickException(
-            f"{len(found)} {field}s begin with {short}: {', '.join(found[:MAX_LISTED])}{more}; give more digits"
+            f"{len(matches)} {field}s begin with {short}: {', '.join(matches[:MAX_LISTED])}{further}; give more digits"
         )
-    return found[0]
+    return matches[0]

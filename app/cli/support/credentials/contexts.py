@@ -57,7 +57,8 @@ def load() -> Contexts:
         return Contexts()
     try:
         contexts = {
-            name: Context(str(each["url"]), str(each.get("token", ""))) for name, each in stored["contexts"].items()
+            name: Context(str(fields["url"]), str(fields.get("token", "")))
+            for name, fields in stored["contexts"].items()
         }
         return Contexts(str(stored.get("current", "")), contexts)
     except (AttributeError, KeyError, TypeError):

@@ -49,13 +49,13 @@ def write(file: Path, content: Any) -> None:
         )
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as out:
                 out.write(text)
-            os.replace(made, file)
+            os.replace(temporary, file)
         except BaseException:
-            os.unlink(made)
+            os.unlink(temporary)
             raise
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None

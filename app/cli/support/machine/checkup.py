@@ -78,9 +78,9 @@ def checks(settings: Settings, table: dict[str, Any], pool_bytes: int, *, runs: 
 
 def _left_behind() -> Iterator[CheckResult]:
     """Report shared memory of this user's data planes that ended without removing it."""
-    if left := left_memory(SHARED_MEMORY):
-        message = f"dead data planes left {format_size(sum(left.values()))} in {SHARED_MEMORY}"
-        yield CheckResult("memory left behind", "warning", message, shlex.join(["rm", *map(str, left)]))
+    if segments := left_memory(SHARED_MEMORY):
+        message = f"dead data planes left {format_size(sum(segments.values()))} in {SHARED_MEMORY}"
+        yield CheckResult("memory left behind", "warning", message, shlex.join(["rm", *map(str, segments)]))
 
 
 def runs_here(state_dir: Path) -> bool:
@@ -126,10 +126,10 @@ def _kernel() -> CheckResult:
 def _versions() -> CheckResult:
     name = "versions"
     python = platform.python_version()
-    found, missing = [], []
+    installed, missing = [], []
     for library in _LIBRARIES:
         try:
-            found.append(f"{library} {metadata.version(library)}")
+            installed.append(f"{library} {metadata.version(library)}")
         except metadata.PackageNotFoundError:
             missing.append(library)
     if missing:
@@ -140,7 +140,7 @@ def _versions() -> CheckResult:
         return CheckResult(
             name, "failure", f"SQLite {sqlite3.sqlite_version}, expected 3.35 or newer", "use a newer Python build"
         )
-    return CheckResult(name, "ok", f"Python {python}, SQLite {sqlite3.sqlite_version}, {', '.join(found)}")
+    return CheckResult(name, "ok", f"Python {python}, SQLite {sqlite3.sqlite_version}, {', '.join(installed)}")
 
 
 def _files(max_clients: int) -> CheckResult:
@@ -206,22 +206,25 @@ def _gateway_memory(settings: Settings, name: str, *, runs: bool) -> Iterator[Ch
         return
     path = SHARED_MEMORY / f"lmcache_l1_pool_{name}"
     second_name = path.with_name(f".larder-{path.name}")
-    files = [_file_id(each) for each in (path, second_name)]
-    what = "LMCache memory"
+    files = [_file_id(file) for file in (path, second_name)]
+    subject = "LMCache memory"
     if files[1] is not None and files[0] != files[1]:
         state = "was removed" if files[0] is None else "is another file"
         fix = "larder up puts it back" if files[0] is None else f"move {path} away, and the name is put back"
         yield CheckResult(
-            what, "failure", f"{path} {state}: new workers cannot map the memory (its spare name is {second_name})", fix
+            subject,
+            "failure",
+            f"{path} {state}: new workers cannot map the memory (its spare name is {second_name})",
+            fix,
         )
     elif runs and files[0] is None and settings.common.lmcache_port is not None:
         yield CheckResult(
-            what, "failure", f"{path} does not exist: new workers cannot map it", "restart the data plane"
+            subject, "failure", f"{path} does not exist: new workers cannot map it", "restart the data plane"
         )
     user = _user_of_a_session()
     if user:
         yield CheckResult(
-            what,
+            subject,
             "warning",
             f"systemd removes the files of {user} in {SHARED_MEMORY} when the last session of {user} ends (RemoveIPC)",
             f"loginctl enable-linger {user}, or RemoveIPC=no in /etc/systemd/logind.conf, or a system user",
@@ -295,8 +298,8 @@ def _port(settings: Settings, *, runs: bool) -> CheckResult:
         in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         if in_use and runs:
             return CheckResult("port", "ok", f"{shown}, taken by the Larder that runs here")
-        taken = "is taken by another program, or by a Larder of another state directory"
-        reason = taken if in_use else f"cannot be listened on: {error}"
+        in_use_text = "is taken by another program, or by a Larder of another state directory"
+        reason = in_use_text if in_use else f"cannot be listened on: {error}"
         return CheckResult("port", "failure", f"{shown} {reason}", "LARDER_HTTP_PORT or LARDER_HTTP_HOST")
     return CheckResult("port", "ok", f"{shown} is free")
 
@@ -375,8 +378,8 @@ def _gpu() -> CheckResult:
         listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return CheckResult("GPU", "warning", f"nvidia-smi does not answer: {error}", "look at the driver (dmesg)")
-    names = [line.split(" (UUID")[0] for line in listed.stdout.splitlines() if line.startswith("GPU ")]
-    if listed.returncode or not names:
+    gpus = [line.split(" (UUID")[0] for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    if listed.returncode or not gpus:
         reason = (listed.stdout + listed.stderr).strip().splitlines() or ["it lists none"]
         return CheckResult(
             "GPU", "warning", f"nvidia-smi: {reason[-1][:200]}", "look at the driver, or --gpus of Docker"
@@ -387,9 +390,9 @@ def _gpu() -> CheckResult:
         torch = ""
     if torch.endswith("+cpu"):
         return CheckResult(
-            "GPU", "warning", f"{'; '.join(names)}, but torch {torch} is built without CUDA", "a CUDA build of torch"
+            "GPU", "warning", f"{'; '.join(gpus)}, but torch {torch} is built without CUDA", "a CUDA build of torch"
         )
-    return CheckResult("GPU", "ok", f"{'; '.join(names)}; torch {torch}")
+    return CheckResult("GPU", "ok", f"{'; '.join(gpus)}; torch {torch}")
 
 
 def _meminfo(name: str, unit: int = 1024) -> int | None:
@@ -397,5 +400,5 @@ def _meminfo(name: str, unit: int = 1024) -> int | None:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith(name + ":")]
-    return int(found[0]) * unit if found else None
+    values = [line.split()[1] for line in lines if line.startswith(name + ":")]
+    return int(values[0]) * unit if values else None

@@ -19,7 +19,7 @@ _NEEDED = ("GPU", "CUDA")
 
 def look(checked: Sequence[CheckResult], command: Sequence[str] = COMMAND) -> list[CheckResult]:
     """Return one result per tested item; none without a GPU, or if an earlier check reports the problem."""
-    before = [each for each in checked if each.name == "GPU"]
+    before = [check for check in checked if check.name == "GPU"]
     if not before or before[0].state != "ok" or shutil.which("nvidia-smi") is None:
         return []
     return tried(command)
@@ -33,22 +33,22 @@ def tried(command: Sequence[str]) -> list[CheckResult]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return [CheckResult("GPU copies", "failure", f"trying them failed: {error}", fix)]
     try:
-        found = [msgspec.json.decode(line, type=CheckResult) for line in completed.stdout.splitlines()]
+        results = [msgspec.json.decode(line, type=CheckResult) for line in completed.stdout.splitlines()]
     except msgspec.DecodeError:
-        found = []
-    if completed.returncode > 1 or completed.returncode < 0 or not found:
+        results = []
+    if completed.returncode > 1 or completed.returncode < 0 or not results:
         reason = completed.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {completed.returncode}"]
-        found.append(CheckResult("GPU copies", "failure", f"trying them failed: {reason[-1][:200]}", fix))
-    return found
+        results.append(CheckResult("GPU copies", "failure", f"trying them failed: {reason[-1][:200]}", fix))
+    return results
 
 
-def gpu_copies(requested_bytes: int, seen: Sequence[CheckResult] = ()) -> list[CheckResult]:
+def gpu_copies(requested_bytes: int, checked: Sequence[CheckResult] = ()) -> list[CheckResult]:
     """Check whether GPUs have the memory that GPU copies of pinned blocks may take (`dataplane.gpu_pool_bytes`); return
-    no result if that is 0. `seen` holds the results of earlier GPU checks. Raises nothing."""
+    no result if that is 0. `checked` holds the results of earlier GPU checks. Raises nothing."""
     if requested_bytes <= 0:
         return []
     name, requested = "GPU copies", format_size(requested_bytes)
-    unusable = next((each for each in seen if each.name in _NEEDED and each.state != "ok"), None)
+    unusable = next((check for check in checked if check.name in _NEEDED and check.state != "ok"), None)
     if unusable is not None:
         problem = f"pins of the tier gpu have no GPU copies: see {unusable.name}"
         return [CheckResult(name, "warning", problem, unusable.fix)]
@@ -66,7 +66,7 @@ def gpu_copies(requested_bytes: int, seen: Sequence[CheckResult] = ()) -> list[C
     query = [program, "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits"]
     try:
         completed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-        sizes = [[int(each) << 20 for each in line.split(",")] for line in completed.stdout.splitlines()]
+        sizes = [[int(number) << 20 for number in line.split(",")] for line in completed.stdout.splitlines()]
     except (OSError, subprocess.TimeoutExpired, ValueError):
         sizes = []
     if not sizes or any(len(size) != 2 for size in sizes):
@@ -78,9 +78,9 @@ def gpu_copies(requested_bytes: int, seen: Sequence[CheckResult] = ()) -> list[C
                 "look at the driver (dmesg)",
             )
         ]
-    least, number = min((total, number) for number, (total, _) in enumerate(sizes))
-    if least < requested_bytes:
-        problem = f"{requested} are more than GPU {number} has ({format_size(least)})"
+    smallest, number = min((total, number) for number, (total, _) in enumerate(sizes))
+    if smallest < requested_bytes:
+        problem = f"{requested} are more than GPU {number} has ({format_size(smallest)})"
         return [CheckResult(name, "warning", problem, "lower dataplane.gpu_pool_bytes")]
     free_bytes, number = min((free, number) for number, (_, free) in enumerate(sizes))
     free = format_size(free_bytes)

@@ -13,9 +13,9 @@ RECENT_S = 600.0
 def node_state(node: dict[str, Any]) -> str:
     """Return the state of a node for a table cell, with everything unusual."""
     notes = [
-        _CONDITION_NOTES.get(each["type"], each["type"])
-        for each in node.get("conditions", ())
-        if each["ended_at"] is None
+        _CONDITION_NOTES.get(condition["type"], condition["type"])
+        for condition in node.get("conditions", ())
+        if condition["ended_at"] is None
     ]
     notes += ["draining"] if node["draining"] else []
     if offset_s := node["clock_offset_s"]:

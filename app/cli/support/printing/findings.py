@@ -39,25 +39,25 @@ def line(finding: Json) -> str:
 
 def lines(findings: Sequence[Json]) -> list[str]:
     """Return a line for each finding, with the change before it."""
-    found = []
+    texts = []
     for finding in findings:
         change = finding["likely_change"]
         before = f"; the latest change before: {change['summary']} {author(change)}" if change else ""
-        found.append(f"{line(finding)}{before}")
-    return found
+        texts.append(f"{line(finding)}{before}")
+    return texts
 
 
 def trouble(findings: Sequence[Json]) -> str:
     """Return what is wrong now as the end of a sentence; empty if all is well."""
-    lasting = [
-        each
-        for each in findings
-        if each["severity"] != "info" and each["ended_at"] is None and each["code"] not in _IN_FIRST_LINE
+    current = [
+        finding
+        for finding in findings
+        if finding["severity"] != "info" and finding["ended_at"] is None and finding["code"] not in _IN_FIRST_LINE
     ]
     counts: Counter[str] = Counter()
-    for each in lasting:
-        counts[each["code"]] += each.get("count", 1)  # a server of an older release does not report it
-    firsts = {each["code"]: _uncapitalized(each["what"]) for each in reversed(lasting)}
+    for finding in current:
+        counts[finding["code"]] += finding.get("count", 1)  # a server of an older release does not report it
+    firsts = {finding["code"]: _uncapitalized(finding["what"]) for finding in reversed(current)}
     parts = [
         firsts[code] if count == 1 else f"{count} times {code.replace('_', ' ')}"
         for code, count in list(counts.items())[:MAX_NAMED]

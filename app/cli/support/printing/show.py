@@ -37,7 +37,7 @@ def tier_shares(shares: Mapping[str, Mapping[str, Any]], say_size: Callable[[int
 def pin_tiers(pin: Mapping[str, Any]) -> str:
     """Return what tiers behind memory hold of a pin: `disk 12 (96 MiB)`; `-` for nothing."""
     in_tiers = sorted((pin.get("tiers") or {}).items())
-    return ", ".join(f"{name} {each['blocks']:,} ({size(each['bytes'])})" for name, each in in_tiers) or "-"
+    return ", ".join(f"{name} {stats['blocks']:,} ({size(stats['bytes'])})" for name, stats in in_tiers) or "-"
 
 
 def rate(bytes_per_s: int | None) -> str:
@@ -56,9 +56,10 @@ def span(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def plural(number: int, one: str, many: str = "") -> str:
-    """Return a count with its noun: `1 chunk`, `2,000 chunks`. `many` is the plural where an s does not make it."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def plural(number: int, singular: str, plural_noun: str = "") -> str:
+    """Return a count with its noun: `1 chunk`, `2,000 chunks`. `plural_noun` is needed where an s does not make
+    the plural."""
+    return f"{number:,} {singular if number == 1 else plural_noun or singular + 's'}"
 
 
 def tier(pin: dict[str, Any]) -> str:
@@ -72,13 +73,13 @@ def ends(expires_at: float | None) -> str:
     """Return the time until the end: `never`, `in 3 h`, `expired`."""
     if expires_at is None:
         return "never"
-    left = expires_at - time.time()
-    if left <= 0:
+    remaining_s = expires_at - time.time()
+    if remaining_s <= 0:
         return "expired"
     for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if left >= 2 * seconds:
-            return f"in {left / seconds:.0f} {unit}"
-    return f"in {left:.0f} s"
+        if remaining_s >= 2 * seconds:
+            return f"in {remaining_s / seconds:.0f} {unit}"
+    return f"in {remaining_s:.0f} s"
 
 
 def ago(at: float) -> str:
@@ -147,7 +148,7 @@ def unspilled(tier: Mapping[str, Any]) -> str:
 
 def encodings(tier: Mapping[str, Any]) -> str:
     """Return the number of blocks by how a tier holds them: `1,200 zstd, 12 none`."""
-    counts = sorted(tier.get("encodings", {}).items(), key=lambda each: (-each[1], each[0]))
+    counts = sorted(tier.get("encodings", {}).items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count:,} {name}" for name, count in counts)
 
 
@@ -225,7 +226,7 @@ def selects_no_node(record: Mapping[str, Any]) -> str:
     """Return why the record applies to no node, such as `no node matches the selector zone=b`; empty if it applies to
     one."""
     status = record["status"]
-    applied = next((each for each in status.get("conditions", ()) if each["type"] == "Applied"), None)
+    applied = next((condition for condition in status.get("conditions", ()) if condition["type"] == "Applied"), None)
     if status["nodes"] or applied is None or applied["reason"] != "NoNode":
         return ""
     message: str = applied["message"]
@@ -234,7 +235,7 @@ def selects_no_node(record: Mapping[str, Any]) -> str:
 
 def ineffective(record: Mapping[str, Any]) -> str:
     """Return why an applied record is not effective; empty if it is."""
-    conditions = {each["type"]: each for each in record["status"]["conditions"]}
+    conditions = {condition["type"]: condition for condition in record["status"]["conditions"]}
     effective = conditions.get("Effective")
     if not record["status"]["applied"] or effective is None or effective["status"] != "False":
         return ""
@@ -247,9 +248,9 @@ def refused(tenant: Mapping[str, Any]) -> str:
     count = tenant["refused_blocks"]
     if not reasons:
         return f"{count:,}"
-    most = max(reasons, key=lambda reason: reasons[reason])
-    more = f", {len(reasons) - 1} more" if len(reasons) > 1 else ""
-    return f"{count:,} ({most}{more})"
+    main_reason = max(reasons, key=lambda reason: reasons[reason])
+    further = f", {len(reasons) - 1} more" if len(reasons) > 1 else ""
+    return f"{count:,} ({main_reason}{further})"
 
 
 def table(
@@ -257,8 +258,8 @@ def table(
 ) -> None:
     """Print a table. A column whose name ends with a space is right-aligned, for numbers; those in `text` may be
     shortened, the last one always."""
-    made = [
+    table_columns = [
         Column(name.strip(), itemgetter(at), right=name.endswith(" "), text=at == len(columns) - 1 or name in text)
         for at, name in enumerate(columns)
     ]
-    print_table(title, made, list(rows), wide=wide)
+    print_table(title, table_columns, list(rows), wide=wide)

@@ -58,8 +58,8 @@ def say(text: str = "", *, err: bool = False, **styles: Any) -> None:
 
 def wrapped(text: str) -> None:
     """Print a sentence, continued on indented lines where it is longer than the terminal is wide."""
-    kept = _UNIT.sub(_NO_BREAK, plain(text))
-    for line in textwrap.wrap(kept, width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False):
+    joined = _UNIT.sub(_NO_BREAK, plain(text))
+    for line in textwrap.wrap(joined, width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False):
         write(line.replace(_NO_BREAK, " "))
 
 
@@ -86,7 +86,10 @@ def exact(parts: Iterable[bytes]) -> None:
 
 def _shown(text: str) -> bytes:
     if not is_plain(text):
-        text = "".join(each if is_seen(each) or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
+        text = "".join(
+            character if is_seen(character) or character in "\n\t" else json.dumps(character)[1:-1]
+            for character in text
+        )
     return text.encode()
 
 
@@ -126,7 +129,8 @@ def cells(text: str) -> int:
     if _CODES.search(text) is None:
         return len(text)
     return sum(
-        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
     )
 
 
@@ -165,11 +169,11 @@ def _fitting(columns: Sequence[Column], widths: dict[str, int], limit: int) -> l
 def _important(columns: Sequence[Column], widths: dict[str, int], limit: int) -> list[Column]:
     """Return the columns without those that are left out so that the others fit."""
     shown = list(columns)
-    least = {
+    least_widths = {
         column.name: min(widths[column.name], max(MIN_TEXT, len(column.name))) if column.text else widths[column.name]
         for column in columns
     }
-    while _needed(shown, least) > limit and (droppable := [column for column in shown if column.drop]):
+    while _needed(shown, least_widths) > limit and (droppable := [column for column in shown if column.drop]):
         shown.remove(max(reversed(droppable), key=lambda column: column.drop))
     return shown
 

@@ -14,11 +14,11 @@ MAX_EVENTS = 10
 _APART = ("status", "etag")
 """Fields that are not printed as they are."""
 _CONDITIONS = (
-    Column("type", lambda each: each["type"]),
-    Column("status", lambda each: each["status"]),
-    Column("reason", lambda each: each["reason"]),
-    Column("since", lambda each: show.ago(each["since"])),
-    Column("message", lambda each: each["message"], text=True, wraps=True),
+    Column("type", lambda condition: condition["type"]),
+    Column("status", lambda condition: condition["status"]),
+    Column("reason", lambda condition: condition["reason"]),
+    Column("since", lambda condition: show.ago(condition["since"])),
+    Column("message", lambda condition: condition["message"], text=True, wraps=True),
 )
 
 
@@ -50,8 +50,8 @@ def _fields(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         if isinstance(value, dict) and value:
             yield from _fields(value, f"{prefix}{key}.")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for at, each in enumerate(value):
-                yield from _fields(each, f"{prefix}{key}[{at}].")
+            for at, item in enumerate(value):
+                yield from _fields(item, f"{prefix}{key}[{at}].")
         else:
             yield f"{prefix}{key}", _text(key, value)
 

@@ -20,19 +20,19 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 _SIGNS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red"), "ended": ("=", "cyan")}
 
 
-def _of_folders(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+def _of_folders(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names with each folder replaced by its documents, sorted by name. Raises ClickException."""
-    return tuple(name for each in given for name in (_documents_in(each) if os.path.isdir(each) else [each]))
+    return tuple(name for path in names for name in (_documents_in(path) if os.path.isdir(path) else [path]))
 
 
 def _documents_in(folder: str) -> list[str]:
     try:
-        found = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIXES)]
+        files = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIXES)]
     except OSError as error:
         raise click.ClickException(f"{folder}: {error.strerror}") from None
-    if not found:
+    if not files:
         raise click.ClickException(f"{folder}: expected files that end in {', '.join(_SUFFIXES)}")
-    return found
+    return files
 
 
 def document_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -92,8 +92,8 @@ def _place(path: str, files: Sequence[str]) -> str:
     for number, name in enumerate(files):
         start = f"document[{number}]"
         if path.startswith(start):
-            rest = path[len(start) :].lstrip(".")
-            return f"{name}: {rest}" if rest else name
+            inner_path = path[len(start) :].lstrip(".")
+            return f"{name}: {inner_path}" if inner_path else name
     return path
 
 
@@ -127,10 +127,10 @@ def _lines(records: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]
 def counted(answer: dict[str, Any]) -> str:
     """Return `1 created, 2 updated, 0 deleted, 5 unchanged`; for a dry run `1 to create`, and so on."""
     if answer["dry_run"]:
-        names = ("to create", "to update", "to delete")
+        results = ("to create", "to update", "to delete")
     else:
-        names = ("created", "updated", "deleted")
-    parts = [f"{answer[key]} {word}" for key, word in zip(("created", "updated", "deleted"), names, strict=True)]
+        results = ("created", "updated", "deleted")
+    parts = [f"{answer[key]} {word}" for key, word in zip(("created", "updated", "deleted"), results, strict=True)]
     return ", ".join([*parts, f"{answer['unchanged']} unchanged"])
 
 
@@ -150,7 +150,7 @@ def as_written(name: str, value: Any) -> Any:
         except (OverflowError, ValueError, OSError):
             return value
     if name == "tiers" and isinstance(value, dict):
-        return {tier: {key: as_written(key, each) for key, each in share.items()} for tier, share in value.items()}
+        return {tier: {key: as_written(key, amount) for key, amount in share.items()} for tier, share in value.items()}
     return value
 
 

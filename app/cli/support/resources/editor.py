@@ -35,8 +35,8 @@ def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, 
             if after == dict(record):
                 return False
             apply(after)
-        except yaml.YAMLError as wrong:
-            error = plain(f"the text is not YAML: {' '.join(str(wrong).split())}")
+        except yaml.YAMLError as fault:
+            error = plain(f"the text is not YAML: {' '.join(str(fault).split())}")
         except click.ClickException as refused:
             # Another error cannot be fixed by editing the text.
             if getattr(refused, "status", 422) not in (400, 422):
@@ -51,7 +51,7 @@ def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, 
 def _with_times_as_text(value: Any) -> Any:
     """Return a parsed YAML value with its times as RFC 3339 text: YAML parses an unquoted time into a datetime."""
     if isinstance(value, dict):
-        return {name: _with_times_as_text(each) for name, each in value.items()}
+        return {name: _with_times_as_text(item) for name, item in value.items()}
     return value.isoformat() if isinstance(value, date) else value
 
 

@@ -35,7 +35,7 @@ class Duration(click.ParamType[Any]):
 
 def field_options(
     put: type[msgspec.Struct],
-    names: Iterable[str],
+    field_names: Iterable[str],
     flags: Mapping[str, str] = NO_FLAGS,
     required: Set[str] = frozenset(),
 ) -> Callable[[F], F]:
@@ -43,7 +43,9 @@ def field_options(
     `--admission/--no-admission` for a bool. `none` stands for null. `flags` are those that do not follow from the name
     of their field."""
     hints = get_type_hints(put, include_extras=True)
-    options = [_option(name, hints[name], flags.get(name, flag(name)), required=name in required) for name in names]
+    options = [
+        _option(name, hints[name], flags.get(name, flag(name)), required=name in required) for name in field_names
+    ]
 
     def add(command: F) -> F:
         for option in reversed(options):

@@ -29,13 +29,13 @@ class Noun(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete commands, and the options of `list`, which a noun alone takes."""
-        found = super().shell_complete(ctx, incomplete)
+        items = super().shell_complete(ctx, incomplete)
         listing = self.commands.get("list")
         if listing is not None and incomplete.startswith("-"):
             with listing.make_context("list", [], parent=ctx, resilient_parsing=True) as inner:
-                known = {item.value for item in found}
-                found += [item for item in listing.shell_complete(inner, incomplete) if item.value not in known]
-        return found
+                values = {item.value for item in items}
+                items += [item for item in listing.shell_complete(inner, incomplete) if item.value not in values]
+        return items
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if "list" in self.commands:
@@ -88,8 +88,8 @@ class Output:
         total = answer.get("total", len(items))
         count = f"{total:,}" if len(items) == total else f"{len(items):,} of {total:,}"
         table(f"{noun} ({count})", columns, items, wide=self.wide)
-        if more := total - len(items):
-            say(f"{more:,} more; {hint} N shows more of them")
+        if omitted := total - len(items):
+            say(f"{omitted:,} more; {hint} N shows more of them")
         return True
 
     def record(self, record: Mapping[str, Any], columns: Sequence[Column], name: str) -> None:
@@ -198,12 +198,12 @@ def repeat_options(command: F) -> F:
     return cast(F, repeated)
 
 
-def _added(before: str, text: str, whole: bool) -> str:
+def _added(before: str, text: str, is_document: bool) -> str:
     """Return the lines that are not in the text before; the whole text if it is JSON or YAML."""
-    if whole:
+    if is_document:
         return text
-    known = set(before.splitlines())
-    return "".join(f"{line}\n" for line in text.splitlines() if line not in known)
+    lines = set(before.splitlines())
+    return "".join(f"{line}\n" for line in text.splitlines() if line not in lines)
 
 
 limit_option = click.option("--limit", type=click.IntRange(1), help="Maximum number of items; default all.")

@@ -122,8 +122,10 @@ def _add_set(group: click.Group, noun: RecordNoun) -> None:
         changed = required(noun.changes(noun.put, options))
         current = noun.current(url, name)
         record, changed = noun.merged(changed, None if noun.replaces else current, options)
-        kept = {each: value for each, value in put_fields(noun.put, record or {}).items() if each not in changed}
-        body = {**kept, **changed}
+        unchanged_fields = {
+            field: value for field, value in put_fields(noun.put, record or {}).items() if field not in changed
+        }
+        body = {**unchanged_fields, **changed}
         if dry_run:
             tried = call(url, "POST", "/api/v1/actions/dry-run", {noun.plural: {name: body}})
             show_dry_run(tried, noun.noun, body.get("selector"), output)
@@ -137,7 +139,7 @@ def _add_set(group: click.Group, noun: RecordNoun) -> None:
                 message = message.replace(of_field, option)
             raise worded(refused, message) from None
         if not output.data(answer, name):
-            unchanged = [value_text(of_field, value) for of_field, value in kept.items() if value]
+            unchanged = [value_text(of_field, value) for of_field, value in unchanged_fields.items() if value]
             for line in noun.saved(answer, changed, f" (kept: {', '.join(unchanged)})" if unchanged else ""):
                 say(line)
         if fault := noun.fault(answer):
@@ -145,22 +147,24 @@ def _add_set(group: click.Group, noun: RecordNoun) -> None:
 
     dry_run_option = click.option("--dry-run", is_flag=True, help="Only show how every node would respond.")
     needed = frozenset(getattr(noun.put, "REQUIRED", ()) if noun.replaces else ())
-    names = [name for name in noun.editable if name not in noun.special]
+    field_names = [name for name in noun.editable if name not in noun.special]
     command: Any = set_record
     for option in (
         output_option,
         *([wait_option] if noun.waits else []),
         url_option,
         *([dry_run_option] if noun.dry_runs else []),
-        field_options(noun.put, names, noun.flags, needed),
+        field_options(noun.put, field_names, noun.flags, needed),
         noun.options,
         noun.argument(TENANTS if noun.key == "tenant" else None),
     ):
         command = option(command)
     omitted = "get their defaults" if noun.replaces else "keep the values of the record; a new record gets the defaults"
-    made = group.command("set", help=noun.help.get("set", f"Set a {noun.noun}. Omitted options {omitted}."))(command)
+    set_command = group.command("set", help=noun.help.get("set", f"Set a {noun.noun}. Omitted options {omitted}."))(
+        command
+    )
     about = noun.help.get("create", f"Create a {noun.noun}.")
-    group.add_command(click.Command("create", callback=made.callback, params=made.params, help=about))
+    group.add_command(click.Command("create", callback=set_command.callback, params=set_command.params, help=about))
 
 
 def value_text(name: str, value: Any) -> str:
@@ -187,10 +191,10 @@ def _add_edit(group: click.Group, noun: RecordNoun) -> None:
         from app.cli.support.resources.editor import edited  # YAML takes a third of the time of a short command
 
         record = call(url, "GET", noun.of(name))
-        before = {each: as_written(each, record[each]) for each in noun.editable if each in record}
+        before = {field: as_written(field, record[field]) for field in noun.editable if field in record}
 
         def apply(after: Mapping[str, Any]) -> None:
-            changed = {each: value for each, value in after.items() if value != before.get(each)}
+            changed = {field: value for field, value in after.items() if value != before.get(field)}
             removed = dict.fromkeys(before.keys() - after.keys())  # a field deleted from the text gets its default
             call(url, "PATCH", noun.of(name), {**changed, **removed}, {"wait": wait}, state_headers(record))
 

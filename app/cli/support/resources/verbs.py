@@ -31,10 +31,10 @@ class Resource:
 
     def argument(self, complete: Complete | None = None) -> Callable[..., Any]:
         """Return a decorator that adds the argument `name`, which a shell completes with the names of records."""
-        known = complete or names((self.path, self.key))
+        completion = complete or names((self.path, self.key))
         if self.default is not None:
-            return click.argument("name", default=self.default, shell_complete=known)
-        return click.argument("name", metavar=self.key.upper(), shell_complete=known)
+            return click.argument("name", default=self.default, shell_complete=completion)
+        return click.argument("name", metavar=self.key.upper(), shell_complete=completion)
 
     def current(self, url: str | None, name: str) -> dict[str, Any] | None:
         """Return the record, or None if it does not exist. Raises ClickException if it exists and the command is
@@ -46,9 +46,9 @@ class Resource:
 
 
 def add_get(
-    group: click.Group, resource: Resource, about: str, more: Callable[[Any, Output], None] | None = None
+    group: click.Group, resource: Resource, about: str, add_details: Callable[[Any, Output], None] | None = None
 ) -> None:
-    """Add `get`, which prints a record; `more` prints what follows its row."""
+    """Add `get`, which prints a record; `add_details` prints what follows its row."""
 
     @group.command("get", help=about)
     @resource.argument()
@@ -57,8 +57,8 @@ def add_get(
     def get(name: str, url: str | None, output: Output) -> None:
         record = call(url, "GET", resource.of(name))
         output.record(record, resource.columns, name)
-        if more is not None and output.format in ("table", "wide"):
-            more(record, output)
+        if add_details is not None and output.format in ("table", "wide"):
+            add_details(record, output)
 
 
 def add_describe(group: click.Group, resource: Resource) -> None:
@@ -94,8 +94,8 @@ def _response(node: Mapping[str, Any]) -> str:
     refusal = "" if node["accepted"] else faults or node["error"]
     if _is_selected(node):
         evicted = [
-            f"{format_size(each['bytes'])} of {each['tenant']} from {each['tier'] or 'memory'}"
-            for each in node.get("evictions", ())
+            f"{format_size(eviction['bytes'])} of {eviction['tenant']} from {eviction['tier'] or 'memory'}"
+            for eviction in node.get("evictions", ())
         ]
         return refusal or f"accepted{', would evict ' if evicted else ''}{' and '.join(evicted)}"
     return f"not selected; {refusal}" if refusal else "not selected"
