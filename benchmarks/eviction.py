@@ -85,11 +85,11 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> l
 
 
 def _variants(context: click.Context, parameter: click.Parameter, text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
+    variants = text.split(",")
+    for name in variants:
         if name.removesuffix(ADMISSION) not in ALGORITHMS:
             raise click.BadParameter(f"expected some of {', '.join(VARIANTS)}, got {name!r}")
-    return names
+    return variants
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

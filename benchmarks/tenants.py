@@ -155,10 +155,10 @@ def run(scheme: Scheme, requests: list[Request], blocks: int) -> dict[str, Score
             if BURST_S[0] <= request.at < BURST_S[1]:
                 score.burst_requested += len(keys)
                 score.burst_hit += hits
-        wrong = sum(engine.tally.verify_errors for engine in engines.values())
+        wrong_blocks = sum(engine.tally.verify_errors for engine in engines.values())
         faults = _faults(plane)
-    if wrong or faults:
-        raise RuntimeError(f"{wrong} wrong blocks; {'; '.join(faults)}")
+    if wrong_blocks or faults:
+        raise RuntimeError(f"{wrong_blocks} wrong blocks; {'; '.join(faults)}")
     return scores
 
 
@@ -198,17 +198,19 @@ def figures(scores: dict[str, Score]) -> tuple[float, float, float, float]:
 @click.argument("synthetic", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--blocks", type=click.IntRange(min=1), default=POOL_BLOCKS, show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first requests of each trace.")
-@click.option("--scheme", "names", multiple=True, type=click.Choice([each.name for each in SCHEMES]))
+@click.option("--scheme", "names", multiple=True, type=click.Choice([scheme.name for scheme in SCHEMES]))
 def main(conversation: Path, synthetic: Path | None, blocks: int, limit: int | None, names: tuple[str, ...]) -> None:
     """Hit ratios of three tenants under different quotas, beside those of a simulation."""
     second = documents() if synthetic is None else from_trace(synthetic, SYNTHETIC, limit)
-    requests = list(merge(from_trace(conversation, CONVERSATION, limit), second, scans(), key=lambda each: each.at))
+    requests = list(
+        merge(from_trace(conversation, CONVERSATION, limit), second, scans(), key=lambda request: request.at)
+    )
     table = Table("scheme", "conversation", "in the burst", "synthetic", "useful")
     for scheme in SCHEMES:
         if names and scheme.name not in names:
             continue
-        found = figures(run(scheme, requests, blocks))
-        cells = [f"{got:.4f} ({expected:.4f})" for got, expected in zip(found, scheme.expected, strict=True)]
+        ratios = figures(run(scheme, requests, blocks))
+        cells = [f"{ratio:.4f} ({expected:.4f})" for ratio, expected in zip(ratios, scheme.expected, strict=True)]
         table.add_row(scheme.name, *cells)
         print(f"{scheme.name}: {', '.join(cells)}", file=sys.stderr, flush=True)
     Console().print(table)

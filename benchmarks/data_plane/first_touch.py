@@ -75,5 +75,5 @@ def _store(setting: Setting, client: Client, source: Mapping) -> None:
         reservation.commit()
 
 
-def _gbps(taken_ns: list[int]) -> float:
-    return median(BATCH_BYTES / taken for taken in taken_ns)
+def _gbps(times_ns: list[int]) -> float:
+    return median(BATCH_BYTES / time_ns for time_ns in times_ns)

@@ -81,8 +81,8 @@ def _turn(pool_bytes: int, *, wait: bool) -> list[tuple[float, list[int]]]:
             with _probed(server.rpc_url, turn) as (begin, waited):
                 begin()
                 keys = [_key(f"{turn}/{at}") for at in range(batches)]
-                taken = [once_ns(partial(_store, peer, source, key)) for key in keys]
-            passes.append((batches * BATCH_CHUNKS * CHUNK_BYTES / sum(taken), waited))
+                times_ns = [once_ns(partial(_store, peer, source, key)) for key in keys]
+            passes.append((batches * BATCH_CHUNKS * CHUNK_BYTES / sum(times_ns), waited))
         return passes
 
 
@@ -121,24 +121,24 @@ def _store(peer: Peer, source: Mapping, key: Key) -> None:
 def _probed(url: str, turn: int) -> Iterator[tuple[Callable[[], None], list[int]]]:
     """Run another client in its own process, which stores one small chunk after the other. The times of its
     `prepare_store` are in the list after the end."""
-    here, there = get_context("spawn").Pipe()
-    process = get_context("spawn").Process(target=_probe, args=(url, turn, there), daemon=True)
+    own_end, child_end = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=_probe, args=(url, turn, child_end), daemon=True)
     process.start()
-    there.close()
+    child_end.close()
     waited: list[int] = []
 
     def begin() -> None:
-        here.recv()  # it is registered
-        here.send(None)
+        own_end.recv()  # it is registered
+        own_end.send(None)
 
     try:
         yield begin, waited
-        here.send(None)
-        waited += here.recv()
+        own_end.send(None)
+        waited += own_end.recv()
     finally:
         process.join(TIMEOUT_S)
         process.kill()
-        here.close()
+        own_end.close()
 
 
 def _probe(url: str, turn: int, pipe: Connection) -> None:
@@ -148,7 +148,7 @@ def _probe(url: str, turn: int, pipe: Connection) -> None:
         peer._registrations = 100 + turn  # another worker than the one that fills the pool
         peer.register("bench/probe", SMALL_CHUNK_BYTES)
         keys = (Key("bench/probe", prompt(CHUNK_TOKENS, f"{turn}/{at}"), worker=0) for at in range(1 << 30))
-        taken: list[int] = []
+        times_ns: list[int] = []
         pipe.send(None)
         pipe.recv()
         while not pipe.poll():
@@ -156,13 +156,13 @@ def _probe(url: str, turn: int, pipe: Connection) -> None:
             argument = key.of(number)
             began = time.perf_counter_ns()
             peer.wire.ask(PREPARE_STORE, argument, peer.instance)
-            taken.append(time.perf_counter_ns() - began)
+            times_ns.append(time.perf_counter_ns() - began)
             peer.wire.ask(COMMIT_STORE, argument, peer.instance, NO_BYTES)
             peer.wire.ask(END_SESSION, named(number))
             time.sleep(PROBE_PAUSE_S)
         pipe.recv()
-        pipe.send(taken)
+        pipe.send(times_ns)
 
 
-def _percentile(taken: list[int], percentile: int) -> float:
-    return quantiles(taken, n=100)[percentile - 1]
+def _percentile(times_ns: list[int], percentile: int) -> float:
+    return quantiles(times_ns, n=100)[percentile - 1]

@@ -51,8 +51,8 @@ def _measure(
     reading = []
     for number in range(effort.rounds):
         keys = resident[number % len(resident)]
-        other = resident[(number + 1) % len(resident)]
-        without = once_ns(partial(retrieve, plain, memcpy, other))
+        other_keys = resident[(number + 1) % len(resident)]
+        without = once_ns(partial(retrieve, plain, memcpy, other_keys))
         reading.append(_percent(once_ns(partial(retrieve, verified, memcpy, keys)), without))
     size = format_size(block_bytes).replace(" ", "")
     hashing = _hashing_gbps(memcpy, block_bytes)
@@ -68,5 +68,5 @@ def _percent(taken_ns: int, without_ns: int) -> float:
 
 def _hashing_gbps(memcpy: Memcpy, block_bytes: int) -> float:
     view = memcpy.engine.view
-    taken = once_ns(lambda: [checksum(view[at : at + block_bytes]) for at in range(0, BATCH_BYTES, block_bytes)])
-    return BATCH_BYTES / taken
+    hashing_ns = once_ns(lambda: [checksum(view[at : at + block_bytes]) for at in range(0, BATCH_BYTES, block_bytes)])
+    return BATCH_BYTES / hashing_ns

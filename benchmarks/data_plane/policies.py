@@ -30,13 +30,13 @@ def _life_us(make: Callable[[], EvictionPolicy], rounds: int) -> float:
     policy = make()
     for number in range(_BLOCKS):
         policy.insert(number, number, _SIZE_BYTES, 0.0)
-    first, taken = _BLOCKS, []
+    first, times_ns = _BLOCKS, []
     for _ in range(_REQUESTS_A_ROUND * rounds):
         start = perf_counter_ns()
         _request(policy, first)
-        taken.append((perf_counter_ns() - start) / _REQUEST_BLOCKS)
+        times_ns.append((perf_counter_ns() - start) / _REQUEST_BLOCKS)
         first += _REQUEST_BLOCKS
-    return median(taken) / 1e3
+    return median(times_ns) / 1e3
 
 
 def _request(policy: EvictionPolicy, first: int) -> None:

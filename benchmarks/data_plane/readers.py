@@ -52,11 +52,11 @@ def _together(
     context = get_context("spawn")
     engines = []
     for number in range(ENGINES):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_engine, args=(theirs, socket, chains, turn, seconds, number))
+        own_end, child_end = context.Pipe()
+        process = context.Process(target=_engine, args=(child_end, socket, chains, turn, seconds, number))
         process.start()
-        theirs.close()
-        engines.append((process, ours))
+        child_end.close()
+        engines.append((process, own_end))
     try:
         for _, pipe in engines:
             if not pipe.poll(_START_S) or pipe.recv() != "ready":

@@ -17,12 +17,12 @@ def run(setting: Setting) -> list[Result]:
     with setting.client(BLOCK_BYTES) as client, setting.memcpy(BLOCK_BYTES) as memcpy:
         store(client, keys, BLOCK_BYTES)
         with client.acquire(keys) as first, client.acquire(keys) as second:
-            same = _address(first.view(0)) == _address(second.view(0))
+            is_same_address = _address(first.view(0)) == _address(second.view(0))
             latency = Latency(
                 lambda: first.view(0), memcpy.out_of_arena, runs=effort.runs, samples=min(50, effort.samples)
             )
     return [
-        at_most("view_32MiB_copied", 0.0 if same else BLOCK_BYTES, "bytes", 0.0, BLOCK_BYTES),
+        at_most("view_32MiB_copied", 0.0 if is_same_address else BLOCK_BYTES, "bytes", 0.0, BLOCK_BYTES),
         at_most("view_32MiB_p50", latency.us(50), "us", None, latency.baseline_us(50)),
     ]
 

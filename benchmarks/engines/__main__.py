@@ -88,7 +88,7 @@ def main(
         raise click.UsageError("--history: expected the shortest text first")
     if docs and quick:
         raise click.UsageError("figures of a quick run do not go into the documentation")
-    names = engines or tuple(TITLES)
+    engine_names = engines or tuple(TITLES)
     effort = QUICK if quick else FULL
     questions = msgspec.structs.replace(
         effort.questions, users=users, history=history, rates=rate, seconds=seconds or effort.questions.seconds
@@ -125,7 +125,7 @@ def main(
         for number in range(effort.sets):
             with (
                 tempfile.TemporaryDirectory(prefix="larder-bench-", dir="/tmp") as folder,
-                lineup(Path(folder), effort.pool_bytes, names, console.print) as running,
+                lineup(Path(folder), effort.pool_bytes, engine_names, console.print) as running,
             ):
                 console.print(f"set {number + 1} of {effort.sets}: the engines read {users} texts …")
                 began = time.monotonic()
@@ -133,9 +133,9 @@ def main(
                     seconds_each, began = time.monotonic() - began, time.monotonic()
                     failed |= running.failed
                     report, section = written()
-                    left = total - len(comparison.loads)
+                    remaining = total - len(comparison.loads)
                     console.print(_round(samples, len(comparison.loads), total, comparison.loads[-1]))
-                    console.print(f"  {seconds_each:.0f} s; about {left * seconds_each / 60:.0f} min left")
+                    console.print(f"  {seconds_each:.0f} s; about {remaining * seconds_each / 60:.0f} min left")
     except KeyboardInterrupt:
         console.print("interrupted: the figures are those of complete rounds")
     except RuntimeError as error:

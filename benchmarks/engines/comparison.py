@@ -115,9 +115,9 @@ class Comparison:
 
     def _ask(self, lineup: Lineup, rate: float, bound: float) -> None:
         """Let each engine answer questions at a rate. `bound`: a first token in time, in seconds."""
-        known = self._effort.questions
-        questions, limit_s = self._questions(rate), known.seconds + known.answer_s
-        without = [BARE] if rate > min(known.rates) else []
+        settings = self._effort.questions
+        questions, limit_s = self._questions(rate), settings.seconds + settings.answer_s
+        without = [BARE] if rate > min(settings.rates) else []
         answers = lineup.each(lambda engine: self._serve(engine, questions, limit_s=limit_s), without)
         tokens = sum(len(question["tokens"]) for question in questions)
         for name, answer in answers.items():
@@ -145,17 +145,17 @@ class Comparison:
     def _questions(self, rate: float) -> list[dict[str, Any]]:
         """Return questions with random arrivals, each with all that its user has read, asked and been answered before.
         A user who has no room left begins again with the text."""
-        known = self._effort.questions
+        settings = self._effort.questions
         conversations = [list(text) for text in self._texts]
         questions: list[dict[str, Any]] = []
         at = 0.0
-        while (at := at + self._random.expovariate(rate)) < known.seconds or not questions:
-            user = self._random.randrange(known.users)
-            if len(conversations[user]) + known.question + known.answer > MAX_TOKENS:
+        while (at := at + self._random.expovariate(rate)) < settings.seconds or not questions:
+            user = self._random.randrange(settings.users)
+            if len(conversations[user]) + settings.question + settings.answer > MAX_TOKENS:
                 conversations[user] = list(self._texts[user])
-            conversations[user] += self._tokens(known.question)
-            questions.append({"at": at, "tokens": list(conversations[user]), "new": known.answer})
-            conversations[user] += self._tokens(known.answer)  # engines differ in what they answer
+            conversations[user] += self._tokens(settings.question)
+            questions.append({"at": at, "tokens": list(conversations[user]), "new": settings.answer})
+            conversations[user] += self._tokens(settings.answer)  # engines differ in what they answer
         return questions
 
     def _batch(self) -> list[dict[str, Any]]:
@@ -173,10 +173,10 @@ class Comparison:
 @contextmanager
 def _busy(count: int) -> Iterator[None]:
     """Keep processors busy."""
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
     finally:
-        for other in others:
-            other.kill()
-            other.wait(KILLED_S)
+        for process in processes:
+            process.kill()
+            process.wait(KILLED_S)

@@ -45,13 +45,13 @@ def results_of(samples: Samples) -> list[Result]:
         better = at_least if kind in ("found", "goodput", "goodput_unloaded") else at_most
         for name, values in engines.items():
             results.append(better(f"{figure}_{name}", median(values), _UNITS.get(kind, "s"), None))
-        for other in (BARE, LMCACHE, OFFLOADING, BESIDE):
-            if LARDER in engines and other in engines and all(engines[other]):
-                ratios = np.divide(engines[LARDER], engines[other])
+        for baseline in (BARE, LMCACHE, OFFLOADING, BESIDE):
+            if LARDER in engines and baseline in engines and all(engines[baseline]):
+                ratios = np.divide(engines[LARDER], engines[baseline])
                 low, high = interval(ratios)
-                name = f"{figure}_larder_to_{other}"
+                name = f"{figure}_larder_to_{baseline}"
                 results += [
-                    better(name, float(np.median(ratios)), "", TARGETS.get((kind, other))),
+                    better(name, float(np.median(ratios)), "", TARGETS.get((kind, baseline))),
                     better(f"{name}_low", low, "", None),
                     better(f"{name}_high", high, "", None),
                 ]
@@ -61,15 +61,15 @@ def results_of(samples: Samples) -> list[Result]:
 def section_of(report: Report, samples: Samples, questions: str) -> str:
     """Return the section with the tables for the documentation. `questions` describes them."""
     by_name = {result.name: result for result in report.results}
-    names = [name for name in TITLES if any(name in engines for engines in samples.values())]
-    others = [name for name in (BARE, LMCACHE, BESIDE) if name in names and LARDER in names]
+    engine_names = [name for name in TITLES if any(name in engines for engines in samples.values())]
+    baselines = [name for name in (BARE, LMCACHE, BESIDE) if name in engine_names and LARDER in engine_names]
 
     def value(figure: str, name: str) -> str:
         result = by_name.get(f"{figure}_{name}")
         return "" if result is None else f"{result.value:,.3g} {result.unit}".strip()
 
-    def ratio(figure: str, other: str) -> str:
-        result = by_name.get(f"{figure}_larder_to_{other}")
+    def ratio(figure: str, baseline: str) -> str:
+        result = by_name.get(f"{figure}_larder_to_{baseline}")
         if result is None:
             return ""
         low, high = (by_name[f"{result.name}_{end}"].value for end in ("low", "high"))
@@ -78,7 +78,7 @@ def section_of(report: Report, samples: Samples, questions: str) -> str:
 
     def row(figure: str) -> str:
         kind, _, rate = figure.partition("@")
-        cells = [value(figure, name) for name in names] + [ratio(figure, other) for other in others]
+        cells = [value(figure, name) for name in engine_names] + [ratio(figure, baseline) for baseline in baselines]
         return f"| {_TITLES[kind]}{f', {rate}/s' if rate else ''} | {' | '.join(cells)} |"
 
     failed = "".join(
@@ -86,7 +86,7 @@ def section_of(report: Report, samples: Samples, questions: str) -> str:
         for name in TITLES
         if f"{name}_failed" in report.machine
     )
-    known, new = (by_name[f"connector_lookup_{which}_p99"].value for which in ("known", "new"))
+    known, new = (by_name[f"connector_lookup_{kind}_p99"].value for kind in ("known", "new"))
     return f"""{SECTION}
 
 The engines are vLLM on CPU with a small model. Its KV bytes per computation are many times those of a real model, so
@@ -97,8 +97,8 @@ Medians of {report.machine["rounds"]} interleaved rounds, and ratios of Larder's
 with intervals of 95 %.
 {questions}{failed}
 
-| | {" | ".join([TITLES[name] for name in names] + [f"Larder / {TITLES[name]}" for name in others])} |
-|---|{"---|" * (len(names) + len(others))}
+| | {" | ".join([TITLES[name] for name in engine_names] + [f"Larder / {TITLES[name]}" for name in baselines])} |
+|---|{"---|" * (len(engine_names) + len(baselines))}
 {chr(10).join(row(figure) for figure in samples)}
 
 Look-up of 16,384 tokens by Larder's connector, p99: {known:.0f} µs, and {new:.0f} µs for the first one of a request.

@@ -96,21 +96,21 @@ class Lineup:
         self.failed: dict[str, str] = {}
         self._turn = 0
 
-    def each(self, do: Callable[[Engine], Any], without: Collection[str] = ()) -> dict[str, Any]:
-        """Call `do` with every engine that is not in `without`, in an order that rotates, and return its results by
+    def each(self, action: Callable[[Engine], Any], without: Collection[str] = ()) -> dict[str, Any]:
+        """Call `action` with every engine that is not in `without`, in an order that rotates, and return its results by
         name. An engine that fails takes no further part. Raise RuntimeError if there is none left."""
         if not self.engines:
             raise RuntimeError("; ".join(f"{TITLES[name]}: {error}" for name, error in self.failed.items()))
-        names = [name for name in self.engines if name not in without]
-        first = self._turn % max(1, len(names))
+        turn_names = [name for name in self.engines if name not in without]
+        first = self._turn % max(1, len(turn_names))
         self._turn += 1
         results = {}
-        for name in names[first:] + names[:first]:
+        for name in turn_names[first:] + turn_names[:first]:
             try:
-                results[name] = do(self.engines[name])
+                results[name] = action(self.engines[name])
             except RuntimeError as error:
                 self.drop(name, error)
-        return {name: results[name] for name in names if name in results}
+        return {name: results[name] for name in turn_names if name in results}
 
     def drop(self, name: str, error: Exception) -> None:
         """Record the error of an engine and leave it out from now on."""

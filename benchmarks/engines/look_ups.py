@@ -39,27 +39,27 @@ def run(setting: Setting) -> list[Result]:
     with setting.client(BLOCK_BYTES) as client, setting.roundtrip() as message:
         for tokens in prompts:
             store(client, pack_keys(chain(tokens)), BLOCK_BYTES)
-        known = ConnectorSettings(socket=setting.socket_of(client), min_load_tokens=0)
-        scheduler = SchedulerSide(known, group="bench", engine="larder bench", block_tokens=PAGE_TOKENS)
+        settings = ConnectorSettings(socket=setting.socket_of(client), min_load_tokens=0)
+        scheduler = SchedulerSide(settings, group="bench", engine="larder bench", block_tokens=PAGE_TOKENS)
         scheduler.workers_ready([[GroupLayout(Space("bench", block_bytes=BLOCK_BYTES), PAGE_TOKENS)]])
         tracked, turns = cycle([request(tokens) for tokens in prompts]), cycle(prompts)
 
         def new() -> None:
-            each = request(next(turns))
-            scheduler.matched_tokens(each, 0)
-            scheduler.finished(each)
+            new_request = request(next(turns))
+            scheduler.matched_tokens(new_request, 0)
+            scheduler.finished(new_request)
 
         for _ in prompts:
             if scheduler.matched_tokens(next(tracked), 0) != TOKENS - PAGE_TOKENS:
                 raise RuntimeError("expected a hit on every chunk")
-        again = Latency(
+        repeated = Latency(
             lambda: scheduler.matched_tokens(next(tracked), 0), message.go, runs=effort.runs, samples=effort.samples
         )
         first = Latency(new, message.go, runs=effort.runs, samples=effort.samples)
         scheduler.close()
     return [
-        at_most("connector_lookup_known_p50", again.us(50), "us", None, again.baseline_us(50)),
-        at_most("connector_lookup_known_p99", again.us(99), "us", KNOWN_TARGET_US, again.baseline_us(99)),
+        at_most("connector_lookup_known_p50", repeated.us(50), "us", None, repeated.baseline_us(50)),
+        at_most("connector_lookup_known_p99", repeated.us(99), "us", KNOWN_TARGET_US, repeated.baseline_us(99)),
         at_most("connector_lookup_new_p50", first.us(50), "us", None, first.baseline_us(50)),
         at_most("connector_lookup_new_p99", first.us(99), "us", None, first.baseline_us(99)),
     ]

@@ -72,7 +72,7 @@ def _measure(
 
 def _layouts(address: int, sizes: dict[str, int], order: str) -> list[Layout]:
     """Return the layers of one allocation, with the axes blocks, heads, tokens, content."""
-    steps = {axis: prod(sizes[each] for each in order[at + 1 :]) for at, axis in enumerate(order)}
+    steps = {axis: prod(sizes[inner] for inner in order[at + 1 :]) for at, axis in enumerate(order)}
     return [
         Layout(
             address + 2 * layer * steps["L"],

@@ -60,7 +60,7 @@ class Served:
         have ended, `cpu` time of all threads until then, and for each request `first`, from its arrival to its first
         token (null if it was cancelled before); and the `cached` tokens of its prompt.
         """
-        waiting = deque(sorted(enumerate(requests), key=lambda each: each[1]["at"]))
+        waiting = deque(sorted(enumerate(requests), key=lambda numbered: numbered[1]["at"]))
         first: dict[int, float] = {}
         cached: dict[int, int] = {}
         started: list[str] = []

@@ -36,7 +36,7 @@ def _registering(setting: Setting, runtime: DeviceRuntime) -> list[Result]:
             stack.callback(unmap, address, nbytes)
             if writable:
                 advise(address, nbytes, MADV_POPULATE_WRITE)
-            taken: dict[str, list[int]] = {"register": [], "unregister": []}
+            times_ns: dict[str, list[int]] = {"register": [], "unregister": []}
             for _ in range(setting.effort.rounds):
                 pinned = PinnedMemory(runtime, address, nbytes, read_only=not writable)
                 began = perf_counter_ns()
@@ -44,17 +44,17 @@ def _registering(setting: Setting, runtime: DeviceRuntime) -> list[Result]:
                     raise RuntimeError(f"a mapping{name} cannot be registered: {pinned.refused}")
                 between = perf_counter_ns()
                 pinned.close()
-                taken["register"].append(between - began)
-                taken["unregister"].append(perf_counter_ns() - between)
+                times_ns["register"].append(between - began)
+                times_ns["unregister"].append(perf_counter_ns() - between)
             results += [
-                at_most(f"gpu_{step}{name}_256MiB", median(times) / 1e6, "ms", None) for step, times in taken.items()
+                at_most(f"gpu_{step}{name}_256MiB", median(times) / 1e6, "ms", None) for step, times in times_ns.items()
             ]
     return results
 
 
 def _opening(setting: Setting, runtime: DeviceRuntime, device: Device) -> list[Result]:
     nbytes = EMULATED_BYTES if setting.emulated else WINDOW_BYTES
-    taken: dict[str, list[int]] = {"open": [], "close": []}
+    times_ns: dict[str, list[int]] = {"open": [], "close": []}
     with exporter(runtime, nbytes) as handle:
         runtime.open(handle).close()
         before = runtime.memory_used(device)
@@ -63,10 +63,10 @@ def _opening(setting: Setting, runtime: DeviceRuntime, device: Device) -> list[R
             opened = runtime.open(handle)
             between = perf_counter_ns()
             opened.close()
-            taken["open"].append(between - began)
-            taken["close"].append(perf_counter_ns() - between)
-        left = runtime.memory_used(device) - before
+            times_ns["open"].append(between - began)
+            times_ns["close"].append(perf_counter_ns() - between)
+        leaked_bytes = runtime.memory_used(device) - before
     return [
-        *(at_most(f"gpu_ipc_{step}", median(times) / 1e3, "us", None) for step, times in taken.items()),
-        at_most("gpu_ipc_left", left / MiB, "MiB", None if setting.emulated else 0.0),
+        *(at_most(f"gpu_ipc_{step}", median(times) / 1e3, "us", None) for step, times in times_ns.items()),
+        at_most("gpu_ipc_left", leaked_bytes / MiB, "MiB", None if setting.emulated else 0.0),
     ]

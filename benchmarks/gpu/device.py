@@ -167,20 +167,20 @@ class Products:
 @contextmanager
 def meanwhile(action: Callable[[], object]) -> Iterator[None]:
     """Do something again and again on another thread. What it raises is raised at the end."""
-    stop, begun, failed = threading.Event(), threading.Event(), []
+    stop, started, failed = threading.Event(), threading.Event(), []
 
     def run() -> None:
         try:
             while not stop.is_set():
                 action()
-                begun.set()
+                started.set()
         except DeviceError as error:
             failed.append(error)
-            begun.set()
+            started.set()
 
     thread = threading.Thread(target=run)
     thread.start()
-    begun.wait(WAIT_S)
+    started.wait(WAIT_S)
     try:
         yield
     finally:

@@ -53,14 +53,14 @@ def _loads(
         plane.pin(MODEL, keys.tobytes())
         plane.wait_for_gpu_copies(chunks)
         _open(cache, client, keys, numbers)
-        taken: list[list[tuple[int, int]]] = [[], []]
+        times_by_side: list[list[tuple[int, int]]] = [[], []]
         for _ in range(setting.effort.rounds + 1):
-            for side, times, expected in zip(sides, taken, (chunks, 0), strict=True):
+            for side, times, expected in zip(sides, times_by_side, (chunks, 0), strict=True):
                 times.append(_load(*side, keys, numbers, expected))
     nbytes = form.chunk_bytes * chunks
     pages = nbytes // form.page_bytes
-    rates = [median(nbytes / times[0] for times in each[1:]) for each in taken]
-    cpu_us = [median(times[1] for times in each[1:]) / 1e3 / pages for each in taken]
+    rates = [median(nbytes / pair[0] for pair in times[1:]) for times in times_by_side]
+    cpu_us = [median(pair[1] for pair in times[1:]) / 1e3 / pages for times in times_by_side]
     label = f"gpu_copy_{form.name}"
     return [
         at_least(f"{label}_times", rates[0] / rates[1], "of pool", None if setting.emulated else MIN_TIMES, rates[1]),
@@ -86,7 +86,7 @@ def _load(cache: PagedCache, client: Client, keys: U64, numbers: list[int], expe
     began, used = perf_counter_ns(), thread_time_ns()
     load = cache.load(lease, numbers)
     well = load.finish()
-    taken = perf_counter_ns() - began, thread_time_ns() - used
+    times = perf_counter_ns() - began, thread_time_ns() - used
     if not well or load.gpu_copies != expected:
         raise RuntimeError(f"loaded: {well}, {load.gpu_copies} chunks from GPU copies, expected {expected}")
-    return taken
+    return times

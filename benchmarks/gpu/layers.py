@@ -49,12 +49,12 @@ def _hidden(setting: Setting, runtime: DeviceRuntime, device: Device, form: Form
         count = max(1, round(LONGER * max(alone) / cache.layers / (products.time_s(20) / 20)))
         timed(count)
         rounds = range(setting.effort.rounds)
-        copies = [median(each) for each in zip(*(timed(0) for _ in rounds), strict=True)]
-        beside = [median(each) for each in zip(*(timed(count) for _ in rounds), strict=True)]
+        copies = [median(times) for times in zip(*(timed(0) for _ in rounds), strict=True)]
+        with_products = [median(times) for times in zip(*(timed(count) for _ in rounds), strict=True)]
         forward_s = median(passes.time_s(lambda: passes.forward(count)) for _ in rounds)
     label = f"gpu_layers_{form.name}"
     results = []
-    for name, copy_s, both_s in zip(("store", "load"), copies, beside, strict=True):
+    for name, copy_s, both_s in zip(("store", "load"), copies, with_products, strict=True):
         hidden = 1 - (both_s - forward_s) / copy_s
         results += [
             at_least(f"{label}_{name}_hidden", hidden, "of it", None if setting.emulated else MIN_HIDDEN),

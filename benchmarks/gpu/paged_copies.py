@@ -68,14 +68,14 @@ class _Bench:
 
     def gbps(self, copy: Callable[[], None], nbytes: int) -> float:
         """Median of the rounds; 10^9 bytes a second."""
-        taken, self._used = [], []
+        times_ns, self._used = [], []
         for _ in range(self._rounds + 1):
             began = perf_counter_ns()
             copy()
             self._used.append(perf_counter_ns() - began)
             self.lane.synchronize()
-            taken.append(perf_counter_ns() - began)
-        return median(nbytes / each for each in taken[1:])
+            times_ns.append(perf_counter_ns() - began)
+        return median(nbytes / time_ns for time_ns in times_ns[1:])
 
     def plain(self, memory: int, *, to_device: bool) -> Callable[[], None]:
         """One copy for each registration of the pool."""
@@ -83,8 +83,8 @@ class _Bench:
 
         def copy() -> None:
             for at in range(0, self._batch, WINDOW_BYTES):
-                ends = self._pool.address + at, memory + at
-                target, source = ends[::-1] if to_device else ends
+                addresses = self._pool.address + at, memory + at
+                target, source = addresses[::-1] if to_device else addresses
                 self.lane.stream.copy(target, source, min(WINDOW_BYTES, self._batch - at))
 
         return copy

@@ -108,4 +108,4 @@ def paged_cache(
 
 
 def shuffled(blocks: int) -> list[int]:
-    return [int(each) for each in np.random.default_rng(0).permutation(blocks)]
+    return [int(block) for block in np.random.default_rng(0).permutation(blocks)]

@@ -123,9 +123,9 @@ def _serve(kind: str) -> None:
 
     emulated = EmulatedDevice([DEFAULT_UUID], 8 << 30) if kind == "emulated" else None
     log = configure()
-    made = DataPlane(load(), find_devices=find if emulated is None else lambda: emulated)
-    signal.signal(signal.SIGTERM, lambda *_: made.stop())
-    made.run()
+    data_plane = DataPlane(load(), find_devices=find if emulated is None else lambda: emulated)
+    signal.signal(signal.SIGTERM, lambda *_: data_plane.stop())
+    data_plane.run()
     log.close()
 
 

@@ -41,10 +41,10 @@ def drift(samples: Sequence[tuple[float, float]]) -> Drift | None:
     if len(used) < WINDOWS:
         return None
     hours = np.array([warm[at == window, 0].mean() for window in used]) / 3600
-    least = np.array([warm[at == window, 1].min() for window in used])
+    minima = np.array([warm[at == window, 1].min() for window in used])
     centred = hours - hours.mean()
     spread = float((centred**2).sum())
-    slope = float((centred * least).sum()) / spread
-    rest = least - least.mean() - slope * centred
-    error = float(np.sqrt((rest**2).sum() / (WINDOWS - 2) / spread)) * STUDENT_T
+    slope = float((centred * minima).sum()) / spread
+    residuals = minima - minima.mean() - slope * centred
+    error = float(np.sqrt((residuals**2).sum() / (WINDOWS - 2) / spread)) * STUDENT_T
     return Drift(slope - error, slope, slope + error)

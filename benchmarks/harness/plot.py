@@ -29,8 +29,8 @@ class Scale(msgspec.Struct, frozen=True):
     most_y: float
 
     def x(self, value: float) -> float:
-        whole = math.log(self.most_x / self.least_x) or 1.0
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * math.log(value / self.least_x) / whole
+        span = math.log(self.most_x / self.least_x) or 1.0
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * math.log(value / self.least_x) / span
 
     def y(self, value: float) -> float:
         return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * value / self.most_y
@@ -52,16 +52,16 @@ def line_plot(curves: Sequence[Curve], x_title: str, y_title: str) -> str:
         f'<text x="14" y="{HEIGHT - _BOTTOM}" transform="rotate(-90 14 {HEIGHT - _BOTTOM})" style="{_STYLE}">'
         f"{escape(y_title)}</text>",
         *(_curve(curve, scale, at) for at, curve in enumerate(curves)),
-        *_names(curves, scale),
+        *_curve_labels(curves, scale),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _step(most: float) -> float:
+def _step(largest: float) -> float:
     """Between two lines of the grid: 1, 2 or 5 times a power of ten, for four to ten lines."""
-    power = 10.0 ** math.floor(math.log10(most or 1.0))
-    return next((power * part for part in (0.1, 0.2, 0.5) if most / (power * part) <= 9), power)
+    power = 10.0 ** math.floor(math.log10(largest or 1.0))
+    return next((power * part for part in (0.1, 0.2, 0.5) if largest / (power * part) <= 9), power)
 
 
 def _grid(scale: Scale, xs: Sequence[float], step: float) -> list[str]:
@@ -86,7 +86,7 @@ def _curve(curve: Curve, scale: Scale, at: int) -> str:
     return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>'
 
 
-def _names(curves: Sequence[Curve], scale: Scale) -> list[str]:
+def _curve_labels(curves: Sequence[Curve], scale: Scale) -> list[str]:
     """A name for each line, in the sequence of the lines' heights at half the width."""
     middle = scale.least_x * math.sqrt(scale.most_x / scale.least_x)
 

@@ -11,10 +11,11 @@ class RoundTrip:
     """An echo process; `go(n)` makes n round trips of 200 bytes."""
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._socket, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.harness.echo", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+                [sys.executable, "-m", "benchmarks.harness.echo", str(child_end.fileno())],
+                pass_fds=[child_end.fileno()],
             )
         self.go(1)  # the process is up
 

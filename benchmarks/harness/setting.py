@@ -64,8 +64,8 @@ class Setting:
         self, client: Client, block_bytes: int, *, checksums: bool = False, verify: Verify = "off", spin_s: float = 0.0
     ) -> Iterator[Client]:
         """One more client of the same data plane, with integrity and waiting as asked."""
-        with attached(self.socket_of(client), block_bytes, checksums=checksums, verify=verify, spin_s=spin_s) as other:
-            yield other
+        with attached(self.socket_of(client), block_bytes, checksums=checksums, verify=verify, spin_s=spin_s) as second:
+            yield second
 
     def socket_of(self, client: Client) -> str:
         """The engine socket of the client's data plane."""

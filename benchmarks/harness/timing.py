@@ -12,12 +12,12 @@ RESAMPLES = 2_000
 
 def time_ns(action: Callable[[], object], times: int) -> list[int]:
     """How long each of `times` calls took."""
-    taken = []
+    times_ns = []
     for _ in range(times):
         start = perf_counter_ns()
         action()
-        taken.append(perf_counter_ns() - start)
-    return taken
+        times_ns.append(perf_counter_ns() - start)
+    return times_ns
 
 
 def once_ns(action: Callable[[], object]) -> int:
@@ -41,23 +41,23 @@ class Latency:
     def __init__(
         self, action: Callable[[], object], baseline: Callable[[], object], *, runs: int, samples: int
     ) -> None:
-        measured = []
-        beside = []
+        action_times = []
+        baseline_times = []
         action()
         baseline()
         for _ in range(runs):
-            measured.append(time_ns(action, samples))
-            beside.append(time_ns(baseline, samples))
-        self._measured = measured
-        self._beside = beside
+            action_times.append(time_ns(action, samples))
+            baseline_times.append(time_ns(baseline, samples))
+        self._action_times = action_times
+        self._baseline_times = baseline_times
 
     def us(self, percentile: float) -> float:
         """Median over the runs of a percentile, in microseconds."""
-        return _percentile_us(self._measured, percentile)
+        return _percentile_us(self._action_times, percentile)
 
     def baseline_us(self, percentile: float) -> float:
         """The same of the baseline."""
-        return _percentile_us(self._beside, percentile)
+        return _percentile_us(self._baseline_times, percentile)
 
 
 class Throughput:
@@ -67,10 +67,10 @@ class Throughput:
         self, action: Callable[[], object], baseline: Callable[[], object], nbytes: int, *, rounds: int
     ) -> None:
         pairs = [(once_ns(action), once_ns(baseline)) for _ in range(rounds)]
-        self.gbps = median(nbytes / taken for taken, _ in pairs)
+        self.gbps = median(nbytes / action_ns for action_ns, _ in pairs)
         """GB/s of the action, 10^9 bytes a second."""
-        self.baseline_gbps = median(nbytes / taken for _, taken in pairs)
-        self.ratio = median(beside / taken for taken, beside in pairs)
+        self.baseline_gbps = median(nbytes / baseline_ns for _, baseline_ns in pairs)
+        self.ratio = median(baseline_ns / action_ns for action_ns, baseline_ns in pairs)
         """Speed of the action over speed of the baseline, pair by pair."""
 
 

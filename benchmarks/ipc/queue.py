@@ -77,10 +77,10 @@ def main(names: tuple[str, ...], quick: bool, output: Path) -> None:
 def _messages(interpreter: Path, effort: QueueEffort) -> list[Result]:
     results = []
     for readers in (1, 4):
-        found: dict[str, list[dict[str, float]]] = {"larder": [], "msgspec": [], "vllm": [], "futex": []}
+        samples: dict[str, list[dict[str, float]]] = {"larder": [], "msgspec": [], "vllm": [], "futex": []}
         for _ in range(effort.rounds):
-            for kind in found:
-                found[kind].append(
+            for kind in samples:
+                samples[kind].append(
                     _run(
                         interpreter,
                         kind=kind,
@@ -91,31 +91,33 @@ def _messages(interpreter: Path, effort: QueueEffort) -> list[Result]:
                         bytes=1024,
                     )
                 )
-        ours, encoded, theirs, least = (
-            {field: median(each[field] for each in found[kind]) for field in found[kind][0]} for kind in found
+        larder, larder_msgspec, vllm, bare_futex = (
+            {field: median(sample[field] for sample in samples[kind]) for field in samples[kind][0]} for kind in samples
         )
         label = f"1 KiB, {readers} reader{'s' if readers > 1 else ''}"
         results += [
-            at_most(f"{label}: latency p50", ours["p50_us"], "µs", LATENCY_US[readers], theirs["p50_us"]),
-            at_most(f"{label}, msgspec: latency p50", encoded["p50_us"], "µs", LATENCY_US[readers], theirs["p50_us"]),
-            at_most(f"bare futex, {readers} readers: latency p50", least["p50_us"], "µs", None),
-            at_most(f"{label}: latency p99", ours["p99_us"], "µs", None, theirs["p99_us"]),
+            at_most(f"{label}: latency p50", larder["p50_us"], "µs", LATENCY_US[readers], vllm["p50_us"]),
+            at_most(
+                f"{label}, msgspec: latency p50", larder_msgspec["p50_us"], "µs", LATENCY_US[readers], vllm["p50_us"]
+            ),
+            at_most(f"bare futex, {readers} readers: latency p50", bare_futex["p50_us"], "µs", None),
+            at_most(f"{label}: latency p99", larder["p99_us"], "µs", None, vllm["p99_us"]),
             at_most(
                 f"{label}: CPU of a reader at 330 messages/s",
-                ours["reader_cpu_percent"],
+                larder["reader_cpu_percent"],
                 "%",
                 None,
-                theirs["reader_cpu_percent"],
+                vllm["reader_cpu_percent"],
             ),
             at_most(
-                f"{label}: CPU of a reader while idle", ours["idle_cpu_percent"], "%", 10.0, theirs["idle_cpu_percent"]
+                f"{label}: CPU of a reader while idle", larder["idle_cpu_percent"], "%", 10.0, vllm["idle_cpu_percent"]
             ),
             at_least(
                 f"{label}: burst",
-                ours["messages_per_s"],
+                larder["messages_per_s"],
                 "messages/s",
-                2 * theirs["messages_per_s"],
-                theirs["messages_per_s"],
+                2 * vllm["messages_per_s"],
+                vllm["messages_per_s"],
             ),
         ]
     return results
@@ -124,28 +126,28 @@ def _messages(interpreter: Path, effort: QueueEffort) -> list[Result]:
 def _remote(interpreter: Path, effort: QueueEffort) -> list[Result]:
     results = []
     for nbytes in (1024, 65536):
-        found: dict[str, list[float]] = {"remote": [], "pyzmq": []}
+        rates: dict[str, list[float]] = {"remote": [], "pyzmq": []}
         for _ in range(effort.rounds):
-            for kind in found:
-                one = _run(interpreter, kind=kind, messages=effort.remote, bytes=nbytes)
-                found[kind].append(one["messages_per_s"])
-        ours, theirs = median(found["remote"]), median(found["pyzmq"])
-        results.append(at_least(f"remote, {nbytes // 1024} KiB", ours, "messages/s", 0.9 * theirs, theirs))
+            for kind in rates:
+                sample = _run(interpreter, kind=kind, messages=effort.remote, bytes=nbytes)
+                rates[kind].append(sample["messages_per_s"])
+        larder, pyzmq = median(rates["remote"]), median(rates["pyzmq"])
+        results.append(at_least(f"remote, {nbytes // 1024} KiB", larder, "messages/s", 0.9 * pyzmq, pyzmq))
     return results
 
 
 def _kills(interpreter: Path, effort: QueueEffort) -> list[Result]:
-    found = _run(interpreter, kind="kills", kills=effort.kills)
+    figures = _run(interpreter, kind="kills", kills=effort.kills)
     label = f"{effort.kills} kills"
     return [
-        at_most(f"{label} of a reader: longest put", found["put_ms"], "ms", 1000.0),
-        at_most(f"{label} of the writer: longest get", found["writer_gone_ms"], "ms", 1000.0),
-        at_most(f"{label} of each and of both: leaked memories", found["leaked"], "", 0.0),
-        at_most(f"{label} of the writer: wrong messages", found["wrong"], "", 0.0),
+        at_most(f"{label} of a reader: longest put", figures["put_ms"], "ms", 1000.0),
+        at_most(f"{label} of the writer: longest get", figures["writer_gone_ms"], "ms", 1000.0),
+        at_most(f"{label} of each and of both: leaked memories", figures["leaked"], "", 0.0),
+        at_most(f"{label} of the writer: wrong messages", figures["wrong"], "", 0.0),
     ]
 
 
-def _run(interpreter: Path, **given: Any) -> dict[str, float]:
+def _run(interpreter: Path, **arguments: Any) -> dict[str, float]:
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         **QUIET,
@@ -153,7 +155,7 @@ def _run(interpreter: Path, **given: Any) -> dict[str, float]:
         "VLLM_LOGGING_LEVEL": "ERROR",
     }
     done = subprocess.run(
-        [str(interpreter), "-m", "benchmarks.ipc.queue_process", json.dumps(given)],
+        [str(interpreter), "-m", "benchmarks.ipc.queue_process", json.dumps(arguments)],
         env=environ,
         capture_output=True,
         text=True,
@@ -162,7 +164,7 @@ def _run(interpreter: Path, **given: Any) -> dict[str, float]:
     )
     if done.returncode:
         last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise click.ClickException(f"{given['kind']}: {last}")
+        raise click.ClickException(f"{arguments['kind']}: {last}")
     return dict(json.loads(done.stdout))
 
 

@@ -46,15 +46,15 @@ def _vllm() -> Any:
 def _child(work: Callable[[Connection], None]) -> tuple[int, Connection]:
     from multiprocessing import Pipe
 
-    ours, theirs = Pipe()
+    own_end, child_end = Pipe()
     pid = os.fork()
     if pid:
-        theirs.close()
-        return pid, ours
-    ours.close()
+        child_end.close()
+        return pid, own_end
+    own_end.close()
     code = 1
     try:
-        work(theirs)
+        work(child_end)
         code = 0
     finally:
         os._exit(code)
@@ -71,11 +71,11 @@ def _read(kind: str, index: int, pipe: Connection) -> None:
 
         reader.wait_until_ready(WAIT_S)
     else:
-        other = _vllm().create_from_handle(handle, index)
-        other.wait_until_ready()
+        vllm_queue = _vllm().create_from_handle(handle, index)
+        vllm_queue.wait_until_ready()
 
         def get() -> Any:
-            return other.dequeue(timeout=WAIT_S)
+            return vllm_queue.dequeue(timeout=WAIT_S)
 
     delays: list[float] = []
     used = time.process_time()
@@ -91,9 +91,9 @@ def _read(kind: str, index: int, pipe: Connection) -> None:
             return
 
 
-def measure(given: dict[str, Any]) -> dict[str, Any]:
+def measure(arguments: dict[str, Any]) -> dict[str, Any]:
     """Latency at a steady rate, CPU while idle, and messages per second in a burst."""
-    kind, count = given["kind"], given["readers"]
+    kind, count = arguments["kind"], arguments["readers"]
     if kind == "vllm":
         _vllm()  # import once, before the children
     children = [_child(partial(_read, kind, index)) for index in range(count)]
@@ -101,15 +101,15 @@ def measure(given: dict[str, Any]) -> dict[str, Any]:
         queue = MessageQueue("bench", readers=count, capacity_bytes=10 << 20, trusted=kind == "larder")
         handle, put = queue.handle(), queue.put
     else:
-        other = _vllm()(count, count, max_chunk_bytes=1 << 20, max_chunks=10)
-        handle, put = other.export_handle(), other.enqueue
+        vllm_queue = _vllm()(count, count, max_chunk_bytes=1 << 20, max_chunks=10)
+        handle, put = vllm_queue.export_handle(), vllm_queue.enqueue
     for _, pipe in children:
         pipe.send(handle)
     if kind != "vllm":
         queue.wait_for_readers(count, WAIT_S)
     else:
-        other.wait_until_ready()
-    body = os.urandom(given["bytes"])
+        vllm_queue.wait_until_ready()
+    body = os.urandom(arguments["bytes"])
 
     def phase(end: str = _PHASE) -> list[tuple[list[float], float]]:
         put((0, end))
@@ -117,10 +117,10 @@ def measure(given: dict[str, Any]) -> dict[str, Any]:
 
     phase()
     began, used = time.perf_counter(), time.process_time()
-    for number in range(given["paced"]):
-        left = began + number / given["rate_hz"] - time.perf_counter()
-        if left > 0:
-            time.sleep(left)
+    for number in range(arguments["paced"]):
+        wait_s = began + number / arguments["rate_hz"] - time.perf_counter()
+        if wait_s > 0:
+            time.sleep(wait_s)
         put((time.perf_counter_ns(), body))
     took, writer = time.perf_counter() - began, time.process_time() - used
     paced = phase()
@@ -131,16 +131,16 @@ def measure(given: dict[str, Any]) -> dict[str, Any]:
     time.sleep(IDLE_S)
     idle = [_cpu_s(pid) - earlier for (pid, _), earlier in zip(children, before, strict=True)]
     began = time.perf_counter()
-    for _ in range(given["burst"]):
+    for _ in range(arguments["burst"]):
         put((0, body))
     phase(_STOP)
-    rate = given["burst"] / (time.perf_counter() - began)
+    rate = arguments["burst"] / (time.perf_counter() - began)
     for pid, pipe in children:
         os.waitpid(pid, 0)
         pipe.close()
     if kind != "vllm":
         queue.close()
-    delays = sorted(delay for each, _ in paced for delay in each)
+    delays = sorted(delay for reader_delays, _ in paced for delay in reader_delays)
     return {
         "p50_us": median(delays),
         "p99_us": delays[int(len(delays) * 0.99)],
@@ -151,29 +151,29 @@ def measure(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def bare_futex(given: dict[str, Any]) -> dict[str, Any]:
+def bare_futex(arguments: dict[str, Any]) -> dict[str, Any]:
     """Latency of a number in shared memory whose readers sleep on a futex."""
-    count = given["paced"]
+    count = arguments["paced"]
     shared = mmap.mmap(-1, mmap.PAGESIZE)
     words = memoryview(shared).cast("Q")
     address = ctypes.addressof(ctypes.c_char.from_buffer(shared))
 
     def read(pipe: Connection) -> None:
-        delays, seen = [], 0
+        delays, last = [], 0
         pipe.send(True)
-        while seen < count:
-            futex.wait(address, seen, WAIT_S)
-            if words[0] != seen:
+        while last < count:
+            futex.wait(address, last, WAIT_S)
+            if words[0] != last:
                 delays.append((time.perf_counter_ns() - words[1]) / 1000)
-                seen = words[0]
+                last = words[0]
         pipe.send(delays)
 
-    children = [_child(read) for _ in range(given["readers"])]
+    children = [_child(read) for _ in range(arguments["readers"])]
     for _, pipe in children:
         pipe.recv()
     began = time.perf_counter()
     for number in range(count):
-        time.sleep(max(began + (number + 1) / given["rate_hz"] - time.perf_counter(), 0.0))
+        time.sleep(max(began + (number + 1) / arguments["rate_hz"] - time.perf_counter(), 0.0))
         words[1] = time.perf_counter_ns()
         words[0] = number + 1
         futex.wake(address)
@@ -190,12 +190,12 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def remote(given: dict[str, Any]) -> dict[str, Any]:
+def remote(arguments: dict[str, Any]) -> dict[str, Any]:
     """Messages per second to one reader over ZeroMQ."""
     import zmq
 
-    count, body = given["messages"], os.urandom(given["bytes"])
-    if given["kind"] == "remote":
+    count, body = arguments["messages"], os.urandom(arguments["bytes"])
+    if arguments["kind"] == "remote":
 
         def read(pipe: Connection) -> None:
             reader = QueueReader(pipe.recv(), remote=True)
@@ -238,7 +238,7 @@ def remote(given: dict[str, Any]) -> dict[str, Any]:
     return {"messages_per_s": count / took}
 
 
-def kills(given: dict[str, Any]) -> dict[str, Any]:
+def kills(arguments: dict[str, Any]) -> dict[str, Any]:
     """The longest time for which a process was blocked by a killed one, in milliseconds; leaked memories."""
     body = bytes(1000)
 
@@ -255,8 +255,8 @@ def kills(given: dict[str, Any]) -> dict[str, Any]:
             queue.put(body, WAIT_S)
 
     put_ms = gone_ms = 0.0
-    leaked = wrong = 0
-    for number in range(given["kills"]):
+    leaked = wrong_messages = 0
+    for number in range(arguments["kills"]):
         queue = MessageQueue("kills", capacity_bytes=1 << 16)
         pid, pipe = _child(read)
         pipe.send(queue.handle())
@@ -277,12 +277,12 @@ def kills(given: dict[str, Any]) -> dict[str, Any]:
         handle = pipe.recv()
         with QueueReader(handle, slot=0) as reader:
             for _ in range(number % 50):
-                wrong += reader.get(WAIT_S) != body
+                wrong_messages += reader.get(WAIT_S) != body
             _kill(pid)
             while True:
                 began = time.perf_counter()
                 try:
-                    wrong += reader.get(WAIT_S) != body
+                    wrong_messages += reader.get(WAIT_S) != body
                 except WriterGone:
                     break
                 finally:
@@ -292,14 +292,14 @@ def kills(given: dict[str, Any]) -> dict[str, Any]:
 
         pid, pipe = _child(write)
         handle = pipe.recv()
-        other, other_pipe = _child(read)
-        other_pipe.send(handle)
-        other_pipe.recv()
-        _kill(pid, other)
+        reader_pid, reader_pipe = _child(read)
+        reader_pipe.send(handle)
+        reader_pipe.recv()
+        _kill(pid, reader_pid)
         leaked += any(memory.find(identity=handle.identity))
         pipe.close()
-        other_pipe.close()
-    return {"put_ms": put_ms, "writer_gone_ms": gone_ms, "leaked": leaked, "wrong": wrong}
+        reader_pipe.close()
+    return {"put_ms": put_ms, "writer_gone_ms": gone_ms, "leaked": leaked, "wrong": wrong_messages}
 
 
 def _kill(*pids: int) -> None:
@@ -325,8 +325,8 @@ WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # printed text must not mix with the answer
-    given = json.loads(sys.argv[1])
-    print(json.dumps(WORK[given["kind"]](given)), file=answers)
+    arguments = json.loads(sys.argv[1])
+    print(json.dumps(WORK[arguments["kind"]](arguments)), file=answers)
 
 
 if __name__ == "__main__":

@@ -119,8 +119,8 @@ def reader(kind: str, handle: Any, orders: Connection) -> None:
         hits = []
         for _ in range(HITS):
             del value
-            taken, value = timed(get)
-            hits.append(taken)
+            hit_time, value = timed(get)
+            hits.append(hit_time)
         del value
         orders.send((first, passed, hits))
 
@@ -133,10 +133,10 @@ def measure(kind: str, value: Any, rounds: int, name: str) -> dict[str, float]:
     target = Mapping(STORE_BYTES)
     try:
         for _ in range(READERS):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=reader, args=(kind, store.handle(), theirs), daemon=True)
+            own_end, child_end = context.Pipe()
+            process = context.Process(target=reader, args=(kind, store.handle(), child_end), daemon=True)
             process.start()
-            pipes.append(ours)
+            pipes.append(own_end)
             processes.append(process)
         for pipe in pipes:
             assert pipe.poll(START_S), "a reader did not start"
@@ -150,21 +150,21 @@ def measure(kind: str, value: Any, rounds: int, name: str) -> dict[str, float]:
             turns = [partial(store.put, key, value), partial(ctypes.memmove, at, source, OBJECT_BYTES)]
             order = (0, 1) if number % 2 else (1, 0)  # the second one finds the source in the caches
             times = {turn: timed(turns[turn]) for turn in order}
-            (taken, address), (copied, _) = times[0], times[1]
+            (put_time, address), (copy_time, _) = times[0], times[1]
             for _ in range(HITS + 1):  # each reader reads the object so often
                 store.refer(key, address)
             for pipe in pipes:
                 pipe.send((key, address))
             for pipe in pipes:
                 assert pipe.poll(START_S), "a reader does not answer"
-                first, passed, more = pipe.recv()
+                first, passed, reader_hits = pipe.recv()
                 if number >= objects + 2:
                     firsts.append(first)
                     passes.append(passed)
-                    hits += more
+                    hits += reader_hits
             if number >= objects + 2:
-                puts.append(taken)
-                copies.append(copied)
+                puts.append(put_time)
+                copies.append(copy_time)
     finally:
         for pipe, process in zip(pipes, processes, strict=True):
             pipe.send(None)

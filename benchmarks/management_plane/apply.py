@@ -76,8 +76,8 @@ class Up:
     """A running Larder of our own."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = int(taken.getsockname()[1])
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = int(probe.getsockname()[1])
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
         self.url = f"http://127.0.0.1:{port}"
         self.environ = {

@@ -133,8 +133,8 @@ def written_trace(path: Path, count: int, seed: int = 15) -> Path:
     with path.open("w") as file:
         for number in range(count):
             prefix = [1 + 100 * random.randrange(40) + at for at in range(16)]
-            own = [1_000_000 * (1 + seed) + 16 * number + at for at in range(random.randrange(16))]
-            ids = prefix + own
+            suffix = [1_000_000 * (1 + seed) + 16 * number + at for at in range(random.randrange(16))]
+            ids = prefix + suffix
             row = {"timestamp": number, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids}
             file.write(json.dumps(row) + "\n")
     return path
@@ -143,10 +143,10 @@ def written_trace(path: Path, count: int, seed: int = 15) -> Path:
 @contextmanager
 def observed(kv_events: Path) -> Iterator[Running]:
     """A Larder with everything on."""
-    with ExitStack() as ending:
-        port = ending.enter_context(_process(COLLECTOR))
+    with ExitStack() as stack:
+        port = stack.enter_context(_process(COLLECTOR))
         events = f"ipc://{kv_events}"
-        server = ending.enter_context(
+        server = stack.enter_context(
             running(
                 LARDER_POOL_BYTES=POOL,
                 LARDER_APP__LOG_LEVEL="info",
@@ -154,9 +154,9 @@ def observed(kv_events: Path) -> Iterator[Running]:
                 OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}",
             )
         )
-        ending.enter_context(_process(SUBSCRIBER, events))
+        stack.enter_context(_process(SUBSCRIBER, events))
         ended = threading.Event()
-        threads = [threading.Thread(target=each, args=(server, ended)) for each in (_scrape, _watch)]
+        threads = [threading.Thread(target=target, args=(server, ended)) for target in (_scrape, _watch)]
         for thread in threads:
             thread.start()
         try:

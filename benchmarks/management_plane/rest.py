@@ -129,10 +129,10 @@ async def watch(server: Running, seconds: float) -> tuple[float, float]:
     await asyncio.sleep(1.0)
     overviews = 0
     watched = await share()
-    seen = overviews / BROWSERS / seconds
+    overviews_per_s = overviews / BROWSERS / seconds
     for task in (changing, *browsers):
         task.cancel()
     for ended in await asyncio.gather(changing, *browsers, return_exceptions=True):
         if isinstance(ended, Exception):
             raise ended
-    return watched - alone, seen
+    return watched - alone, overviews_per_s

@@ -31,8 +31,8 @@ class Running:
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            self.port = int(taken.getsockname()[1])
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = int(probe.getsockname()[1])
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
         self.environ = {
             **inherited,
@@ -72,12 +72,12 @@ class Running:
 
     def new_token(self, name: str) -> str:
         """An operator's."""
-        made = self.http.post(
+        response = self.http.post(
             "/api/v1/tokens",
             json={"name": name, "role": "operator"},
             headers={"Authorization": f"Bearer {_SETTINGS_TOKEN}"},
         )
-        return str(made.raise_for_status().json()["token"])
+        return str(response.raise_for_status().json()["token"])
 
     def data_plane_pid(self) -> int:
         return int(self.http.get("/api/v1/nodes").json()["items"][0]["pid"])

@@ -67,13 +67,13 @@ def run(setting: Setting) -> list[Result]:
     rows: list[Result] = []
     for plane, samples in sizes.items():
         rows.append(at_most(f"soak_{plane}_plane_memory", samples[-1][1], "MB", None, samples[0][1]))
-        found = drift(samples)
-        if found is not None:
+        slope = drift(samples)
+        if slope is not None:
             name = f"soak_{plane}_plane_drift"
             rows += [
-                at_most(name, found.per_hour, "MB/h", None),
-                at_most(f"{name}_low", found.low, "MB/h", MB_PER_HOUR[plane]),
-                at_most(f"{name}_high", found.high, "MB/h", None),
+                at_most(name, slope.per_hour, "MB/h", None),
+                at_most(f"{name}_low", slope.low, "MB/h", MB_PER_HOUR[plane]),
+                at_most(f"{name}_high", slope.high, "MB/h", None),
             ]
     return rows
 

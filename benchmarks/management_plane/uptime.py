@@ -30,16 +30,16 @@ def run(setting: Setting) -> list[Result]:
     quick = setting.effort == QUICK
     rounds, scale = (4, 10) if quick else (ROUNDS, 1)
     warm = rounds // 2
-    taken: list[int] = []
+    memory_bytes: list[int] = []
     samples: list[tuple[int, int]] = []
     with running() as server:
         for number in range(rounds):
             asyncio.run(_round(server, number, scale))
-            taken.append(server.memory_bytes())
+            memory_bytes.append(server.memory_bytes())
             samples.append(_memory_of(server))
     half = (rounds - warm) // 2
     # Medians: a collection of garbage that came early or late does not say everything.
-    before, after = median(taken[warm : warm + half]), median(taken[-half:])
+    before, after = median(memory_bytes[warm : warm + half]), median(memory_bytes[-half:])
     (files, threads), (files_after, threads_after) = samples[warm - 1], samples[-1]
     thousands = (rounds * REQUESTS // scale) / 1000
     return [
@@ -64,9 +64,9 @@ async def _round(server: Running, number: int, scale: int) -> None:
 
 def _requests(server: Running, number: int, count: int) -> list[bytes]:
     """Each of them new."""
-    made = []
-    for each in range(count):
-        name = f"r{number}-{each}"
+    requests = []
+    for index in range(count):
+        name = f"r{number}-{index}"
         paths = (
             "quotas/acme",
             f"quotas/{name}",
@@ -74,13 +74,13 @@ def _requests(server: Running, number: int, count: int) -> list[bytes]:
             f"pins/{name}",
             "overview",
             f"nowhere/{name}",
-            f"tenants?sort=-bytes&limit={1 + each % 1000}",
+            f"tenants?sort=-bytes&limit={1 + index % 1000}",
             f"events/history?name={name}",
         )
-        wrong = each % 500 == 499  # few, or they are kept waiting
-        token = f"larder_{name.replace('-', '')}_{'0' * 64}" if wrong else server.token
-        made.append(asking(token, paths[each % len(paths)]))
-    return made
+        is_refused = index % 500 == 499  # few, or they are kept waiting
+        token = f"larder_{name.replace('-', '')}_{'0' * 64}" if is_refused else server.token
+        requests.append(asking(token, paths[index % len(paths)]))
+    return requests
 
 
 async def _ask(server: Running, requests: list[bytes]) -> None:
@@ -107,8 +107,8 @@ async def _watch(server: Running, count: int) -> None:
 
 
 def _change(server: Running, number: int, count: int) -> None:
-    for each in range(count):
-        put(server, "acme", (1 << 30) + number * count + each)
+    for index in range(count):
+        put(server, "acme", (1 << 30) + number * count + index)
 
 
 def _memory_of(server: Running) -> tuple[int, int]:

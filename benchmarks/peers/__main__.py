@@ -60,9 +60,9 @@ def main(names: tuple[str, ...], quick: bool, output: Path) -> None:
 def _measured(run: Callable[[Peer, Peer, Effort], list[Result]], effort: Effort) -> list[Result]:
     """With fresh servers: what one benchmark left is nothing to the next."""
     with ExitStack() as stack:
-        ours = stack.enter_context(servers.larder(effort.pool_bytes))
-        theirs = stack.enter_context(servers.lmcache(effort.pool_bytes))
-        larder, lmcache = (stack.enter_context(closing(Peer(server))) for server in (ours, theirs))
+        larder_server = stack.enter_context(servers.larder(effort.pool_bytes))
+        lmcache_server = stack.enter_context(servers.lmcache(effort.pool_bytes))
+        larder, lmcache = (stack.enter_context(closing(Peer(server))) for server in (larder_server, lmcache_server))
         return run(larder, lmcache, effort)
 
 

@@ -13,11 +13,11 @@ FLAT_MIB = 8.0
 
 
 def run(larder: Peer, lmcache: Peer, effort: Effort) -> list[Result]:
-    ours = _growth(larder, effort.abandoned)
-    theirs = _growth(lmcache, effort.abandoned_at_lmcache)
+    larder_bytes = _growth(larder, effort.abandoned)
+    lmcache_bytes = _growth(lmcache, effort.abandoned_at_lmcache)
     return [
-        at_most("abandoned_growth", ours * effort.abandoned / (1 << 20), "MiB", FLAT_MIB),
-        at_most("abandoned_bytes_each", max(0.0, ours), "B", None, theirs),
+        at_most("abandoned_growth", larder_bytes * effort.abandoned / (1 << 20), "MiB", FLAT_MIB),
+        at_most("abandoned_bytes_each", max(0.0, larder_bytes), "B", None, lmcache_bytes),
     ]
 
 
@@ -26,11 +26,11 @@ def _growth(peer: Peer, lookups: int) -> float:
     peer.register(MODEL, SMALL_CHUNK_BYTES)
     tokens = prompt(256, "abandoned")
     peer.store_unwritten(Key(MODEL, tokens, worker=0))
-    asking = Key(MODEL, tokens, worker=None)
+    lookup_key = Key(MODEL, tokens, worker=None)
     first = int(lookups * SETTLED)
-    _abandon(peer, asking, first)
+    _abandon(peer, lookup_key, first)
     before = peer.resident_bytes()
-    _abandon(peer, asking, lookups - first)
+    _abandon(peer, lookup_key, lookups - first)
     return (peer.resident_bytes() - before) / (lookups - first)
 
 

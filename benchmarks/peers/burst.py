@@ -34,11 +34,11 @@ def _burst(peer: Peer, effort: Effort) -> tuple[int, float]:
     requests = effort.pool_bytes * 3 // 2 // (BATCH * CHUNK_BYTES)
     dropped, full_s, full_since = 0, 0.0, 0.0
     for number in range(requests):
-        taken, stored = _store(peer, number)
+        accepted, stored = _store(peer, number)
         if stored:
-            dropped += BATCH - taken
+            dropped += BATCH - accepted
         now = perf_counter()
-        if taken == 0:
+        if accepted == 0:
             full_since = full_since or now
         elif full_since:
             full_s, full_since = full_s + now - full_since, 0.0

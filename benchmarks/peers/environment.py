@@ -178,7 +178,7 @@ def build(peer: Peer) -> bool:
             *("--no-binary", source.partition("==")[0], "--dest", str(home / SOURCES), source),
         )
     if peer.sees:
-        _show(interpreter, [seen.name for seen in _seen(peer)])
+        _show(interpreter, [visible.name for visible in _visible_peers(peer)])
     proof = subprocess.run([interpreter, "-c", peer.proof], env=_environ(), capture_output=True, text=True, check=False)
     if proof.returncode:
         last = (proof.stderr.strip() or "no message").splitlines()[-1]
@@ -195,22 +195,22 @@ def _digest(peer: Peer) -> str:
     return hashlib.sha256(_list_of(peer).read_bytes() + "".join((peer.sees, *peer.sources)).encode()).hexdigest()
 
 
-def _seen(peer: Peer) -> list[Peer]:
+def _visible_peers(peer: Peer) -> list[Peer]:
     """Return the peers whose packages a peer sees, in the order in which they are searched."""
     if not peer.sees:
         return []
     next_one = PEERS[peer.sees]
-    return [next_one, *_seen(next_one)]
+    return [next_one, *_visible_peers(next_one)]
 
 
-def _show(interpreter: Path, others: list[str]) -> None:
+def _show(interpreter: Path, peer_names: list[str]) -> None:
     """Put the packages of other environments on an interpreter's path, behind its own."""
     script = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    ours, *theirs = (
+    own_path, *other_paths = (
         subprocess.run([path, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
-        for path in (interpreter, *(folder() / other / "bin" / "python" for other in others))
+        for path in (interpreter, *(folder() / peer_name / "bin" / "python" for peer_name in peer_names))
     )
-    Path(ours, "larder-peers.pth").write_text("".join(f"{path}\n" for path in theirs))
+    Path(own_path, "larder-peers.pth").write_text("".join(f"{path}\n" for path in other_paths))
 
 
 def _environ() -> dict[str, str]:
@@ -244,12 +244,12 @@ def main(names: tuple[str, ...]) -> None:
         if python(peer) is None:
             click.echo(f"{peer.name}: building, about {peer.megabytes} MB")
         try:
-            made = build(peer)
+            is_new = build(peer)
         except PeerError as error:
             click.echo(f"{peer.name}: not built\n{error}", err=True)
             failed.append(peer.name)
         else:
-            click.echo(f"{peer.name}: {'built' if made else 'already built'} in {folder() / peer.name}")
+            click.echo(f"{peer.name}: {'built' if is_new else 'already built'} in {folder() / peer.name}")
     if failed:
         raise click.ClickException(f"not built: {', '.join(failed)}; tests that need them are skipped")
 

@@ -25,16 +25,16 @@ class LineProcess:
                 command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=log.parent
             )
 
-    def do(self, what: str, **fields: Any) -> Any:
+    def do(self, operation: str, **fields: Any) -> Any:
         """Send a request and return its response. Raise RuntimeError if none arrives in time."""
-        self.send(what, **fields)
+        self.send(operation, **fields)
         return self.answer()
 
-    def send(self, what: str, **fields: Any) -> None:
+    def send(self, operation: str, **fields: Any) -> None:
         """Send a request. If the process has ended, `answer` raises."""
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps({"do": what, **fields}).encode() + b"\n")
+            self.process.stdin.write(json.dumps({"do": operation, **fields}).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass

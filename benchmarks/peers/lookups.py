@@ -32,21 +32,21 @@ def run(larder: Peer, lmcache: Peer, effort: Effort) -> list[Result]:
     results += _floor(larder, effort)
     for name, tokens in SIZES.items():
         prompts = [prompt(tokens, number) for number in range(PROMPTS[name])]
-        asking = [Key(MODEL, each, worker=None) for each in prompts]
+        lookup_keys = [Key(MODEL, prompt_tokens, worker=None) for prompt_tokens in prompts]
         for peer in peers:
-            for each in prompts:
-                peer.store_unwritten(Key(MODEL, each, worker=0))
-            if peer.found(asking[0]) != tokens // 256:
+            for prompt_tokens in prompts:
+                peer.store_unwritten(Key(MODEL, prompt_tokens, worker=0))
+            if peer.found(lookup_keys[0]) != tokens // 256:
                 raise RuntimeError(f"{peer.name} did not keep what was stored")
-        results += _latency(f"lookup_{name}", [_lookups(peer, asking) for peer in peers], effort)
+        results += _latency(f"lookup_{name}", [_lookups(peer, lookup_keys) for peer in peers], effort)
         rates: dict[str, list[float]] = {"larder": [], "lmcache": []}
         for turn in range(effort.rounds):
             for peer in peers if turn % 2 else reversed(peers):
-                rates[peer.name].append(_cycles_per_s(peer, asking, effort.seconds))
-        ours, theirs = median(rates["larder"]), median(rates["lmcache"])
+                rates[peer.name].append(_cycles_per_s(peer, lookup_keys, effort.seconds))
+        larder_rate, lmcache_rate = median(rates["larder"]), median(rates["lmcache"])
         ratio = median(a / b for a, b in zip(rates["larder"], rates["lmcache"], strict=True))
         results += [
-            at_least(f"cycles_{name}", ours, "/s", None, theirs),
+            at_least(f"cycles_{name}", larder_rate, "/s", None, lmcache_rate),
             at_least(f"cycles_{name}_ratio", ratio, "x LMCache", CYCLES_TARGET),
         ]
     for peer in peers:
@@ -64,10 +64,12 @@ def _latency(name: str, samplings: list[Callable[[int], list[int]]], effort: Eff
             runs[at].append(samplings[at](effort.samples))
     results = []
     for percentile in (50, 99):
-        ours, theirs = (median(float(np.percentile(run, percentile)) / 1e3 for run in each) for each in runs)
+        larder_us, lmcache_us = (
+            median(float(np.percentile(run, percentile)) / 1e3 for run in peer_runs) for peer_runs in runs
+        )
         results += [
-            at_most(f"{name}_p{percentile}", ours, "us", None, theirs),
-            at_most(f"{name}_p{percentile}_ratio", ours / theirs, "of LMCache", LATENCY_TARGET),
+            at_most(f"{name}_p{percentile}", larder_us, "us", None, lmcache_us),
+            at_most(f"{name}_p{percentile}_ratio", larder_us / lmcache_us, "of LMCache", LATENCY_TARGET),
         ]
     return results
 
@@ -86,7 +88,8 @@ def _floor(larder: Peer, effort: Effort) -> list[Result]:
     results = []
     for percentile in (50, 99):
         times = {
-            name: median(float(np.percentile(run, percentile)) / 1e3 for run in each) for name, each in runs.items()
+            name: median(float(np.percentile(run, percentile)) / 1e3 for run in name_runs)
+            for name, name_runs in runs.items()
         }
         results += [at_most(f"{name}_p{percentile}", times[name], "us", None, times["larder"]) for name in wires]
     return results
@@ -100,18 +103,18 @@ def _lookups(peer: Peer, keys: list[Key]) -> Callable[[int], list[int]]:
     """LOOKUP and its status; that the request then lets go and ends is not timed."""
 
     def sampling(times: int) -> list[int]:
-        taken = []
+        times_ns = []
         for _ in range(times):
             number = peer.next_request()
             key = keys[number % len(keys)]
-            asking = key.of(number)
+            argument = key.of(number)
             started = perf_counter_ns()
-            peer.wire.ask(LOOKUP, asking, ONE)
+            peer.wire.ask(LOOKUP, argument, ONE)
             peer.wire.status(number)
-            taken.append(perf_counter_ns() - started)
-            peer.wire.ask(FREE_LOCKS, asking, ONE)
+            times_ns.append(perf_counter_ns() - started)
+            peer.wire.ask(FREE_LOCKS, argument, ONE)
             peer.wire.ask(END_SESSION, named(number))
-        return taken
+        return times_ns
 
     return sampling
 

@@ -47,8 +47,8 @@ class Server(msgspec.Struct):
 
 def free_port() -> int:
     """A TCP port of the loopback address that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -82,19 +82,19 @@ class _Batch:
                 tokens = self._next_prompt()
                 store, retrieve = self._key(tokens, 0), self._key(tokens, None)
                 stored[peer.name].append(self._nbytes / once_ns(partial(self._store, peer, store)))
-                taken = once_ns(partial(self._retrieve, peer, store, retrieve))
-                read[peer.name].append(self._nbytes / taken)
+                read_ns = once_ns(partial(self._retrieve, peer, store, retrieve))
+                read[peer.name].append(self._nbytes / read_ns)
                 self._make_room(peer)
         return [*self._results("store", stored, median(into)), *self._results("retrieve", read, median(out))]
 
-    def _results(self, what: str, speeds: dict[str, list[float]], memcpy: float) -> list[Result]:
-        ours, theirs = median(speeds["larder"]), median(speeds["lmcache"])
-        name = f"{what}_{self._name}"
+    def _results(self, operation: str, speeds: dict[str, list[float]], memcpy: float) -> list[Result]:
+        larder_gbps, lmcache_gbps = median(speeds["larder"]), median(speeds["lmcache"])
+        name = f"{operation}_{self._name}"
         small = self._chunk_bytes == 2 * MiB
         return [
-            at_least(name, ours, "GB/s", None, theirs),
-            at_least(f"{name}_ratio", ours / theirs, "x LMCache", OVER_LMCACHE if small else None),
-            at_least(f"{name}_of_memcpy", ours / memcpy, "of memcpy", None if small else OF_MEMCPY, memcpy),
+            at_least(name, larder_gbps, "GB/s", None, lmcache_gbps),
+            at_least(f"{name}_ratio", larder_gbps / lmcache_gbps, "x LMCache", OVER_LMCACHE if small else None),
+            at_least(f"{name}_of_memcpy", larder_gbps / memcpy, "of memcpy", None if small else OF_MEMCPY, memcpy),
         ]
 
     def _fill(self, peer: Peer) -> None:
@@ -133,9 +133,9 @@ class _Batch:
         self._retained += self._nbytes * (peer.name == "lmcache")
         peer.wire.ask(END_SESSION, named(number))
 
-    def _retrieve(self, peer: Peer, key: Key, asking: Key) -> None:
+    def _retrieve(self, peer: Peer, key: Key, lookup_key: Key) -> None:
         number = peer.next_request()
-        peer.wire.ask(LOOKUP, asking.of(number), ONE)
+        peer.wire.ask(LOOKUP, lookup_key.of(number), ONE)
         if peer.wire.status(number) != self._chunks:
             raise RuntimeError(f"{peer.name} lost what was stored")
         prepared = peer.wire.ask(PREPARE_RETRIEVE, key.of(number), peer.instance)
@@ -150,5 +150,5 @@ class _Batch:
         pool = ctypes.addressof(ctypes.c_char.from_buffer(peer.pool))
         engine = self._memcpy.engine.address
         for at, slot in enumerate(slots):
-            ours, theirs = engine + at * self._chunk_bytes, pool + slot["offset"]
-            ctypes.memmove(*((ours, theirs) if out else (theirs, ours)), slot["length"])
+            buffer, slot_address = engine + at * self._chunk_bytes, pool + slot["offset"]
+            ctypes.memmove(*((buffer, slot_address) if out else (slot_address, buffer)), slot["length"])

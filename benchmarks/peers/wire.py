@@ -36,7 +36,7 @@ class Key:
     """A key, encoded but for the name of its request, which takes one copy of its bytes."""
 
     def __init__(self, model: str, tokens: Sequence[int], *, worker: int | None, start: int = 0) -> None:
-        whole = packed(
+        encoded = packed(
             {
                 "model_name": model,
                 "world_size": 1,
@@ -50,7 +50,7 @@ class Key:
                 "num_kv_readers": 1,
             }
         )
-        self._before, _, self._after = whole.partition(_PLACEHOLDER.encode())
+        self._before, _, self._after = encoded.partition(_PLACEHOLDER.encode())
 
     def of(self, number: int) -> bytes:
         return b"".join((self._before, request_id(number), self._after))
@@ -85,8 +85,8 @@ class Wire:
     def ask(self, operation: int, *arguments: bytes) -> Any:
         """Ask and wait; None where there is no result."""
         number = self.send(operation, arguments)
-        got, result = self.receive()
-        if got != number:
+        answered, result = self.receive()
+        if answered != number:
             raise RuntimeError("an answer to another request came")
         return None if result is None else unpacked(result)
 

@@ -45,7 +45,7 @@ def mb_per_s(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    for what, data in samples().items():
+    for kind, data in samples().items():
         for name, codec in CODECS.items():
             encoding, encoded = codec.encode(data, FORM)
             into = bytearray(BLOCK_BYTES)
@@ -61,7 +61,7 @@ def main() -> None:
             error = np.abs(after - before)[large] / np.abs(before)[large]
             cosine = before @ after / (np.linalg.norm(before) * np.linalg.norm(after))
             print(
-                f"{what:9} {name:5} {encoding.nbytes / BLOCK_BYTES:6.1%} of the bytes, encode {encode:4.0f} MB/s, "
+                f"{kind:9} {name:5} {encoding.nbytes / BLOCK_BYTES:6.1%} of the bytes, encode {encode:4.0f} MB/s, "
                 f"decode {decode:4.0f} MB/s, largest relative error {error.max():.4f} of {large.mean():.2%} of the "
                 f"elements, "
                 f"cosine {cosine:.6f}, mean error {np.linalg.norm(after - before) / np.linalg.norm(before):.2%}"

@@ -51,7 +51,7 @@ class TierFiles:
         self._source[:] = os.urandom(MiB) * (batch_bytes // MiB)
         self._target[:] = bytes(batch_bytes)  # touch it
         self._header = memoryview(mmap.mmap(-1, HEADER_BYTES))
-        self._checksums = [checksum(self._part(self._source, each)) for each in range(self._count)]
+        self._checksums = [checksum(self._part(self._source, number)) for number in range(self._count)]
         self._sequences = count(1)
 
     @contextmanager
@@ -83,17 +83,21 @@ class TierFiles:
     def load(self) -> None:
         loads = [BlockLoad(name(number), self._part(self._target, number)) for number in range(self._count)]
         loaded = self.tier.load(loads, monotonic() + _DEADLINE_S)
-        if {each.outcome for each in loaded} != {Outcome.OK}:
+        if {load.outcome for load in loaded} != {Outcome.OK}:
             raise RuntimeError(f"loaded: {loaded[:3]}")
 
     def delete(self) -> None:
         self.tier.delete([name(number) for number in range(self._count)], monotonic() + _DEADLINE_S)
 
     def raw_write(self) -> None:
-        self._spread(lambda each: os.pwritev(self._raw, [self._header, self._part(self._source, each)], self._at(each)))
+        self._spread(
+            lambda number: os.pwritev(self._raw, [self._header, self._part(self._source, number)], self._at(number))
+        )
 
     def raw_read(self) -> None:
-        self._spread(lambda each: os.preadv(self._raw, [self._header, self._part(self._target, each)], self._at(each)))
+        self._spread(
+            lambda number: os.preadv(self._raw, [self._header, self._part(self._target, number)], self._at(number))
+        )
 
     @property
     def blocks(self) -> int:

@@ -28,13 +28,13 @@ def run(setting: Setting) -> list[Result]:
     blocks = _BLOCKS if setting.effort == FULL else _BLOCKS // 50
     with tempfile.TemporaryDirectory(prefix="larder-bench-") as folder:
         _fill(folder, blocks)
-        taken = [_start(folder, blocks)]
+        start_times = [_start(folder, blocks)]
         os.unlink(f"{folder}/journal")
-        taken += [_start(folder, blocks)]
+        start_times += [_start(folder, blocks)]
     size = f"{blocks * BLOCK_BYTES / (1 << 30):.0f}GiB"
     return [
-        at_most(f"tier_recovery_journal_{size}", taken[0], "s", None),
-        at_most(f"tier_recovery_scan_{size}", taken[1], "s", 10.0),
+        at_most(f"tier_recovery_journal_{size}", start_times[0], "s", None),
+        at_most(f"tier_recovery_scan_{size}", start_times[1], "s", 10.0),
     ]
 
 
@@ -58,7 +58,7 @@ def _fill(folder: str, blocks: int) -> None:
 def _start(folder: str, blocks: int) -> float:
     started = perf_counter()
     with opened(folder, budget_bytes=_RESERVED_BYTES, segment_bytes=_SEGMENT_BYTES) as tier:
-        taken = perf_counter() - started
+        started_s = perf_counter() - started
         if tier.usage().blocks != blocks:
             raise RuntimeError(f"expected {blocks} blocks, found {tier.usage().blocks}")
-    return taken
+    return started_s

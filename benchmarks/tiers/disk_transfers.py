@@ -27,7 +27,7 @@ def run(setting: Setting) -> list[Result]:
     return results
 
 
-def _measure(files: TierFiles, what: str, rounds: int) -> list[Result]:
+def _measure(files: TierFiles, label: str, rounds: int) -> list[Result]:
     files.store()
     actions = (files.raw_write, files.store, files.raw_read, files.load, files.delete)
     times: dict[str, list[tuple[float, float]]] = {}
@@ -39,21 +39,21 @@ def _measure(files: TierFiles, what: str, rounds: int) -> list[Result]:
         times.setdefault("replace", []).append(_timed(files.store))
 
     def of_raw(action: str, raw: str) -> float:
-        return median(beside / taken for (taken, _), (beside, _) in zip(times[action], times[raw], strict=True))
+        return median(raw_s / action_s for (action_s, _), (raw_s, _) in zip(times[action], times[raw], strict=True))
 
     def per_s(action: str, clock: int) -> float:
-        return files.batch_bytes / _GB / median(each[clock] for each in times[action])
+        return files.batch_bytes / _GB / median(times_of_run[clock] for times_of_run in times[action])
 
-    deleted_us = median(each[0] for each in times["delete"]) / files.blocks * 1e6
-    target = 0.8 if "2MiB" in what else None
+    deleted_us = median(times_of_run[0] for times_of_run in times["delete"]) / files.blocks * 1e6
+    target = 0.8 if "2MiB" in label else None
     return [
-        at_least(f"tier_store_{what}", of_raw("store", "raw_write"), "of raw", target, per_s("raw_write", 0)),
-        at_least(f"tier_load_{what}", of_raw("load", "raw_read"), "of raw", target, per_s("raw_read", 0)),
-        at_least(f"tier_replace_{what}", of_raw("replace", "raw_write"), "of raw", None, per_s("raw_write", 0)),
-        at_most(f"tier_delete_{what}", deleted_us, "us per block", None),
-        at_least(f"tier_store_cpu_{what}", per_s("store", 1), "GB per CPU s", None, per_s("raw_write", 1)),
+        at_least(f"tier_store_{label}", of_raw("store", "raw_write"), "of raw", target, per_s("raw_write", 0)),
+        at_least(f"tier_load_{label}", of_raw("load", "raw_read"), "of raw", target, per_s("raw_read", 0)),
+        at_least(f"tier_replace_{label}", of_raw("replace", "raw_write"), "of raw", None, per_s("raw_write", 0)),
+        at_most(f"tier_delete_{label}", deleted_us, "us per block", None),
+        at_least(f"tier_store_cpu_{label}", per_s("store", 1), "GB per CPU s", None, per_s("raw_write", 1)),
         at_least(
-            f"tier_load_cpu_{what}", per_s("load", 1), "GB per CPU s", 2.5 if target else None, per_s("raw_read", 1)
+            f"tier_load_cpu_{label}", per_s("load", 1), "GB per CPU s", 2.5 if target else None, per_s("raw_read", 1)
         ),
     ]
 

@@ -34,10 +34,10 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Log nothing."""
 
-    def _answer(self, status: int, body: bytes | memoryview, more: dict[str, str]) -> None:
+    def _answer(self, status: int, body: bytes | memoryview, own_headers: dict[str, str]) -> None:
         self.send_response(status)
         headers = {"Content-Length": str(len(body)), "ETag": '"1"', "Last-Modified": self.date_time_string()}
-        for name, value in (headers | more).items():
+        for name, value in (headers | own_headers).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

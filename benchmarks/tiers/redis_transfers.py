@@ -63,12 +63,12 @@ def _bare_load(bare: socket.socket, batch: Batch) -> None:
 
 
 def _read(bare: socket.socket, into: memoryview) -> None:
-    got = 0
-    while got < len(into):
-        received = bare.recv_into(into[got:])
+    received_bytes = 0
+    while received_bytes < len(into):
+        received = bare.recv_into(into[received_bytes:])
         if not received:
             raise RuntimeError("redis-server closed the connection")
-        got += received
+        received_bytes += received
 
 
 @contextmanager

@@ -28,12 +28,12 @@ class Batch:
         self.block_bytes = block_bytes
         self.data = [Random(number).randbytes(block_bytes) for number in range(BATCH_BYTES // block_bytes)]
         self.into = [memoryview(bytearray(block_bytes)) for _ in self.data]
-        names = [BlockName(bytes(16), sha256(b"%d" % number).digest()) for number in range(len(self.data))]
+        block_names = [BlockName(bytes(16), sha256(b"%d" % number).digest()) for number in range(len(self.data))]
         self.stores = [
             BlockStore(StoredBlock(name, "bench", 1, block_bytes, checksum(data)), data)
-            for name, data in zip(names, self.data, strict=True)
+            for name, data in zip(block_names, self.data, strict=True)
         ]
-        self.loads = [BlockLoad(name, into) for name, into in zip(names, self.into, strict=True)]
+        self.loads = [BlockLoad(name, into) for name, into in zip(block_names, self.into, strict=True)]
         self.headers = [pack_header(store.block, CLUSTER) for store in self.stores]
 
     def store(self, tier: Tier) -> None:
@@ -50,14 +50,14 @@ class Batch:
 
 
 def measure(
-    what: str, tier: Tier, batch: Batch, bare_store: Callable[[], None], bare_load: Callable[[], None], rounds: int
+    label: str, tier: Tier, batch: Batch, bare_store: Callable[[], None], bare_load: Callable[[], None], rounds: int
 ) -> list[Result]:
     """Return the ratios to the bare client, and GB/s with the bare client's as baseline."""
     batch.store(tier)
     bare_store()
     stored = Throughput(lambda: batch.store(tier), bare_store, BATCH_BYTES, rounds=rounds)
     loaded = Throughput(lambda: batch.load(tier), bare_load, BATCH_BYTES, rounds=rounds)
-    size = f"{what}_{format_size(batch.block_bytes).replace(' ', '')}"
+    size = f"{label}_{format_size(batch.block_bytes).replace(' ', '')}"
     return [
         at_least(f"{size}_store_ratio", stored.ratio, "of bare client", TARGET, stored.baseline_gbps),
         at_least(f"{size}_store", stored.gbps, "GB/s", None, stored.baseline_gbps),

@@ -49,11 +49,11 @@ def main(checkout: Path, chosen: str) -> None:
     missing = [name for name in FILES if not (checkout / _FOLDER / name).is_file()]
     if missing:
         raise click.UsageError(f"{checkout / _FOLDER}: expected vLLM's tests, but {missing[0]} is missing")
-    theirs, ours = (run(interpreter, checkout, chosen, shim=shim) for shim in (False, True))
-    lines, wrong = compare(theirs, ours, LIMITS)
+    vllm_outcomes, larder_outcomes = (run(interpreter, checkout, chosen, shim=shim) for shim in (False, True))
+    lines, failed = compare(vllm_outcomes, larder_outcomes, LIMITS)
     click.echo("\n".join(lines))
-    if wrong:
-        raise click.ClickException(f"{len(wrong)} tests pass on vLLM's classes only: {', '.join(wrong)}")
+    if failed:
+        raise click.ClickException(f"{len(failed)} tests pass on vLLM's classes only: {', '.join(failed)}")
 
 
 def run(interpreter: Path, checkout: Path, chosen: str, *, shim: bool) -> dict[str, Outcome]:
@@ -62,15 +62,15 @@ def run(interpreter: Path, checkout: Path, chosen: str, *, shim: bool) -> dict[s
     with tempfile.TemporaryDirectory(prefix="larder-vllm-tests-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         shutil.copytree(checkout / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-        for each in _NEEDED:
-            if (checkout / each).is_file():
-                shutil.copy(checkout / each, folder / each)
+        for file in _NEEDED:
+            if (checkout / file).is_file():
+                shutil.copy(checkout / file, folder / file)
         report = folder / "report.jsonl"
         process = subprocess.Popen(
             [
                 *(interpreter, "-m", "pytest", "-q", "-p", "benchmarks.peers.vllm_tests.plugin"),
                 *("-p", "no:cacheprovider", "-k", chosen),
-                *(str(_FOLDER / each) for each in FILES),
+                *(str(_FOLDER / file) for file in FILES),
             ],
             cwd=folder,
             env={
@@ -116,16 +116,16 @@ def outcomes_of(report: str) -> dict[str, Outcome]:
 
 
 def compare(
-    theirs: dict[str, Outcome], ours: dict[str, Outcome], limits: dict[str, str]
+    vllm_outcomes: dict[str, Outcome], larder_outcomes: dict[str, Outcome], limits: dict[str, str]
 ) -> tuple[list[str], list[str]]:
     """Return the lines of a report, and the tests that pass only on vLLM's classes and are in no limit.
 
     `limits` has reasons by the name of a test without its parameters.
     """
-    lines, wrong, counts = [], [], {"passed": 0, "passed, without an object of Larder": 0}
-    for test, outcome in ours.items():
+    lines, failed, counts = [], [], {"passed": 0, "passed, without an object of Larder": 0}
+    for test, outcome in larder_outcomes.items():
         name = test.rpartition("::")[2]
-        before = theirs.get(test, Outcome())
+        before = vllm_outcomes.get(test, Outcome())
         if outcome.result == "passed":
             counts["passed" if outcome.used else "passed, without an object of Larder"] += 1
             continue
@@ -133,10 +133,10 @@ def compare(
         if before.result != "passed":
             reason = f"{before.result} on vLLM's classes, too"
         elif reason is None:
-            wrong.append(name)
+            failed.append(name)
         lines.append(f"{outcome.result}: {name}: {reason or outcome.why}")
-    wrong += [test.rpartition("::")[2] for test in theirs if test not in ours]
-    return [*(f"{count} {what}" for what, count in counts.items()), *lines], wrong
+    failed += [test.rpartition("::")[2] for test in vllm_outcomes if test not in larder_outcomes]
+    return [*(f"{count} {what}" for what, count in counts.items()), *lines], failed
 
 
 if __name__ == "__main__":

@@ -38,12 +38,12 @@ def _record_use(owner: Any) -> None:
 
 
 shim.register()
-for each in (
+for shim_class in (
     message_queue.VllmMessageQueue,
     object_store.SingleWriterShmRingBuffer,
     object_store.SingleWriterShmObjectStorage,
 ):
-    _record_use(each)
+    _record_use(shim_class)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
