@@ -175,7 +175,7 @@ def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:
 def declared(*codes: str) -> dict[int, ResponseSpec]:
     """Return the OpenAPI declarations of the problems `codes` and of those that every route can answer."""
     by_status: dict[int, list[str]] = {}
-    every: tuple[str, ...] = (
+    common_codes: tuple[str, ...] = (
         "unauthorized",
         "forbidden",
         "foreign-origin",
@@ -184,8 +184,8 @@ def declared(*codes: str) -> dict[int, ResponseSpec]:
         "store-unavailable",
     )
     if "too-large" in codes:
-        every = (*every, "server-busy")
-    for code in dict.fromkeys((*codes, *every)):
+        common_codes = (*common_codes, "server-busy")
+    for code in dict.fromkeys((*codes, *common_codes)):
         by_status.setdefault(KINDS[code].status, []).append(code)
     return {
         status: ResponseSpec(

@@ -92,9 +92,9 @@ class CacheWatch:
         if applied is None:
             return
         async with self._database.read() as session:
-            strong = await pins.strong(session)
+            strong_pins = await pins.strong(session)
         self._generations[node] = applied.generation
-        self._compare(node, stats, strong, applied.generation)
+        self._compare(node, stats, strong_pins, applied.generation)
 
     async def _publish_cold(self, node: str, start: CacheStart) -> None:
         """Publish a cold start, unless the previous manager process did."""
@@ -108,15 +108,15 @@ class CacheWatch:
             event = CacheStartedCold(start.at, start.reason, start.released, start.lost_blocks, start.lost_bytes)
             self._bus.publish(event, node=node, at=start.at)
 
-    def _compare(self, node: str, stats: NodeStats, strong: dict[str, StrongPin], generation: int) -> None:
-        """Compare the pins of a node with the records `strong`; skip records that the node has not applied yet."""
+    def _compare(self, node: str, stats: NodeStats, strong_pins: dict[str, StrongPin], generation: int) -> None:
+        """Compare the pins of a node with the records `strong_pins`; skip records that the node has not applied yet."""
         digests = self._digests.setdefault(node, {})
         reported = {pin.name: pin for pin in stats.pins}
         unlisted = bool(unlisted_tiers(stats))
         for name in digests.keys() - reported.keys():
             self._note(node, name, None)
         for name, pin in reported.items():
-            record = strong.get(name)
+            record = strong_pins.get(name)
             if record is not None and record.generation > generation:
                 continue
             if record is None or pin.expired:

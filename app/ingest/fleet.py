@@ -150,12 +150,12 @@ class Fleet:
 
     def empty_pins(self) -> list[str]:
         """Return the sorted names of pins that should keep their blocks and hold none on any node that is not lost."""
-        holding: dict[str, bool] = {}
+        holds_by_pin: dict[str, bool] = {}
         for node in self.living():
             unlisted = node.stats is not None and bool(unlisted_tiers(node.stats))
             for pin in node.pins.values():
-                holding[pin.name] = holding.get(pin.name, False) or unlisted or not is_empty(pin)
-        return sorted(name for name, holds in holding.items() if not holds)
+                holds_by_pin[pin.name] = holds_by_pin.get(pin.name, False) or unlisted or not is_empty(pin)
+        return sorted(name for name, holds in holds_by_pin.items() if not holds)
 
     def connected(self) -> list[FleetNode]:
         """Return the nodes that can be sent requests now, by name."""

@@ -107,7 +107,7 @@ class MetricsPage:
         """Add a sample of a counter or gauge."""
         inner = self._labels(declared.labels, labels)
         shown = f"{declared.sample}{{{inner}}}" if inner else declared.sample
-        self._of(declared).append(f"{shown} {_number(value)}\n")
+        self._lines_of(declared).append(f"{shown} {_number(value)}\n")
 
     def add_fields(self, declared: Mapping[str, MetricDeclaration], source: object, *labels: str) -> None:
         """Add a sample for each attribute of `source` that `declared` names."""
@@ -126,7 +126,7 @@ class MetricsPage:
         """Add a histogram. `counts` has one item more than `bounds`: each counts the observations up to its bound and
         above the previous one; the last counts those above all bounds. `total` is the sum of the observed values.
         `exemplars` has one item per bucket, or is empty."""
-        lines, below, name = self._of(declared), 0, declared.name
+        lines, below, name = self._lines_of(declared), 0, declared.name
         inner = self._labels(declared.labels, labels)
         first = inner + "," if inner else ""
         for position, (bound, count) in enumerate(
@@ -148,7 +148,7 @@ class MetricsPage:
     def add_page(self, other: "MetricsPage") -> None:
         """Add the samples of another page."""
         for declared, lines in other._lines.items():
-            self._of(declared).extend(lines)
+            self._lines_of(declared).extend(lines)
 
     def text(self) -> bytes:
         """Return the page as bytes in its format."""
@@ -160,7 +160,7 @@ class MetricsPage:
             chunks.append(_END)
         return "".join(chunks).encode()
 
-    def _of(self, declared: MetricDeclaration) -> list[str]:
+    def _lines_of(self, declared: MetricDeclaration) -> list[str]:
         lines = self._lines.get(declared)
         if lines is None:
             lines = self._lines[declared] = []

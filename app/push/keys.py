@@ -113,12 +113,12 @@ def _read(path: Path) -> ManagerKeyPair:
 def _make(path: Path) -> ManagerKeyPair:
     public, secret = zmq.curve_keypair()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    making = path.with_suffix(".new")
-    making.unlink(missing_ok=True)
-    fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(secret + b"\n")
         file.flush()
         os.fsync(fd)
-    making.replace(path)
+    temporary.replace(path)
     return ManagerKeyPair(public.decode(), secret)

@@ -30,8 +30,8 @@ class LeaderElection:
         self._claim = claim
         self._clock = clock
         self._holds_lock = False
-        self._from = 0.0
-        self._until = 0.0
+        self._usable_from = 0.0
+        self._usable_until = 0.0
         self._leading: bool | None = None
         """Leadership as last reported through `turned`."""
         self.latest = False
@@ -44,7 +44,7 @@ class LeaderElection:
     @property
     def pushing(self) -> bool:
         """Whether this process may push to nodes now."""
-        return self._leading is True and self._from <= self._clock() < self._until
+        return self._leading is True and self._usable_from <= self._clock() < self._usable_until
 
     @property
     def holds(self) -> bool:
@@ -56,7 +56,9 @@ class LeaderElection:
         while True:
             await self.step()
             now = self._clock()
-            await asyncio.sleep(self._from - now if self._holds_lock and now < self._from < now + CHECK_S else CHECK_S)
+            await asyncio.sleep(
+                self._usable_from - now if self._holds_lock and now < self._usable_from < now + CHECK_S else CHECK_S
+            )
 
     async def step(self) -> None:
         """Confirm the lock if it is held, otherwise try to take it. Raises nothing."""
@@ -68,15 +70,15 @@ class LeaderElection:
             else:
                 wait_s = await self._claim.take()
                 self._holds_lock = self.latest = wait_s is not None
-                self._from = self._clock() + (wait_s or 0.0)
+                self._usable_from = self._clock() + (wait_s or 0.0)
             if self._holds_lock:
-                self._until = started_at + LEASE_S
+                self._usable_until = started_at + LEASE_S
         except StoreUnavailable as error:
-            self._holds_lock, self._until, reason = False, 0.0, error.message
+            self._holds_lock, self._usable_until, reason = False, 0.0, error.message
         self._report(reason)
 
     def _report(self, reason: str) -> None:
-        if self._holds_lock and self._clock() < self._from:
+        if self._holds_lock and self._clock() < self._usable_from:
             return
         if self._holds_lock == self._leading:
             return
@@ -90,5 +92,5 @@ class LeaderElection:
 
     async def stop(self) -> None:
         """Stop pushing, then release the lock for other managers."""
-        self._holds_lock, self._until = False, 0.0
+        self._holds_lock, self._usable_until = False, 0.0
         await self._claim.release()

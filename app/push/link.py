@@ -123,9 +123,9 @@ class NodeLink:
 
     async def hello(self, timeout_s: float) -> Welcome:
         """Greet the node and return its answer. Raise NoAnswer, or NotUnderstood for another protocol version."""
-        async with _Talk(self, "", timeout_s) as talk:
-            await talk.send(Hello(version=VERSION, manager=self._manager))
-            reply = await talk.receive()
+        async with _Exchange(self, "", timeout_s) as exchange:
+            await exchange.send(Hello(version=VERSION, manager=self._manager))
+            reply = await exchange.receive()
             if not isinstance(reply, Welcome):
                 raise NotUnderstood(f"a hello was answered with {type(reply).__name__}")
             if reply.version != VERSION:
@@ -144,25 +144,25 @@ class NodeLink:
             message = f"the snapshot has {size:,} bytes, and nodes read at most {MAX_SNAPSHOT_BYTES:,}"
             fault = Fault(snapshot.type, Code.TOO_MANY.name.lower(), message)
             return Nack(snapshot.type, snapshot.generation, snapshot.nonce, [fault], None)
-        async with _Talk(self, snapshot.nonce, timeout_s) as talk:
-            await talk.send(snapshot)
-            reply, sent = await talk.receive(), "a snapshot"
+        async with _Exchange(self, snapshot.nonce, timeout_s) as exchange:
+            await exchange.send(snapshot)
+            reply, sent = await exchange.receive(), "a snapshot"
             if isinstance(reply, NeedBodies):
                 on_need(len(reply.digests))
                 for start in range(0, max(len(reply.digests), 1), BODIES_AT_ONCE):
                     end = start + BODIES_AT_ONCE
                     bodies = await fetch(reply.digests[start:end])
-                    await talk.send(Bodies(snapshot.nonce, bodies, last=end >= len(reply.digests)))
-                reply, sent = await talk.receive(), "the last body of a snapshot"
+                    await exchange.send(Bodies(snapshot.nonce, bodies, last=end >= len(reply.digests)))
+                reply, sent = await exchange.receive(), "the last body of a snapshot"
             if not isinstance(reply, Ack | Nack):
                 raise NotUnderstood(f"{sent} was answered with {type(reply).__name__}")
             return reply
 
     async def ask(self, question: Question, timeout_s: float) -> ControlReply:
         """Return the answer to one request. Raise NoAnswer, NotUnderstood."""
-        async with _Talk(self, question.nonce, timeout_s) as talk:
-            await talk.send(question)
-            return await talk.receive()
+        async with _Exchange(self, question.nonce, timeout_s) as exchange:
+            await exchange.send(question)
+            return await exchange.receive()
 
     async def describe(self, timeout_s: float) -> Description:
         reply = await self.ask(DescribeNode(nonce=new_nonce()), timeout_s)
@@ -191,14 +191,14 @@ class NodeLink:
                 self.malformed += 1
 
 
-class _Talk:
-    """One conversation. Its nonce is registered from the first message to the last."""
+class _Exchange:
+    """One exchange of messages. Its nonce is registered from the first message to the last."""
 
     def __init__(self, link: NodeLink, nonce: str, timeout_s: float) -> None:
         self._link, self._nonce, self._timeout_s = link, nonce, timeout_s
         self._queue: asyncio.Queue[ControlReply] = asyncio.Queue(MAX_UNREAD)
 
-    async def __aenter__(self) -> "_Talk":
+    async def __aenter__(self) -> "_Exchange":
         self._link._open[self._nonce] = self._queue
         return self
 

@@ -58,10 +58,10 @@ class NodeJournal:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiting: deque[_Entry] = deque()
+        self._pending: deque[_Entry] = deque()
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._doubtful = False
+        self._may_be_written = False
         """Whether the last attempt to write the queue may have succeeded."""
         self._log = structlog.get_logger()
 
@@ -106,7 +106,7 @@ class NodeJournal:
         Raises StoreUnavailable when the database is unavailable; the caller then starts it again.
         """
         while True:
-            if not self._waiting:
+            if not self._pending:
                 await self._wake.wait()
             self._wake.clear()
             await self.flush()
@@ -125,33 +125,33 @@ class NodeJournal:
         self._add(_Entry(node, (kind,), {name: getattr(push, name) for name in pushes.COLUMNS}, event))
 
     def _add(self, entry: _Entry) -> None:
-        self._waiting.append(entry)
-        if len(self._waiting) > MAX_WAITING:
-            lost = self._waiting.popleft()
+        self._pending.append(entry)
+        if len(self._pending) > MAX_WAITING:
+            lost = self._pending.popleft()
             self._log.warning("push.not_recorded", node=lost.node.name, waiting=MAX_WAITING)
         self._wake.set()
 
     async def flush(self) -> None:
         """Write all queued answers. Raise StoreUnavailable; nothing is lost."""
         async with self._writing:
-            while self._waiting:
-                batch = list(self._waiting)[:AT_ONCE]
-                doubtful, self._doubtful = self._doubtful, True
+            while self._pending:
+                batch = list(self._pending)[:AT_ONCE]
+                may_be_written, self._may_be_written = self._may_be_written, True
                 async with self._database.write(light=True) as session:
-                    await self._write(session, batch, doubtful)
-                self._doubtful = False
+                    await self._write(session, batch, may_be_written)
+                self._may_be_written = False
                 for entry in batch:
-                    if self._waiting and self._waiting[0] is entry:  # otherwise it was dropped meanwhile
-                        self._waiting.popleft()
+                    if self._pending and self._pending[0] is entry:  # otherwise it was dropped meanwhile
+                        self._pending.popleft()
 
-    async def _write(self, session: AsyncSession, batch: list[_Entry], doubtful: bool) -> None:
+    async def _write(self, session: AsyncSession, batch: list[_Entry], may_be_written: bool) -> None:
         for entry in batch:
-            if entry.push is not None and not (doubtful and await pushes.known(session, **entry.push)):
+            if entry.push is not None and not (may_be_written and await pushes.exists(session, **entry.push)):
                 await pushes.add(session, pushes.PushRow(**entry.push))
-        holding: dict[str, tuple[FleetNode, set[SnapshotType]]] = {}
+        kinds_by_node: dict[str, tuple[FleetNode, set[SnapshotType]]] = {}
         for entry in batch:
-            holding.setdefault(entry.node.name, (entry.node, set()))[1].update(entry.kinds)
-        for node, kinds in holding.values():
+            kinds_by_node.setdefault(entry.node.name, (entry.node, set()))[1].update(entry.kinds)
+        for node, kinds in kinds_by_node.values():
             if not await _save(session, node):
                 continue
             for kind in kinds:

@@ -257,10 +257,10 @@ def _set_aside(path: Path, suffix: str) -> str:
 def _set_aside_database(target: Path, suffix: str) -> str:
     """Rename a database with the files that SQLite keeps beside it. Return its new path."""
     moved = _set_aside(target, suffix)
-    for beside in BESIDE:
-        log = Path(f"{target}{beside}")
+    for log_suffix in BESIDE:
+        log = Path(f"{target}{log_suffix}")
         if log.exists():
-            log.rename(f"{moved}{beside}")
+            log.rename(f"{moved}{log_suffix}")
     return moved
 
 

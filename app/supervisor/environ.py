@@ -20,7 +20,7 @@ from dataplane.base.settings import (
 )
 
 _OWN = f"{PREFIX}DATAPLANE__"
-_NOT_ITS = frozenset({f"{PREFIX}DATABASE_URL"})
+_NOT_OF_DATA_PLANE = frozenset({f"{PREFIX}DATABASE_URL"})
 _INHERITED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|TERM|NO_COLOR|FORCE_COLOR|COLORTERM|LANG|LANGUAGE|LC_\w+|TZ|TZDIR|TMPDIR|TEMP|TMP|XDG_\w+|"
     r"OMP_NUM_THREADS|OPENBLAS_NUM_THREADS|SSL_CERT_(FILE|DIR)|"
@@ -40,9 +40,13 @@ def environ_of(environ: Mapping[str, str], common: Common | None = None) -> dict
     """Return the environment of a data plane: inherited variables, those that records of tiers may name, and the shared
     settings that concern it."""
     allowed = _tier_secrets(environ)
-    inherited = {name: value for name, value in environ.items() if _is_its(name, value) or _is_of_tiers(name, allowed)}
+    inherited = {
+        name: value
+        for name, value in environ.items()
+        if _concerns_data_plane(name, value) or _is_of_tiers(name, allowed)
+    }
     shared = {} if common is None else to_environ(common)
-    return {**inherited, **{name: value for name, value in shared.items() if name not in _NOT_ITS}}
+    return {**inherited, **{name: value for name, value in shared.items() if name not in _NOT_OF_DATA_PLANE}}
 
 
 def _tier_secrets(environ: Mapping[str, str]) -> Sequence[str]:
@@ -58,12 +62,12 @@ def _is_of_tiers(name: str, allowed: Sequence[str]) -> bool:
     return not name.startswith(PREFIX) and allowed_secrets.covers_variable(allowed, name)
 
 
-def _is_its(name: str, value: str) -> bool:
+def _concerns_data_plane(name: str, value: str) -> bool:
     if name.startswith(PREFIX):
         section = name.removeprefix(PREFIX).partition("__")
         shared = not section[1] and name.removeprefix(PREFIX).lower() in Common.__struct_fields__
-        its = shared or name.startswith((_OWN, *TEST_VARIABLES)) or name == CONFIG_VARIABLE
-        return its and name not in _NOT_ITS
+        is_own = shared or name.startswith((_OWN, *TEST_VARIABLES)) or name == CONFIG_VARIABLE
+        return is_own and name not in _NOT_OF_DATA_PLANE
     is_inherited = _INHERITED.fullmatch(name) is not None and (
         _SECRET.search(name) is None or name in _COLLECTOR_HEADERS
     )

@@ -219,9 +219,9 @@ class Auth:
             if message == UNKNOWN and not self._may_open and not await self._has_tokens():
                 message = FIRST
             raise _InvalidToken("unknown", message, token_id)
-        return self._of(row, attempt)
+        return self._principal_of(row, attempt)
 
-    def _of(self, row: TokenRow, attempt: Credentials, session_hash: str = "") -> Principal:
+    def _principal_of(self, row: TokenRow, attempt: Credentials, session_hash: str = "") -> Principal:
         now = time.time()
         if row.expires_at is not None and row.expires_at <= now:
             raise _InvalidToken("expired", f"the token {row.name!r} has expired", row.id)
@@ -243,7 +243,7 @@ class Auth:
             return _caller(attempt, ADMIN, "admin", None, "", digest) if same_token else None
         token = await self._tokens.get(row.token_id)
         try:
-            return None if token is None else self._of(token, attempt, digest)
+            return None if token is None else self._principal_of(token, attempt, digest)
         except _InvalidToken:
             return None
 
@@ -269,8 +269,8 @@ class Auth:
     async def keep_repeated(self, now: float, *, all_of_them: bool = False) -> None:
         """Audit how often refusals of past minutes (at Unix time `now`) were repeated."""
         for refusals in self._refusals.values():
-            for refused, again in refusals.take_repeated(now, all_of_them=all_of_them):
-                await self._write_down(refused, {"again": again})
+            for refused, count in refusals.take_repeated(now, all_of_them=all_of_them):
+                await self._write_down(refused, {"again": count})
 
     async def _write_down(self, refused: "_Refused", details: dict[str, int] | None) -> None:
         try:

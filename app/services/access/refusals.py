@@ -31,7 +31,7 @@ class _Minute(Generic[T]):
     used: int = 0
     reserve_used: int = 0
     by_caller: Counter[str] = field(default_factory=Counter)
-    again: dict[tuple[str, Hashable], tuple[T, int]] = field(default_factory=dict)
+    repeats: dict[tuple[str, Hashable], tuple[T, int]] = field(default_factory=dict)
     """Entries that were kept, and how often each was repeated."""
 
 
@@ -50,15 +50,15 @@ class RefusalAudit(Generic[T]):
         """Return whether to keep this refusal. If it is repeated within the minute, `take_repeated` returns `entry`."""
         self._turn(now)
         minute = self._minute
-        if (repeated := minute.again.get((caller, key))) is not None:
-            minute.again[caller, key] = (repeated[0], repeated[1] + 1)
+        if (repeated := minute.repeats.get((caller, key))) is not None:
+            minute.repeats[caller, key] = (repeated[0], repeated[1] + 1)
             return False
         if not self._has_room(caller):
             self.suppressed += 1
             self.suppressed_total += 1
             return False
         minute.by_caller[caller] += 1
-        minute.again[caller, key] = (entry, 0)
+        minute.repeats[caller, key] = (entry, 0)
         return True
 
     def take_repeated(self, now: float, *, all_of_them: bool = False) -> list[tuple[T, int]]:
@@ -82,5 +82,5 @@ class RefusalAudit(Generic[T]):
     def _turn(self, now: float, *, force: bool = False) -> None:
         number = int(now // 60)
         if number != self._minute.number or force:
-            self._ended += [(entry, again) for entry, again in self._minute.again.values() if again]
+            self._ended += [(entry, count) for entry, count in self._minute.repeats.values() if count]
             self._minute = _Minute(number)

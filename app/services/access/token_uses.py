@@ -17,7 +17,7 @@ class TokenUses:
     def __init__(self, database: Database, auth: Auth) -> None:
         self._database = database
         self._auth = auth
-        self._waiting: dict[str, tuple[float, str]] = {}
+        self._pending: dict[str, tuple[float, str]] = {}
         self._written: dict[str, float] = {}
 
     async def run(self) -> None:
@@ -29,10 +29,10 @@ class TokenUses:
     async def write(self, now: float, *, all_of_them: bool = False) -> None:
         """Write what is due at monotonic time `now`. If the database is unavailable, the next call tries again."""
         await self._auth.keep_repeated(time.time(), all_of_them=all_of_them)
-        self._waiting.update(self._auth.take_used())
+        self._pending.update(self._auth.take_used())
         due_uses = {
             token_id: use
-            for token_id, use in self._waiting.items()
+            for token_id, use in self._pending.items()
             if all_of_them or now - self._written.get(token_id, -EVERY_S) >= EVERY_S
         }
         if not due_uses:
@@ -44,7 +44,7 @@ class TokenUses:
         except StoreUnavailable:
             return
         for token_id, use in due_uses.items():
-            if self._waiting.get(token_id) == use:  # it may have been used again, or written by another call
-                del self._waiting[token_id]
+            if self._pending.get(token_id) == use:  # it may have been used again, or written by another call
+                del self._pending[token_id]
             self._written[token_id] = now
         self._written = {token_id: at for token_id, at in self._written.items() if now - at < EVERY_S}

@@ -23,7 +23,7 @@ class BodyBudget:
         self._budget = budget_bytes
         self._share = budget_bytes // SHARE
         self._used = 0
-        self._of: Counter[str] = Counter()
+        self._bytes_by_caller: Counter[str] = Counter()
 
     @property
     def used_bytes(self) -> int:
@@ -48,8 +48,8 @@ class BodyBudget:
                 f"{limit:,} of them (app.body_budget_bytes); try again in a moment",
                 retry_after_s=RETRY_AFTER_S,
             )
-        other_bytes = self._of[body.caller] - body.counted_bytes
-        if other_bytes and self._of[body.caller] + nbytes > self._share:
+        other_bytes = self._bytes_by_caller[body.caller] - body.counted_bytes
+        if other_bytes and self._bytes_by_caller[body.caller] + nbytes > self._share:
             raise TooManyRequests(
                 f"{other_bytes:,} bytes of other request bodies of yours are under way; several may have "
                 f"{self._share:,} bytes together: send one after the other",
@@ -60,9 +60,9 @@ class BodyBudget:
 
     def _take(self, caller: str, nbytes: int) -> None:
         self._used += nbytes
-        self._of[caller] += nbytes
-        if not self._of[caller]:
-            del self._of[caller]
+        self._bytes_by_caller[caller] += nbytes
+        if not self._bytes_by_caller[caller]:
+            del self._bytes_by_caller[caller]
 
 
 class CountedBody:

@@ -66,10 +66,10 @@ def new_tenant(name: str) -> str:
     salt = tenant(name)
     if name.isspace():
         raise ValueError(f"expected a name that can be seen, got {name!r}: it is only whitespace")
-    unseen = next((character for character in name if not is_seen(character)), None)
-    if unseen is not None:
-        called = unicodedata.name(unseen, "a character without a name")
-        raise ValueError(f"expected characters that can be seen, found {unseen!a} ({called})")
+    invisible = next((character for character in name if not is_seen(character)), None)
+    if invisible is not None:
+        called = unicodedata.name(invisible, "a character without a name")
+        raise ValueError(f"expected characters that can be seen, found {invisible!a} ({called})")
     if name != name.strip():
         raise ValueError(f"expected no leading or trailing blank, got {name!r}")
     if not unicodedata.is_normalized("NFC", name):
@@ -88,8 +88,8 @@ def tenant_in_path(name: str) -> str:
 def pin_name(name: str) -> str:
     """Check the name of a record or a token. Raises Invalid."""
     if re.fullmatch(NAME, name) is None:
-        but = f": {name!r} cannot be used in a URL" if name in (".", "..") else ""
-        raise Invalid.at("name", f"{EXPECTED_NAME}{but}")
+        hint = f": {name!r} cannot be used in a URL" if name in (".", "..") else ""
+        raise Invalid.at("name", f"{EXPECTED_NAME}{hint}")
     return name
 
 

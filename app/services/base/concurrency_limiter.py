@@ -27,25 +27,27 @@ class ConcurrencyLimiter:
 
     def __init__(self, limits: ConcurrencyLimits) -> None:
         self._limits = asdict(limits)
-        self._of = {kind: FairLimiter(kind, Bounds(each_at_once=at_once)) for kind, at_once in self._limits.items()}
+        self._limiters = {
+            kind: FairLimiter(kind, Bounds(each_at_once=at_once)) for kind, at_once in self._limits.items()
+        }
 
     @property
     def in_use(self) -> int:
         """Number of tokens, sessions and addresses that hold at least one place."""
-        return sum(limiter.callers for limiter in self._of.values())
+        return sum(limiter.callers for limiter in self._limiters.values())
 
     @contextmanager
     def taken(self, by: Principal) -> Iterator[None]:
         """Hold a place for the duration of the block. Raises TooManyRequests."""
         with ExitStack() as in_use:
             for kind, holder, description in _holders(by):
-                if not self._of[kind].begin(holder):
+                if not self._limiters[kind].begin(holder):
                     raise TooManyRequests(
                         f"{self._limits[kind]} streams and waiting requests {description} are open already "
                         f"(app.streams_per_{kind}); close some of them first",
                         retry_after_s=RETRY_AFTER_S,
                     )
-                in_use.callback(self._of[kind].end, holder)
+                in_use.callback(self._limiters[kind].end, holder)
             yield
 
 

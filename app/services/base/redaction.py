@@ -75,13 +75,13 @@ def name_of(node: NodeAnswer) -> NodeAnswer:
     """Return the node with its name, state and size only. Addresses, labels and engines are known to the operators of
     the fleet alone; statistics and faults name tenants; generations and digests reveal when other tenants changed a
     record."""
-    nothing: dict[str, Any] = {
+    empty_fields: dict[str, Any] = {
         **dict.fromkeys(("epoch", "release", "engine_socket", "control_url", "events_url"), ""),
         **dict.fromkeys(("public_key", "joined_by"), ""),
         **{name: {} for name in ("labels", "reported_labels", "own_labels", "desired", "observed")},
         **{name: [] for name in ("admitted_managers", "faults", "conditions")},
     }
-    return msgspec.structs.replace(node, pid=0, clock_offset_s=0.0, stats=None, **nothing)
+    return msgspec.structs.replace(node, pid=0, clock_offset_s=0.0, stats=None, **empty_fields)
 
 
 def tokenizer_of(tokenizer: TokenizerAnswer, by: Principal) -> TokenizerAnswer:

@@ -34,7 +34,7 @@ from app.services.base.changes import Changes
 from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
-from app.services.records.chains import given, resolved
+from app.services.records.chains import resolved, sources_of
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.control.messages import ControlReply
 from dataplane.protocol.control.moves import CancelMove, Move, Moved, ReadMove
@@ -110,9 +110,9 @@ class Actions:
         answers."""
         numbers = {reply.node.name: reply.answer.state.number for reply in replies if reply.answer is not None}
         nodes = [reply.node for reply in replies if reply.answer is not None]
-        until = time.monotonic() + wait_s
+        deadline = time.monotonic() + wait_s
         while wait_s and any(reply.answer is not None and reply.answer.state.ended_at is None for reply in replies):
-            remaining_s = until - time.monotonic()
+            remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 break
             await asyncio.sleep(min(LOOK_S, remaining_s))
@@ -224,7 +224,7 @@ class Actions:
         every fault found, Forbidden."""
         faults = checks.Faults()
         named = (request.tenant, request.model, request.space)
-        if not whole and all(name is None for name in named) and not given(request):
+        if not whole and all(name is None for name in named) and not sources_of(request):
             fields = ", ".join(SCOPE_FIELDS)
             faults.add("tenant", f"expected at least one of {fields}: a scope without any field is not allowed")
             faults.stop()

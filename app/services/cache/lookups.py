@@ -19,7 +19,7 @@ from app.services.base.fields import answer
 from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
-from app.services.records.chains import KeyChain, given, resolved
+from app.services.records.chains import KeyChain, resolved, sources_of
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.control.lookups import Looked, LookupChain, SpaceHits
 from dataplane.protocol.salts import DEFAULT_TENANT
@@ -68,7 +68,7 @@ class Lookups:
         tenant = DEFAULT_TENANT if request.tenant is None else request.tenant
         salt = faults.check("tenant", lambda: checks.tenant(tenant))
         model = faults.check("model", lambda: checks.model(request.model))
-        if len(given(request)) != 1:
+        if len(sources_of(request)) != 1:
             faults.add("tokens", f"expected exactly one of {', '.join(LookupPost.EXACTLY_ONE)}")
         faults.stop()
         assert salt is not None
@@ -99,8 +99,8 @@ def _without_empty_kinds(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] 
     left out. For the other kinds, all ranks are kept."""
     if spaces is None:
         return None
-    holding = {_kind(space_hits) for space_hits in spaces if _sum(space_hits.resident) or _sum(space_hits.hits)}
-    return [space_hits for space_hits in spaces if _kind(space_hits) in holding]
+    holding_kinds = {_kind(space_hits) for space_hits in spaces if _sum(space_hits.resident) or _sum(space_hits.hits)}
+    return [space_hits for space_hits in spaces if _kind(space_hits) in holding_kinds]
 
 
 def _node(reply: NodeReply[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:

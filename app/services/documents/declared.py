@@ -203,14 +203,14 @@ def _record(
     if first != path:
         declared.add(path, f"the {kind.noun} {name[:128]!r} is declared twice, also at {first}")
         return
-    put, right = _converted(kind, path, fields, declared)
-    all_valid = len(right) == len(fields)
+    put, valid_fields = _converted(kind, path, fields, declared)
+    all_valid = len(valid_fields) == len(fields)
     try:
         checked = resolve(kind, name, put)
     except Invalid as error:
         for fault in error.errors:
             root = fault.path.partition("[")[0].partition(".")[0]
-            if all_valid or root == kind.key or root in right:
+            if all_valid or root == kind.key or root in valid_fields:
                 declared.add(f"{path}.{fault.path}", fault.message)
         return
     if not all_valid:
@@ -234,7 +234,7 @@ def _converted(
         return msgspec.convert(fields, kind.put), fields
     except msgspec.ValidationError:
         pass
-    right = {}
+    valid_fields = {}
     for name, value in fields.items():  # the decoder stops at the first fault, so convert field by field
         try:
             msgspec.convert({name: value}, kind.put)
@@ -243,8 +243,8 @@ def _converted(
             is_field = name in kind.put.__struct_fields__
             declared.add(f"{path}.{fault.path}" if is_field else member(path, name), fault.message)
         else:
-            right[name] = value
-    return msgspec.convert(right, kind.put), right
+            valid_fields[name] = value
+    return msgspec.convert(valid_fields, kind.put), valid_fields
 
 
 def _kind_of(value: Any) -> str:

@@ -119,7 +119,7 @@ class StartupDocument:
             final = isinstance(error, Invalid)
             if isinstance(error, StoreUnavailable):
                 self._looked = None  # the file itself has no fault
-            return self._refuse(_every(error), final=final)
+            return self._refuse(_all_faults(error), final=final)
         self._digest, self.in_force = digest, True
         counts = {name: getattr(answer, name) for name in ("created", "updated", "deleted", "unchanged")}
         self._log.info("apply_file.applied", file=self.path, **counts)
@@ -134,7 +134,7 @@ class StartupDocument:
         return f"apply_file {self.path}: {reason}"
 
 
-def _every(error: LarderError) -> str:
+def _all_faults(error: LarderError) -> str:
     """Return all faults, so that fixing the file does not take one start per fault."""
     if len(error.errors) < 2:
         return error.message

@@ -326,8 +326,8 @@ def _is_of(hits: SpaceHits, world_size: int) -> bool:
 
 def _check_tier(tier: Tier, supported: tuple[Tier, ...]) -> None:
     if tier not in supported:
-        only = " and ".join(map(repr, supported))
-        raise Malformed(f"tier {tier!r} not supported; only {only}")
+        supported_text = " and ".join(map(repr, supported))
+        raise Malformed(f"tier {tier!r} not supported; only {supported_text}")
 
 
 def _by_owner(keys: Sequence[ObjectKey]) -> dict[tuple[str, str], set[_Named]]:

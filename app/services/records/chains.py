@@ -48,7 +48,7 @@ async def chained(
     return await large_work.run(by.share, chain, tokens, salt, chunk_tokens=chunk_tokens)
 
 
-def given(source: ChainSource) -> list[str]:
+def sources_of(source: ChainSource) -> list[str]:
     """Return the names of the key sources that a request gives."""
     return [name for name in KEY_SOURCES if getattr(source, name) is not None]
 
@@ -66,7 +66,7 @@ async def resolved(
     Raises Invalid, TooManyRequests.
     """
     faults = checks.Faults()
-    given_sources = given(source)
+    given_sources = sources_of(source)
     if len(given_sources) > 1:
         faults.add(given_sources[0], f"expected at most one of {', '.join(KEY_SOURCES)}")
         faults.stop()

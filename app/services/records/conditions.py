@@ -110,14 +110,14 @@ def _obstacles(node: FleetNode, record: RecordState, whole: bool) -> Sequence[tu
             obstacles.append(("floor_reduced", record.name, "FloorReduced", _reduced(node, record.name)))
         return obstacles
     if record.kind == "pins":
-        outside = f"blocks of {record.name} are outside the pin budgets of {node.name}: kept as under a soft pin"
+        outside_budget = f"blocks of {record.name} are outside the pin budgets of {node.name}: kept as under a soft pin"
         few_gpu_copies = (
             f"not all resident blocks of {record.name} have a GPU copy on each GPU of {node.name} whose engines read "
             "them: the others are read from the node's pool"
         )
         return [
             ("expired", record.name, "Expired", f"it has expired on {node.name}"),
-            ("degraded", record.name, "OutsideBudget", outside),
+            ("degraded", record.name, "OutsideBudget", outside_budget),
             (NO_GPU_COPY_POOL, record.name, "NoGpuCopyPool", _no_gpu_copies(node, whole)),
             (EMPTY, record.name, "HoldsNothing", _holds_nothing(node, record.name)),
             ("lacks_gpu_copies", record.name, "FewGpuCopies", few_gpu_copies),
@@ -216,7 +216,7 @@ def _sum(kind: ConditionType, conditions: Sequence[Condition]) -> Condition:
             max(condition.since for condition in conditions),
         )
     first = obstacles[0]
-    good = len(conditions) - len(obstacles)
+    true_count = len(conditions) - len(obstacles)
     return Condition(
-        kind, first.status, first.reason, f"on {good} of {len(conditions)} nodes; {first.message}", first.since
+        kind, first.status, first.reason, f"on {true_count} of {len(conditions)} nodes; {first.message}", first.since
     )

@@ -96,14 +96,14 @@ def _deletion(name: str, generation: int, stats: dict[str, TierStats]) -> TierDe
 
 def check_drained(name: str, fleet: Fleet) -> None:
     """Raise Conflict if a connected node reports blocks that only the tier holds."""
-    waiting = []
+    undrained = []
     for stats in sorted(fleet.stats(), key=lambda stats: stats.node):
         for tier in stats.tiers:
             if tier.name == name and not tier.from_settings:
                 remaining = tier.blocks if tier.draining_blocks is None else tier.draining_blocks
-                waiting += [f"{remaining:,} on {stats.node}"] if remaining else []
-    if waiting:
+                undrained += [f"{remaining:,} on {stats.node}"] if remaining else []
+    if undrained:
         raise Conflict(
-            f"the tier {name!r} drains, and only it holds some blocks ({', '.join(waiting)}): wait until none is left, "
-            "or set its spill to 'off' to cancel the drain"
+            f"the tier {name!r} drains, and only it holds some blocks ({', '.join(undrained)}): wait until none is "
+            "left, or set its spill to 'off' to cancel the drain"
         )

@@ -47,7 +47,7 @@ class UsageLedger:
         self._read_s = read_s
         self._write_s = write_s
         self._is_writing = is_writing
-        self._waiting = PendingUsage()
+        self._pending = PendingUsage()
         self._last_read: dict[str, tuple[str, float]] = {}
         """Epoch and time (by the node's clock) of each node's last complete reading."""
         self._last_written: dict[str, tuple[str, float]] = {}
@@ -78,7 +78,7 @@ class UsageLedger:
         if self._is_writing():
             self._idle_since = None
             return True
-        if self._idle_since is None and not len(self._waiting) and not self._last_read:
+        if self._idle_since is None and not len(self._pending) and not self._last_read:
             return False
         try:
             await self._database.ping()
@@ -116,7 +116,7 @@ class UsageLedger:
         """Return an empty string, or why the node could not be read completely; the parts read until then are kept."""
         name, epoch = node.name, node.epoch
         noted_epoch, noted = self._last_written.get(name, ("", 0.0))
-        self._waiting.begin(name)
+        self._pending.begin(name)
         at, after, invalid = 0.0, 0, 0
         try:
             for _ in range(MAX_PARTS):
@@ -125,7 +125,7 @@ class UsageLedger:
                 if node.epoch != epoch:
                     return "another process replaced it during the reading"
                 at = at or part.at
-                invalid += self._waiting.take(name, epoch, part.accounts, time.time())
+                invalid += self._pending.take(name, epoch, part.accounts, time.time())
                 if not part.next:
                     break
                 if part.next <= after:
@@ -135,13 +135,13 @@ class UsageLedger:
                 raise NodeRefused(f"its report did not end after {MAX_PARTS} parts")
         except LarderError as error:
             return error.message
-        self._waiting.end(name)
+        self._pending.end(name)
         self._last_read[name] = epoch, at
         return f"{invalid} accounts with invalid numbers or names" if invalid else ""
 
     async def write(self) -> None:
         """Write the pending counts; they stay pending while the database is unavailable."""
-        complete_reads, reports = dict(self._last_read), self._waiting.take_all()
+        complete_reads, reports = dict(self._last_read), self._pending.take_all()
         written = False
         try:
             if reports:
@@ -155,7 +155,7 @@ class UsageLedger:
             self._log.warning("usage.postponed", accounts=len(reports), reason=error.message)
         finally:
             if not written:
-                self._waiting.put_back(reports)
+                self._pending.put_back(reports)
         if written:
             self._last_written = complete_reads
             if reports:
@@ -165,6 +165,6 @@ class UsageLedger:
         """Discard the pending counts: another manager keeps the ledger and reads everything itself, starting at the
         marks."""
         self._idle_since = None
-        self._waiting.forget()
+        self._pending.forget()
         self._last_read.clear()
         self._last_written.clear()

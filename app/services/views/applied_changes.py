@@ -64,10 +64,10 @@ class AppliedChanges:
         """Return the latest changes before each time that concern a tenant, a node or the fleet, newest first."""
         newest_first = sorted(set(subjects), reverse=True)
         tenants = {subject.tenant for subject in newest_first}
-        only = [] if "" in tenants else [AuditRow.kind.not_in(_TENANT_NAMED) | AuditRow.name.in_(tenants)]
+        conditions = [] if "" in tenants else [AuditRow.kind.not_in(_TENANT_NAMED) | AuditRow.name.in_(tenants)]
         changes_by_subject: dict[Subject, list[ChangeAnswer]] = {}
         async with self._database.read() as session:
-            read = _SharedRead(session, by, only, self._window_s)
+            read = _SharedRead(session, by, conditions, self._window_s)
             for subject in newest_first:
                 changes_by_subject[subject] = await read.preceding(subject, newest_first[-1].starts_at)
                 await asyncio.sleep(0)
@@ -118,9 +118,9 @@ class _SharedRead:
     """Reads audit entries, newest first and each once, for alerts whose times before them overlap."""
 
     def __init__(
-        self, session: AsyncSession, by: Principal, only: Sequence[sa.ColumnElement[bool]], window_s: float
+        self, session: AsyncSession, by: Principal, conditions: Sequence[sa.ColumnElement[bool]], window_s: float
     ) -> None:
-        self._session, self._by, self._only, self._window_s = session, by, only, window_s
+        self._session, self._by, self._conditions, self._window_s = session, by, conditions, window_s
         self._read: deque[tuple[float, int, list[ChangeAnswer]]] = deque()
         """Time and number of each entry, with its change if the caller may see one."""
         self._ended = False
@@ -149,7 +149,7 @@ class _SharedRead:
         if self._ended:
             return
         older = [AuditRow.id < self._read[-1][1]] if self._read else []
-        rows = await audit.applied(self._session, since, until, READ_AT_ONCE, *_changing(), *self._only, *older)
+        rows = await audit.applied(self._session, since, until, READ_AT_ONCE, *_changing(), *self._conditions, *older)
         self._read.extend((row.at, row.id, shown([row], self._by)) for row in rows)
         self._ended = not rows
 

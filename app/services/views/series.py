@@ -171,10 +171,10 @@ class SeriesService:
         self, scopes: Sequence[str], columns: Sequence[str], grid: _Grid
     ) -> tuple[Sequence[Sequence[Any]], int, str]:
         """Return the stored rows, the time of the newest one of all, and why they are missing."""
-        until = grid.end(grid.at[-1])
+        end = grid.end(grid.at[-1])
         try:
             async with self._database.read() as session:
-                rows = await series.merged(session, scopes, columns, grid.row_s, grid.merged_s, grid.start, until)
+                rows = await series.merged(session, scopes, columns, grid.row_s, grid.merged_s, grid.start, end)
                 return rows, await series.newest(session), ""
         except StoreUnavailable as error:
             return [], 0, f"stored points are missing: {error.message}"

@@ -41,7 +41,7 @@ COLUMNS = tuple(column.key for column in sa.inspect(PushRow).column_attrs if col
 """Columns with which a push is recorded."""
 
 
-async def known(session: AsyncSession, *, node: str, type: str, sent_at: float, **_: Any) -> bool:  # noqa: A002
+async def exists(session: AsyncSession, *, node: str, type: str, sent_at: float, **_: Any) -> bool:  # noqa: A002
     """Return whether the push to this node with this type and time is already recorded."""
     query = sa.select(PushRow.id).where(PushRow.node == node, PushRow.type == type, PushRow.sent_at == sent_at)
     return (await session.scalars(query.limit(1))).first() is not None

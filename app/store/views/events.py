@@ -34,10 +34,10 @@ async def append(session: AsyncSession, rows: Sequence[EventRow]) -> None:
 
 
 async def between(
-    session: AsyncSession, names: Iterable[str], start: float, end: float, max_rows: int
+    session: AsyncSession, event_names: Iterable[str], start: float, end: float, max_rows: int
 ) -> Sequence[EventRow]:
     """Return the newest events of these names between two times, both included, newest first."""
-    query = sa.select(EventRow).where(EventRow.name.in_(list(names)), EventRow.at >= start, EventRow.at <= end)
+    query = sa.select(EventRow).where(EventRow.name.in_(list(event_names)), EventRow.at >= start, EventRow.at <= end)
     return (await session.scalars(query.order_by(EventRow.at.desc(), EventRow.id.desc()).limit(max_rows))).all()
 
 

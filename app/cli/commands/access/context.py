@@ -79,6 +79,6 @@ def delete(name: str) -> None:
     stored = contexts.load()
     if name not in stored.contexts:
         raise NothingFound(f"there is no context {name!r}")
-    others = {other: value for other, value in stored.contexts.items() if other != name}
-    contexts.save(replace(stored, current="" if stored.current == name else stored.current, contexts=others))
+    remaining = {key: value for key, value in stored.contexts.items() if key != name}
+    contexts.save(replace(stored, current="" if stored.current == name else stored.current, contexts=remaining))
     say(f"{name}: context deleted")

@@ -107,16 +107,16 @@ def _differs(path: Path, text: str) -> bool:
 
 def _write(path: Path, text: str, mode: int) -> None:
     """Write the file as a whole, or leave what is there. Raises ClickException."""
-    making = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.new")
     try:
         for folder in reversed([parent for parent in path.parents if not parent.exists()]):
             folder.mkdir()
             folder.chmod(DIRECTORY_MODE)
-        making.unlink(missing_ok=True)
-        with open(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), mode)
             file.write(text)
-        making.replace(path)
+        temporary.replace(path)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
 

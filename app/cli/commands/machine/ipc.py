@@ -59,7 +59,7 @@ def top(output: Output) -> None:
     queues = sorted(live_queues(), key=lambda queue: (queue.name, queue.identity))
     stores = sorted(live_stores(), key=lambda store: (store.name, store.identity))
     report = {"queues": msgspec.to_builtins(queues), "stores": msgspec.to_builtins(stores)}
-    if output.data(report, [each.identity for each in queues] + [each.identity for each in stores]):
+    if output.data(report, [queue.identity for queue in queues] + [store.identity for store in stores]):
         return
     table("Queues", _QUEUES, queues, wide=output.wide)
     if stores:

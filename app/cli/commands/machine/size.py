@@ -90,8 +90,8 @@ def _read(path: Path) -> dict[str, Any]:
 def size_of(config: Mapping[str, Any], dtype: str | None = None, ranks: int = 1) -> ModelSize:
     """Return the size of a model from its configuration as transformers writes it. Raises ClickException."""
     text = next((config[name] for name in NESTED if isinstance(config.get(name), dict)), config)
-    every = _number(text, "num_hidden_layers")
-    layers = _attention_layers(text, every)
+    layer_count = _number(text, "num_hidden_layers")
+    layers = _attention_layers(text, layer_count)
     if dtype is None:
         dtype = next(
             (
@@ -118,11 +118,11 @@ def size_of(config: Mapping[str, Any], dtype: str | None = None, ranks: int = 1)
         copies = ranks
     rank_bytes = layers * rank_numbers * ITEM_BYTES[dtype]
     return ModelSize(
-        layers, every - layers, f"{layers} layers, {kind}", dtype, max(1, rank_bytes * copies), max(1, rank_bytes)
+        layers, layer_count - layers, f"{layers} layers, {kind}", dtype, max(1, rank_bytes * copies), max(1, rank_bytes)
     )
 
 
-def _attention_layers(text: Mapping[str, Any], every: int) -> int:
+def _attention_layers(text: Mapping[str, Any], layer_count: int) -> int:
     """Return the number of layers that keep keys and values of each token."""
     types = text.get("layer_types") or text.get("layers_block_type")
     pattern, interval = text.get("hybrid_override_pattern"), text.get("full_attention_interval")
@@ -132,8 +132,8 @@ def _attention_layers(text: Mapping[str, Any], every: int) -> int:
     if isinstance(pattern, str) and pattern:
         return pattern.count("*")
     if isinstance(interval, int) and interval > 0:
-        return every // interval
-    return max(0, every - shared)
+        return layer_count // interval
+    return max(0, layer_count - shared)
 
 
 def _number(text: Mapping[str, Any], name: str, default: int | None = None) -> int:

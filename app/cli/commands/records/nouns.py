@@ -228,8 +228,8 @@ _MAXIMA = [name for name in CeilingPut.__struct_fields__ if name.startswith("max
 def _merged_ceiling(changed: Fields, current: Record | None, _options: Fields) -> tuple[Fields, Fields]:
     """Add `no_bound`: a maximum that is set to null has no bound, and one that gets a value has one."""
     opened = {name for name in _MAXIMA if name in changed and changed[name] is None}
-    still = {name for name in (current or {}).get("no_bound", ()) if name not in changed}
-    return dict(current or {}), {**changed, "no_bound": sorted(opened | still)}
+    unchanged = {name for name in (current or {}).get("no_bound", ()) if name not in changed}
+    return dict(current or {}), {**changed, "no_bound": sorted(opened | unchanged)}
 
 
 def _bound(name: str, field: str, say_value: Callable[[Any], str], drop: int = 0) -> Column:

@@ -20,9 +20,9 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 _SIGNS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red"), "ended": ("=", "cyan")}
 
 
-def _of_folders(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+def _of_folders(ctx: click.Context, parameter: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names with each folder replaced by its documents, sorted by name. Raises ClickException."""
-    return tuple(name for path in names for name in (_documents_in(path) if os.path.isdir(path) else [path]))
+    return tuple(name for path in paths for name in (_documents_in(path) if os.path.isdir(path) else [path]))
 
 
 def _documents_in(folder: str) -> list[str]:

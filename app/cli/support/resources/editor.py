@@ -20,8 +20,8 @@ def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, 
     body = yaml.safe_dump(dict(record), sort_keys=False, allow_unicode=True)
     error = ""
     while True:
-        head = "".join(f"# {line}\n" for line in [title, _HELP, *(f"Error: {error}".splitlines() if error else [])])
-        text = click.edit(head + body, extension=".yaml")
+        comments = "".join(f"# {line}\n" for line in [title, _HELP, *(f"Error: {error}".splitlines() if error else [])])
+        text = click.edit(comments + body, extension=".yaml")
         content = _without_comments(text or "")
         if text is None or not content.strip() or content == body:
             if error:

@@ -149,12 +149,12 @@ def record_router(routes: RecordRoutes, *own_handlers: HTTPRouteHandler) -> Rout
         """Give a handler the name, the summary and the parameters that Litestar reads."""
         handler.__name__ = f"{method}_{routes.plural if method == 'list' else noun}"
         handler.__doc__ = about[method]
-        every = {"records": (NamedDependency[RecordServices], Parameter.empty), **parameters}
-        handler.__annotations__ = {name: hint for name, (hint, _) in every.items()} | {"return": result}
+        all_parameters = {"records": (NamedDependency[RecordServices], Parameter.empty), **parameters}
+        handler.__annotations__ = {name: hint for name, (hint, _) in all_parameters.items()} | {"return": result}
         handler.__signature__ = Signature(  # type: ignore[attr-defined]
             [
                 Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-                for name, (hint, default) in every.items()
+                for name, (hint, default) in all_parameters.items()
             ],
             return_annotation=result,
         )
