@@ -264,12 +264,12 @@ def _demo(
         highlight=False,
         soft_wrap=True,
     )
-    happen = None
+    step_incident = None
     if incident is not None:
         scene = _scene(console, children, api, url, disk)
         incident.started = time.monotonic()
-        happen = partial(incident.step, scene)
-    wrong_blocks = _summarize(console, reports, seconds, happen, TierShares(api))
+        step_incident = partial(incident.step, scene)
+    wrong_blocks = _summarize(console, reports, seconds, step_incident, TierShares(api))
     if wrong_blocks:
         raise DemoError(f"{wrong_blocks} blocks came back with wrong bytes")
 
@@ -460,7 +460,7 @@ def _summarize(
     console: Console,
     reports: Iterator[dict[str, Any] | None],
     seconds: float | None,
-    happen: Callable[[], None] | None,
+    step_incident: Callable[[], None] | None,
     shares: TierShares,
 ) -> int:
     """Show one live line of counts, or a line every few seconds without a terminal, for `seconds` (None: forever).
@@ -472,8 +472,8 @@ def _summarize(
         for counts in reports:
             if time.monotonic() >= end:
                 break
-            if happen is not None:
-                happen()
+            if step_incident is not None:
+                step_incident()
             if counts is None:
                 continue
             wrong_blocks = counts["verify_errors"]

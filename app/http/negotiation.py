@@ -58,8 +58,8 @@ def allowed(app: Litestar, path: str) -> list[str]:
         except (MethodNotAllowedException, NotFoundException):
             continue
     suffixes = {method: str(handler.opt.get("suffix", "")) for method, handler in handlers.items()}
-    suffix_found = max((suffix for suffix in suffixes.values() if path.endswith(suffix)), key=len, default="")
-    return [method for method, suffix in suffixes.items() if suffix == suffix_found]
+    path_suffix = max((suffix for suffix in suffixes.values() if path.endswith(suffix)), key=len, default="")
+    return [method for method, suffix in suffixes.items() if suffix == path_suffix]
 
 
 def with_head(allowed: Iterable[str]) -> str:

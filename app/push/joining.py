@@ -69,7 +69,7 @@ class EnrolmentServer:
         self._zap.linger = 0
         self._zap.bind(ZAP_URL)
         self._socket = self._context.socket(zmq.ROUTER)
-        self._visitors: ConnectionGuard | None = None
+        self._connection_guard: ConnectionGuard | None = None
         try:
             self._socket.linger = 200
             self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_JOIN_BYTES)
@@ -80,7 +80,7 @@ class EnrolmentServer:
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
             self._socket.setsockopt(zmq.ZAP_DOMAIN, b"join")
             self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-            self._visitors = ConnectionGuard(self._socket, "join")  # a node that joins sends one short message
+            self._connection_guard = ConnectionGuard(self._socket, "join")  # a node that joins sends one short message
             self._socket.bind(url)
             self.url: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         except zmq.ZMQError:
@@ -99,9 +99,9 @@ class EnrolmentServer:
 
     async def watch(self) -> None:
         """Close connections that stay too long or send too much. Runs forever."""
-        assert self._visitors is not None
+        assert self._connection_guard is not None
         while True:
-            self._visitors.step()
+            self._connection_guard.step()
             await asyncio.sleep(LOOK_S)
 
     async def run(self) -> None:
@@ -124,8 +124,8 @@ class EnrolmentServer:
         return await self._decide(message, _metadata(frames[1], "User-Id"), _metadata(frames[1], "Peer-Address"))
 
     def close(self) -> None:
-        if self._visitors is not None:
-            self._visitors.close()
+        if self._connection_guard is not None:
+            self._connection_guard.close()
         self._socket.close()
         self._zap.close()
         self._context.term()

@@ -348,19 +348,19 @@ class NodeSync:
 
     async def _unless_forgotten(self, node: FleetNode, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
         """Return the answer. Raise NoAnswer as soon as the process that should answer is known to be gone."""
-        talking = asyncio.ensure_future(push)
+        push_task = asyncio.ensure_future(push)
         abandoned = asyncio.ensure_future(
             self._fleet.change_signal.until(lambda: not node.welcomed, self._timeout_s * 4)
         )
         try:
-            await asyncio.wait({talking, abandoned}, return_when=asyncio.FIRST_COMPLETED)
-            if talking.done():
-                return talking.result()
+            await asyncio.wait({push_task, abandoned}, return_when=asyncio.FIRST_COMPLETED)
+            if push_task.done():
+                return push_task.result()
             raise NoAnswer("the node went away")
         finally:
-            for task in (talking, abandoned):
+            for task in (push_task, abandoned):
                 task.cancel()
-            await asyncio.wait({talking, abandoned})
+            await asyncio.wait({push_task, abandoned})
 
     def _failed(self, state: PushState, code: str, message: str, memory: PushMemory, row: PushRow) -> PushState:
         memory.failed(time.monotonic())

@@ -52,9 +52,9 @@ class Tokens:
         )
         async with self._changes.begin(by) as change:
             await audit.lock(change.session)  # of two concurrent requests, only one creates the first token
-            was_there = await tokens.drop_setup(change.session)
+            setup_existed = await tokens.drop_setup(change.session)
             if by.token_id == SETUP_ID:
-                if not was_there:
+                if not setup_existed:
                     raise Unauthorized("the setup token was used already")
                 if request.role != "admin" or salts is not None:
                     raise Forbidden(

@@ -178,7 +178,7 @@ class LmcacheObjects:
         for at in range(0, len(keys), _BATCH):
             request = SweepPost(tenant=shown(salt), space=space, keys=list(keys[at : at + _BATCH]))
             done = await self._actions.sweep("invalidate", request, by)
-            _all_did(item.error for item in done.items)
+            _check_failures(item.error for item in done.items)
 
     # ---- everything
 
@@ -194,7 +194,7 @@ class LmcacheObjects:
         event = SweepRequested("clear", scope, node_names)
         await self._changes.note("clear", "blocks", scope, audited, by, event)
         replies = await self._requests.ask_all(nodes, ClearGateway("", LMCACHE, request.force), Swept)
-        _all_did(reply.error for reply in replies)
+        _check_failures(reply.error for reply in replies)
         return {"status": "ok", "cleared": {"tier": "l1"}}
 
     # ---- prefetches
@@ -288,7 +288,7 @@ class LmcacheObjects:
             self._requests.connected(),
             lambda node: self._lookups.spaces(node, request.model_name, keys, request.cache_salt),
         )
-        _all_did(reply.error for reply in replies)
+        _check_failures(reply.error for reply in replies)
         best: int | None = None
         for reply in replies:
             layouts: dict[tuple[str, str], int] = {}
@@ -368,7 +368,7 @@ def _ranges(numbers: Sequence[int]) -> list[int | list[int]]:
     return ranges
 
 
-def _all_did(errors: Iterable[str | None]) -> None:
+def _check_failures(errors: Iterable[str | None]) -> None:
     """Raise NodeUnreachable if a node failed: LMCache's clients know one server and no partial success."""
     for error in errors:
         if error is not None:

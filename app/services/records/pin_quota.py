@@ -25,8 +25,8 @@ MAX_BYTES = MAX_SNAPSHOT_BYTES // 16
 class PinQuota:
     """Limits the pins that callers limited to tenants may add."""
 
-    def __init__(self, most_pins: int = MAX_PINS) -> None:
-        self._max_pins = most_pins
+    def __init__(self, max_pins: int = MAX_PINS) -> None:
+        self._max_pins = max_pins
 
     async def check(self, session: AsyncSession, by: Principal, salt: str, before: SnapshotSize | None) -> None:
         """Check after a pin was written; `before` is the size of the tenant's pins before. Raises Conflict."""

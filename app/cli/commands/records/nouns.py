@@ -85,12 +85,12 @@ def _merged_quota(changed: Fields, current: Record | None, _options: Fields) -> 
     return record, changed
 
 
-def _saved_quota(quota: Record, changed: Fields, kept: str) -> Iterator[str]:
+def _saved_quota(quota: Record, changed: Fields, kept_text: str) -> Iterator[str]:
     tiers = f", {show.tier_shares(quota['tiers'])}" if "tiers" in changed else ""
     yield (
         f"{quota['tenant']}: limit {show.size(quota['limit_bytes'])},"
         f" floor {show.floor(quota['floor_bytes'], quota['effective_floor_bytes'])},"
-        f" weight {quota['weight']:g}, {quota['on_exceed']}, {quota['mode']}{tiers}; {show.applied(quota)}{kept}"
+        f" weight {quota['weight']:g}, {quota['on_exceed']}, {quota['mode']}{tiers}; {show.applied(quota)}{kept_text}"
     )
     _, _, remark = quota["status"]["conditions"][0]["message"].partition("; ")  # tiers that no node reports
     if remark and "tiers" in changed:
@@ -232,10 +232,10 @@ def _merged_ceiling(changed: Fields, current: Record | None, _options: Fields) -
     return dict(current or {}), {**changed, "no_bound": sorted(opened | unchanged)}
 
 
-def _bound(name: str, field: str, say_value: Callable[[Any], str], drop: int = 0) -> Column:
+def _bound(name: str, field: str, format_value: Callable[[Any], str], drop: int = 0) -> Column:
     def cell(ceiling: Record) -> str:
         if ceiling[field] is not None:
-            return say_value(ceiling[field])
+            return format_value(ceiling[field])
         return "no bound" if field in ceiling["no_bound"] else "as it is"
 
     return Column(name, cell, drop=drop, right=True)

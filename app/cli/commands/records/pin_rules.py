@@ -84,7 +84,7 @@ def merged(
     return {name: value for name, value in unchanged.items() if value}, changed
 
 
-def saved(pin: Mapping[str, Any], _changed: dict[str, Any], kept: str) -> Iterator[str]:
+def saved(pin: Mapping[str, Any], _changed: dict[str, Any], kept_text: str) -> Iterator[str]:
     """Yield what a pin is, and what is wrong with it."""
     refreshed = " (extended at each hit)" if pin["refresh_on_hit"] else ""
     used = (pin["origin"] or {}).get("tokenizer")
@@ -95,7 +95,7 @@ def saved(pin: Mapping[str, Any], _changed: dict[str, Any], kept: str) -> Iterat
     on_gpus = ", also on GPUs" if pin.get("tier") == "gpu" else ""
     yield (
         f"{pin['name']}: {chunks} of {pin['model']} for {pin['tenant']}, {pin['strength']}{on_gpus},"
-        f" ends {show.ends(pin['expires_at'])}{refreshed}, {show.applied(pin)}{kept}"
+        f" ends {show.ends(pin['expires_at'])}{refreshed}, {show.applied(pin)}{kept_text}"
     )
     yield pin["summary"]
     if note := _note(pin):

@@ -142,12 +142,12 @@ def _concerns_event(event: Mapping[str, Any], kind: str, name: str) -> bool:
 
 def _distinct(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of events that are alike except in time and counts, return only the newest and the oldest, newest first."""
-    alike: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for event in events:
         about = (event["fields"].get(name) for name in ("tenant", "reason", "pin", "tier", "alertname"))
-        alike.setdefault((event["name"], event["node"], event["actor"], *about), []).append(event)
+        groups.setdefault((event["name"], event["node"], event["actor"], *about), []).append(event)
     extremes = [
-        event for group in alike.values() for event in (group[:1] if len(group) == 1 else (group[0], group[-1]))
+        event for group in groups.values() for event in (group[:1] if len(group) == 1 else (group[0], group[-1]))
     ]
     return sorted(extremes, key=lambda event: event["id"], reverse=True)
 

@@ -21,12 +21,12 @@ def floor(floor_bytes: int, effective_bytes: int | None) -> str:
     return f"{size(floor_bytes)} ({size(effective_bytes)} in effect)"
 
 
-def tier_shares(shares: Mapping[str, Mapping[str, Any]], say_size: Callable[[int], str] = format_size) -> str:
+def tier_shares(shares: Mapping[str, Mapping[str, Any]], format_share: Callable[[int], str] = format_size) -> str:
     """Return the floors and limits of a quota in tiers: `disk limit 100 GiB floor 10 GiB`; `-` for none."""
     texts = []
     for name, share in sorted(shares.items()):
         parts = [
-            f"{word} {say_size(share[f'{word}_bytes'])}"
+            f"{word} {format_share(share[f'{word}_bytes'])}"
             for word in ("limit", "floor")
             if share.get(f"{word}_bytes") is not None
         ]
