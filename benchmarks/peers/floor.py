@@ -40,14 +40,14 @@ epoll = select.epoll()
 epoll.register(peer.fileno(), select.EPOLLIN)
 protocol = ZmtpConnection(1 << 20, 16)
 while True:
-    said = bytes(protocol.data_to_send)
+    reply = bytes(protocol.data_to_send)
     protocol.data_to_send.clear()
     while (frames := protocol.next_message()) is not None:
-        said += message([frames[0], frames[1], b"\\xc3"])
-    said += bytes(protocol.data_to_send)
+        reply += message([frames[0], frames[1], b"\\xc3"])
+    reply += bytes(protocol.data_to_send)
     protocol.data_to_send.clear()
-    if said:
-        peer.send(said)
+    if reply:
+        peer.send(reply)
     epoll.poll()
     data = peer.recv(1 << 16)
     if not data:
