@@ -72,10 +72,10 @@ class _Watched:
     epochs: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_EPOCHS))
     """Epochs of its last processes."""
     is_explained: bool = False
-    """Whether the current process announced its end, or its end is already in `ends`."""
+    """Whether the current process announced its end, or its end is already in `exit_times`."""
     lost_at: float | None = None
-    ends: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
-    """Times of unexpected ends, oldest first."""
+    exit_times: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
+    """Times of unexpected exits, oldest first."""
     samples: deque[_Sample] = field(default_factory=deque)
     conditions: dict[ConditionType, _Condition] = field(default_factory=dict)
 
@@ -103,8 +103,8 @@ class NodeConditions:
         for row in sorted(rows, key=lambda row: row.id):
             self.on_event(row.name, row.node, row.at, row.fields)
         for watched in self._nodes.values():  # the earlier manager published it
-            if len(watched.ends) >= CRASHES:
-                watched.conditions["crash_loop"] = _Condition(watched.ends[0], self._clock(), _crashes(watched))
+            if len(watched.exit_times) >= CRASHES:
+                watched.conditions["crash_loop"] = _Condition(watched.exit_times[0], self._clock(), _crashes(watched))
 
     def on_event(self, name: str, node: str, at: float, fields: Mapping[str, Any]) -> None:
         """Read an event of a node's process; events must come in order."""
@@ -117,7 +117,7 @@ class NodeConditions:
         if name == "dataplane.exited":
             code = fields.get("code")  # None: unknown, because the process was adopted
             if code != 0 and not (code is None and watched.is_explained):
-                watched.ends.append(at)
+                watched.exit_times.append(at)
             watched.is_explained = True
         elif name in STOPS:
             watched.is_explained = True
@@ -127,7 +127,7 @@ class NodeConditions:
             epoch = str(fields.get("epoch"))
             if epoch not in watched.epochs:
                 if watched.epochs and not watched.is_explained:
-                    watched.ends.append(watched.lost_at or at)
+                    watched.exit_times.append(watched.lost_at or at)
                 watched.epochs.append(epoch)
                 watched.is_explained = False
             watched.lost_at = None
@@ -157,10 +157,10 @@ class NodeConditions:
                 if message := _refuses(watched.samples):
                     self._note_condition(node.node, watched, "tenant_at_limit", now - WINDOW_S, message, now)
         for name, watched in self._nodes.items():
-            while watched.ends and watched.ends[0] < now - CRASHES_S:
-                watched.ends.popleft()
-            if len(watched.ends) >= CRASHES:
-                self._note_condition(name, watched, "crash_loop", watched.ends[0], _crashes(watched), now)
+            while watched.exit_times and watched.exit_times[0] < now - CRASHES_S:
+                watched.exit_times.popleft()
+            if len(watched.exit_times) >= CRASHES:
+                self._note_condition(name, watched, "crash_loop", watched.exit_times[0], _crashes(watched), now)
             self._end(name, watched, now)
 
     def _note_condition(
@@ -202,7 +202,7 @@ class NodeConditions:
 
 
 def _crashes(watched: _Watched) -> str:
-    return f"its data plane ended unexpectedly {len(watched.ends)} times in {CRASHES_S / 60:.0f} min"
+    return f"its data plane ended unexpectedly {len(watched.exit_times)} times in {CRASHES_S / 60:.0f} min"
 
 
 def _is_short(samples: deque[_Sample]) -> bool:

@@ -319,7 +319,7 @@ async def _write(change: Change, kind: PushedType[Any], result: ApplyPlan) -> No
     steps, work = await asyncio.to_thread(_prepared, change, kind, result)
     await bulk.put_bodies(change.session, work.bodies, change.now)
     await bulk.delete(change.session, kind.row, kind.key, work.deleted)
-    await bulk.insert(change.session, kind.row, work.made)
+    await bulk.insert(change.session, kind.row, work.created)
     await bulk.update(change.session, kind.row, work.changed)
     await bulk.drop_unused_bodies(change.session, work.old_digests)
     for batch in bulk.batches(steps):
@@ -332,7 +332,7 @@ async def _write(change: Change, kind: PushedType[Any], result: ApplyPlan) -> No
 class _Work:
     """Rows and bodies of one type to write."""
 
-    made: list[Values] = field(default_factory=list)
+    created: list[Values] = field(default_factory=list)
     changed: list[Values] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     bodies: dict[str, bytes] = field(default_factory=dict)
@@ -347,7 +347,7 @@ def _prepared(change: Change, kind: PushedType[Any], result: ApplyPlan) -> tuple
         if step.after is None:
             work.deleted.append(step.key)
         elif step.before is None:
-            work.made.append({**step.after, **_creation_columns(kind, change), **version})
+            work.created.append({**step.after, **_creation_columns(kind, change), **version})
         else:
             work.changed.append({**step.after, **version})
     if kind.name == "pins":
