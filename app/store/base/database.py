@@ -31,7 +31,7 @@ from app.observe.histogram import LatencyHistogram
 from app.store.base import full_disk
 from app.store.base.declarative import Base
 from app.store.base.failures import FULL, meaning
-from app.store.base.sqlite import connect
+from app.store.base.sqlite import SqliteConnection
 from app.store.base.sqlite_file import DatabaseFile, DirectReads, select_by_key
 from app.store.base.watch import DatabaseWatch, Kind
 from dataplane.base import tracing
@@ -237,6 +237,8 @@ class Database:
             self.seconds[kind].observe(time.monotonic() - began)
 
     def _watched(self, kind: Kind, failure: LarderError, cause: Exception, began: float) -> None:
+        if self._file.closed:  # a transaction that outlives the database says nothing of it
+            return
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreBusy):
             message = str(getattr(cause, "orig", None) or cause).partition("\n")[0]
             self.watch.failed(kind, message.rpartition(">: ")[2][:200] or failure.message, began)
@@ -357,26 +359,31 @@ def _engine(url: sa.URL, file: DatabaseFile) -> AsyncEngine:
         )
         sa.event.listen(engine.sync_engine, "do_connect", lambda *_: file.check_open())
         return engine
-    # Last in, first out: each connection has a thread, and few threads cost less.
-    engine = create_async_engine(url, pool_size=8, max_overflow=8, pool_use_lifo=True, hide_parameters=True)
 
-    def on_do_connect(dialect: Any, _record: object, arguments: Any, named: Any) -> Any:
+    async def connect() -> SqliteConnection:
         file.check_open()
         file.check()  # before SQLite creates an empty file
         passing = bool(file.path) and full_disk.is_stuck(file.path)
-        if passing:
-            arguments, named = (full_disk.url_of(file.path),), {**named, "uri": True}
-        found = connect(dialect, *arguments, **named)
-        file.connections.add(found.driver_connection)
-        found.passing = passing
-        return found
+        connection = SqliteConnection(full_disk.url_of(file.path) if passing else url.database or "", uri=passing)
+        file.connections.add(connection)
+        try:
+            await connection.open()
+        except BaseException:
+            connection.stop()
+            raise
+        return connection
+
+    # Last in, first out: each connection has a thread, and few threads cost less.
+    engine = create_async_engine(
+        url, async_creator=connect, pool_size=8, max_overflow=8, pool_use_lifo=True, hide_parameters=True
+    )
 
     def on_connect(connection: Any, _record: object) -> None:
         _prepare_sqlite(connection)
         file.opened()
 
     def on_checkout(connection: Any, record: Any, _proxy: object) -> None:
-        if connection.passing and record.info.get(_PASSED):
+        if connection.driver_connection.passing and record.info.get(_PASSED):
             raise DisconnectionError  # makes the pool reconnect: there may be room now
         record.info[_PASSED] = True
 
@@ -384,7 +391,6 @@ def _engine(url: sa.URL, file: DatabaseFile) -> AsyncEngine:
         file.check()
         _begin_sqlite(connection)
 
-    sa.event.listen(engine.sync_engine, "do_connect", on_do_connect)
     sa.event.listen(engine.sync_engine, "connect", on_connect)
     sa.event.listen(engine.sync_engine, "begin", on_begin)
     sa.event.listen(engine.sync_engine, "checkout", on_checkout)
@@ -415,12 +421,12 @@ def _use_wal(cursor: Any) -> None:
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
-    adapter: Any = connection.connection.dbapi_connection
+    driver: Any = connection.connection.driver_connection
     writes = options.get(_WRITE, False)
-    adapter.sqlite.reads = not writes and not options.get(_SINGLE, False)  # one statement sees one snapshot
+    driver.reads = not writes and not options.get(_SINGLE, False)  # one statement sees one snapshot
     if not writes:
         return
-    if adapter.passing:
+    if driver.passing:
         raise StoreUnavailable(FULL)
     lock_timeout_ms = options.get(_LOCK_TIMEOUT, BUSY_TIMEOUT_MS)
     if connection.info.get(_LOCK_TIMEOUT, BUSY_TIMEOUT_MS) != lock_timeout_ms:

@@ -1,109 +1,159 @@
-"""SQLite driver that needs one thread switch per statement.
+"""Asynchronous SQLite connection in which executing a statement and fetching all its rows is one switch of threads.
 
-The driver runs SQLite in its own thread and switches to it for each step: create a cursor, execute, fetch, close. Four
-switches cost more than a short statement, for the caller and for every other task of the loop. Here, executing a
-statement and fetching all its rows is one switch (SQLAlchemy fetches all rows at once anyway). A read-only transaction
-begins in the switch of its first statement.
+Each connection has a thread, as SQLite may wait for a lock or the disk. Drivers that switch to it for each step (create
+a cursor, execute, fetch, close) take longer than a short statement, for the caller and for every other task of the
+loop. SQLAlchemy's `aiosqlite` dialect uses this connection in place of the driver's (`async_creator`).
 """
 
 import asyncio
 import sqlite3
-from collections import deque
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
-from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection, AsyncAdapt_aiosqlite_cursor
-from sqlalchemy.util import EMPTY_DICT
+T = TypeVar("T")
+_Call = tuple[asyncio.Future[Any] | None, Callable[[], Any]]
 
 
-class _Result(NamedTuple):
-    """Result of a statement that has run."""
+class SqliteConnection:
+    """Connection that `open` opens. A transaction begins with a statement BEGIN, or see `reads`."""
 
-    rows: list[Any]
-    description: Any
-    rowcount: int
-    lastrowid: int | None
+    def __init__(self, path: str, *, uri: bool = False) -> None:
+        self.reads = False
+        """Whether the next statement begins a read-only transaction, unless one is open."""
+        self.passing = uri
+        """Whether the database is read without its log; see `app.store.base.full_disk`."""
+        self._path = path
+        self._connection: sqlite3.Connection | None = None  # the dialect looks whether it is open
+        self._stopped = False
+        self._closing: asyncio.Future[None] | None = None
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        threading.Thread(target=_run, args=(self._calls,), name="sqlite", daemon=True).start()
 
-    def fetchall(self) -> "_Result":
-        """Return itself: `aiosqlite.Connection.execute_fetchall` passes it to the event loop."""
+    async def open(self) -> None:
+        """Open the file. Raises sqlite3.Error."""
+        await self.call(self._open)
+
+    def call(self, do: Callable[[], T]) -> "asyncio.Future[T]":
+        """Return the result of a function that the connection's thread calls, after all earlier ones."""
+        if self._stopped:
+            raise sqlite3.OperationalError("the connection is closed")
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.put((future, do))
+        return future
+
+    def cursor(self) -> "SqliteCursor":
+        return SqliteCursor(self)
+
+    def execute(self, statement: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
+        """Execute in the connection's thread."""
+        if self.reads and not self._open_connection.in_transaction:
+            self._open_connection.execute("BEGIN")
+        return self._open_connection.execute(statement, parameters)
+
+    def executemany(self, statement: str, parameters: Sequence[Sequence[Any]]) -> sqlite3.Cursor:
+        """Execute for each of the parameters, in the connection's thread."""
+        return self._open_connection.executemany(statement, parameters)
+
+    async def create_function(self, *args: Any, **options: Any) -> None:
+        await self.call(lambda: self._open_connection.create_function(*args, **options))
+
+    async def commit(self) -> None:
+        await self.call(lambda: self._open_connection.commit())
+
+    async def rollback(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            await self.call(self._connection.rollback)
+
+    async def close(self) -> None:
+        """Close after all statements that run or wait. Who closes again waits for the same end."""
+        self.stop()
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    def stop(self) -> None:
+        """Begin to close, and do not wait for it. May be called without an event loop."""
+        if not self._stopped:
+            self._stopped = True
+            with suppress(RuntimeError):
+                self._closing = asyncio.get_running_loop().create_future()
+            self._calls.put((self._closing, self._close))
+            self._calls.put(None)
+
+    @property
+    def _open_connection(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise sqlite3.OperationalError("the connection is closed")
+        return self._connection
+
+    def _open(self) -> None:
+        self._connection = sqlite3.connect(self._path, uri=self.passing, isolation_level=None)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class SqliteCursor:
+    """Result of the last statement: all its rows."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        self._connection = connection
+        self._rows: list[Any] = []
+        self.description: Any = None
+        self.rowcount = -1
+        self.lastrowid: int | None = None
+        self.arraysize = 1
+
+    async def __aenter__(self) -> "SqliteCursor":
         return self
 
-    def close(self) -> None:
-        """Do nothing: the cursor is closed already."""
+    async def execute(self, statement: str, parameters: Sequence[Any] = ()) -> None:
+        await self._connection.call(lambda: self._keep(self._connection.execute(statement, parameters)))
 
+    async def executemany(self, statement: str, parameters: Sequence[Sequence[Any]]) -> None:
+        await self._connection.call(lambda: self._keep(self._connection.executemany(statement, parameters)))
 
-class SqliteConnection(sqlite3.Connection):
-    """SQLite's connection, used in the driver's thread. Statements return their whole result."""
+    async def fetchall(self) -> list[Any]:
+        return self._rows
 
-    reads = False
-    """The next statement begins a read-only transaction, unless one is open."""
+    async def close(self) -> None:
+        """Do nothing: SQLite's cursor is closed as soon as its rows were fetched."""
 
-    def execute(self, statement: str, parameters: Any = ()) -> _Result:  # type: ignore[override]
-        if self.reads and not self.in_transaction:
-            super().execute("BEGIN")
-        cursor = super().execute(statement, parameters)
+    def _keep(self, cursor: sqlite3.Cursor) -> None:
         try:
-            rows = cursor.fetchall() if cursor.description else []
-            return _Result(rows, cursor.description, cursor.rowcount, cursor.lastrowid)
+            self.description, self.lastrowid = cursor.description, cursor.lastrowid
+            self._rows = cursor.fetchall() if cursor.description else []
+            self.rowcount = cursor.rowcount
         finally:
             cursor.close()  # a cursor that failed on text that is not UTF-8 would keep its snapshot
 
 
-class OneVisitCursor(AsyncAdapt_aiosqlite_cursor):
-    """Holds the result of a statement."""
-
-    __slots__ = ()
-    _awaitable_cursor_close = False
-
-    def __init__(self, adapt_connection: Any) -> None:
-        self._adapt_connection = adapt_connection
-        self._connection = adapt_connection._connection
-        self._cursor: Any = _Result([], None, -1, None)
-        self._rows = deque()
-        self._soft_closed_memoized = EMPTY_DICT
-
-    async def _execute_async(self, operation: Any, parameters: Any) -> Any:
-        connection: Any = self._connection
-        async with self._adapt_connection._execute_mutex:
-            self._cursor = await connection.execute_fetchall(operation, parameters)
-            self._rows = deque(self._cursor.rows)
-            return self
-
-    async def _executemany_async(self, operation: Any, seq_of_parameters: Any) -> Any:
-        connection: Any = self._connection
-        async with self._adapt_connection._execute_mutex:
-            ran = await connection.executemany(operation, seq_of_parameters)
-            self._cursor = _Result([], None, ran.rowcount, ran.lastrowid)
-            return self
+def _run(calls: "SimpleQueue[_Call | None]") -> None:
+    """Make the calls of a connection until None."""
+    while (call := calls.get()) is not None:
+        _make(*call)
+        del call  # a connection that nobody uses is not kept until its next call
 
 
-class OneVisitConnection(AsyncAdapt_aiosqlite_connection):
-    """Adapter with these cursors."""
-
-    _cursor_cls = OneVisitCursor
-    sqlite: SqliteConnection
-    passing = False
-    """Whether the database is read without its log; see `app.store.base.full_disk`."""
-
-    def rollback(self) -> None:
-        if self.sqlite.in_transaction:
-            super().rollback()
-
-    def _terminate_graceful_close(self) -> Any:
-        """Return an awaitable for the close. A coroutine that closes would need a task; if its caller is cancelled
-        before the task begins, the driver's thread ends first, and the task waits for ever."""
-        driver: Any = self._connection
-        return driver.stop() if driver._running else asyncio.sleep(0)
+def _make(future: asyncio.Future[Any] | None, do: Callable[[], Any]) -> None:
+    result, error = None, None
+    try:
+        result = do()
+    except BaseException as raised:  # noqa: BLE001 - the caller gets it
+        error = raised
+    if future is not None:
+        with suppress(RuntimeError):  # the loop was closed: nobody waits
+            future.get_loop().call_soon_threadsafe(_settle, future, result, error)
 
 
-def connect(dialect: Any, *arguments: Any, **named: Any) -> OneVisitConnection:
-    """Open a connection."""
-    opened: list[SqliteConnection] = []
-
-    def open_one(*given: Any, **options: Any) -> SqliteConnection:
-        opened.append(SqliteConnection(*given, **options))
-        return opened[0]
-
-    adapter = dialect.connect(*arguments, **named, factory=open_one, isolation_level=None)
-    connection = OneVisitConnection(adapter.dbapi, adapter.driver_connection)
-    (connection.sqlite,) = opened
-    return connection
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # its caller was cancelled
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

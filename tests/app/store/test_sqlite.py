@@ -2,16 +2,19 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
 import anyio
 import pytest
 import sqlalchemy as sa
 
 from app.store.base.database import Database
+from app.store.base.sqlite import SqliteConnection
 
 pytestmark = pytest.mark.anyio
 COUNT = sa.text("SELECT count(*) FROM t")
@@ -46,14 +49,14 @@ async def test_a_read_is_one_visit_for_each_statement_and_one_for_its_end(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visits = 0
-    execute: Any = aiosqlite.Connection._execute
+    call = SqliteConnection.call
 
-    async def counted(self: Any, *args: Any, **named: Any) -> Any:
+    def counted(self: SqliteConnection, do: Callable[[], Any]) -> Any:
         nonlocal visits
         visits += 1
-        return await execute(self, *args, **named)
+        return call(self, do)
 
-    monkeypatch.setattr(aiosqlite.Connection, "_execute", counted)
+    monkeypatch.setattr(SqliteConnection, "call", counted)
     for statements in (0, 1, 3):
         visits = 0
         async with database.read() as session:
@@ -73,9 +76,8 @@ async def test_reads_leave_no_transaction_behind(database: Database) -> None:
     failed = await asyncio.gather(*(read(True) for _ in range(5)), return_exceptions=True)
     assert all(isinstance(error, Exception) for error in failed)
     await insert(database, 2)
-    async with database.engine.connect() as connection:
-        autocommit = await connection.execution_options(isolation_level="AUTOCOMMIT")
-        busy, _, _ = (await autocommit.execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)"))).one()
+    with closing(sqlite3.connect(database.path)) as connection:
+        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert busy == 0, "a reader still looks at an old moment"
 
 
@@ -135,6 +137,64 @@ async def test_close_also_closes_a_connection_that_is_still_in_use(tmp_path: Pat
     raw = await connection.get_raw_connection()
     driver: Any = raw.driver_connection
     await database.close()
-    with pytest.raises(ValueError, match="no active connection"):
-        await driver.execute("SELECT 1")
+    with pytest.raises(sqlite3.OperationalError, match="the connection is closed"):
+        await driver.cursor().execute("SELECT 1")
     await connection.close()
+
+
+async def test_close_waits_for_a_connection_that_a_cancelled_read_still_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, may_open = threading.Event(), threading.Event()
+    opened: list[SqliteConnection] = []
+    open_file = SqliteConnection._open
+
+    def held(self: SqliteConnection) -> None:
+        opening.set()
+        assert may_open.wait(60)
+        open_file(self)
+        opened.append(self)
+
+    monkeypatch.setattr(SqliteConnection, "_open", held)
+    database = Database(f"sqlite:///{tmp_path / 'z.db'}")
+    read = asyncio.create_task(database.ping())
+    assert await asyncio.to_thread(opening.wait, 60)
+    read.cancel()
+    await asyncio.wait({read})
+    closing = asyncio.create_task(database.close())
+    await asyncio.sleep(0)
+    assert not opened
+    may_open.set()
+    await closing
+    (connection,) = opened
+    with pytest.raises(sqlite3.OperationalError, match="the connection is closed"):
+        connection.execute("SELECT 1", ())
+
+
+def test_a_statement_that_outlives_its_loop_ends_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytest reports what a thread raises; the driver's thread answers a loop that is closed."""
+    executing, may_execute = threading.Event(), threading.Event()
+    execute = SqliteConnection.execute
+
+    def held(self: SqliteConnection, *args: Any) -> Any:
+        executing.set()
+        assert may_execute.wait(60)
+        return execute(self, *args)
+
+    async def leave() -> None:
+        monkeypatch.setattr(SqliteConnection, "execute", held)
+        connection = SqliteConnection(str(tmp_path / "z.db"))
+        await connection.open()
+        statement = asyncio.create_task(connection.cursor().execute("SELECT 1"))
+        assert await asyncio.to_thread(executing.wait, 60)
+        statement.cancel()
+        connection.stop()
+
+    earlier = threading.enumerate()
+    asyncio.run(leave())
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "sqlite" and thread not in earlier]
+    may_execute.set()
+    thread.join(60)
+    assert not thread.is_alive()
