@@ -122,3 +122,8 @@ export function named(name: string): string {
 export function plural(n: number, one: string, many = `${one}s`): string {
   return `${whole(n)} ${n === 1 ? one : many}`;
 }
+
+/** `over_limit` → `over limit`. */
+export function codeWords(code: string): string {
+  return code.toLowerCase().replaceAll('_', ' ');
+}

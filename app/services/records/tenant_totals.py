@@ -1,11 +1,15 @@
 """Totals of tenants over all nodes, summed from the reports of each node."""
 
+from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
+from dataplane.protocol.misses import MISS_REASONS
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tenants import TenantStats
 
+OTHER = "other"
+"""Reason in place of those that this release does not know."""
 SUMMED = (
     "bytes",
     "blocks",
@@ -34,7 +38,8 @@ class TenantTotals:
     stored_blocks: int = 0
     evicted_blocks: int = 0
     refused_blocks: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    missed_tokens: Counter[str] = field(default_factory=Counter)
     over_limit: bool = False
     limit_share: float | None = None
     """Largest share of its limit that it holds on a node; None without a limit."""
@@ -46,8 +51,9 @@ class TenantTotals:
     def add(self, report: TenantStats) -> None:
         for name in SUMMED:
             setattr(self, name, getattr(self, name) + getattr(report, name))
-        for code, count in report.refused.items():
-            self.refused[code] = self.refused.get(code, 0) + count
+        self.refused.update(report.refused)
+        for reason, tokens in report.missed_tokens.items():
+            self.missed_tokens[reason if reason in MISS_REASONS else OTHER] += tokens
         self.over_limit |= report.over_limit
         if report.limit_bytes is not None:
             # A limit holds on each node: the sum over nodes may be far above it while no node is at it.
@@ -58,7 +64,7 @@ class TenantTotals:
     @property
     def is_empty(self) -> bool:
         """Whether the tenant holds nothing and has never requested anything."""
-        return not self.refused and not any(getattr(self, name) for name in SUMMED)
+        return not self.refused and not self.missed_tokens and not any(getattr(self, name) for name in SUMMED)
 
     def effective_floor(self, floor_bytes: int) -> int | None:
         """Return the smallest guarantee of this floor among nodes; None if no node has reported this floor yet."""

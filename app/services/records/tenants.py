@@ -134,6 +134,7 @@ def _answer(name: str, now: TenantTotals, record: TenantShare | None, pin_count:
         over_limit=now.over_limit,
         limit_share=now.limit_share,
         refused=now.refused,
+        missed_tokens=now.missed_tokens,
         managed=record is not None,
         note="" if record is None else record.note,
         pins=pin_count,

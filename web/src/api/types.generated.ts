@@ -4136,6 +4136,9 @@ export interface components {
             limit_share: number | null;
             lookup_bytes: number;
             managed: boolean;
+            missed_tokens: {
+                [key: string]: number;
+            };
             mode: string;
             note: string;
             on_exceed: string;

@@ -74,8 +74,3 @@ const MEANING: Record<string, string> = {
 export function meaning(code: string): string {
   return MEANING[code.toLowerCase()] ?? '';
 }
-
-/** `over_limit` → `over limit`. */
-export function codeWords(code: string): string {
-  return code.toLowerCase().replaceAll('_', ' ');
-}
