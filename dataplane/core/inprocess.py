@@ -11,7 +11,7 @@ end of the peer's process is proven, and `Node.detach_cleanly` when the peer no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -20,9 +20,11 @@ import numpy as np
 
 from dataplane.core.blocks.lookup_leases import LookupLeases
 from dataplane.core.blocks.slabs import slot_bytes
+from dataplane.core.engines.requests import MissFinding
 from dataplane.core.packed_keys import check_keys
 from dataplane.core.tenants.tenant import wrapped
 from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control.requests import RequestRecord
 from dataplane.protocol.keys import tenant_fingerprint
 from dataplane.protocol.layout import (
     A_RING_HEAD,
@@ -184,6 +186,16 @@ class InProcess:
         totals = pool.totals
         totals.requested_blocks = wrapped(totals.requested_blocks + requested)
         totals.hit_blocks = wrapped(totals.hit_blocks + hits)
+
+    def why_missing(self, spaces: Collection[int], key: bytes) -> MissFinding:
+        """Return why a block is missing in one of these spaces: reason, cause and time as in `RequestReported`."""
+        return self.node.requests.why_missing(spaces, key)
+
+    def keep_request(self, client: int, space: int, record: RequestRecord) -> None:
+        """Keep the record of a request of a peer, whose `model` is that of the space."""
+        declared = self.node.pool.spaces.by_number.get(space)
+        record.model = "" if declared is None else declared.model
+        self.node.requests.keep(client, record)
 
     def use(self, client: int, descriptors: Sequence[int], now: float) -> None:
         """Record a read of blocks that the engine holds, in chain order. The blocks become recent, and the read counts

@@ -29,3 +29,8 @@ MISS_REASONS = {**ENGINE_REASONS, **NODE_REASONS}
 SOURCES = ("host", "disk", "remote")
 """Where loaded tokens were when the request was looked up, nearest first: memory of the node, a disk tier, another
 tier."""
+
+
+def source_of_type(tier_type: str) -> str:
+    """Return the source of tokens that a tier of a type holds."""
+    return "disk" if tier_type == "disk" else "remote"

@@ -21,6 +21,7 @@ from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
 from dataplane.observe.trace import MovedBatch
 from dataplane.protocol.events import Event, TierLost, TierRecovered
+from dataplane.protocol.misses import source_of_type
 from dataplane.protocol.stats.tiers import TierPhase, TierStats
 from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome, StoredBlock
 from dataplane.tiering.encoding import CALL_S, BlockBytes, TierCodec, store_blocks
@@ -155,7 +156,7 @@ class Mover:
             latency_us=0,
             serves=run.serves,
             shared=run.state.shared,
-            source="disk" if run.state.spec.type == "disk" else "remote",
+            source=source_of_type(run.state.spec.type),
         )
 
     def _work(self) -> None:

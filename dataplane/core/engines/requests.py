@@ -1,13 +1,13 @@
 """Records of requests: what each got from the cache, and why the first missing tokens were missing.
 
-Engines report a request once, when they schedule it; look-ups cost nothing for it. The records are bounded, and live in
-this process: a restart forgets them.
+Engines report a request once, when they schedule it; look-ups cost nothing for it. Gateways keep the records of the
+look-ups that they answer. The records are bounded, and live in this process: a restart forgets them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from dataplane.core.engines.engines import Engine
 from dataplane.core.pool.pool import Pool
@@ -28,7 +28,7 @@ MAX_COMPARED_SPACES = 64
 """Largest number of other spaces of a model in which a missing block is looked for."""
 _DIFFERENCES = ("revision", "dtype", "layout", "world_size", "kv_group", "pipeline_stage", "rank", "gateway")
 """Fields of spaces that differ, the one that explains most first."""
-_Finding = tuple[str, str, float]
+MissFinding = tuple[str, str, float]
 """Reason, cause and time of `RequestReported`."""
 
 
@@ -46,13 +46,8 @@ class RequestRecords:
         _check(message)
         reason, cause, at = message.reason, "", 0.0
         if not reason and message.key:
-            reason, cause, at = self._find(engine, message)
-        name = engine.client, message.request
-        before = self._records.pop(name, None)
-        missed = message.missed_tokens if before is None else message.missed_tokens - before.missed_tokens
-        if reason and missed > 0:
-            self._pool.tenants.get(message.tenant).miss(reason, missed)
-        self._records[name] = RequestRecord(
+            reason, cause, at = self.why_missing(engine.spaces, message.key, message.bare_key)
+        record = RequestRecord(
             request=message.request,
             tenant=message.tenant,
             engine=engine.name,
@@ -66,9 +61,19 @@ class RequestRecords:
             cause=cause,
             cause_at=at,
         )
+        self.keep(engine.client, record)
+        return RequestReported(message.id, reason, cause, at)
+
+    def keep(self, client: int, record: RequestRecord) -> None:
+        """Keep a record in place of an earlier one of the same request of a client, and count what it missed."""
+        name = client, record.request
+        before = self._records.pop(name, None)
+        missed = record.missed_tokens if before is None else record.missed_tokens - before.missed_tokens
+        if record.reason and missed > 0:
+            self._pool.tenants.get(record.tenant).miss(record.reason, missed)
+        self._records[name] = record
         if len(self._records) > self._max_records:
             self._records.popitem(last=False)
-        return RequestReported(message.id, reason, cause, at)
 
     def find(self, request: str) -> list[RequestRecord]:
         """Return the records of a request, newest first: those with this id, and with ids that continue it after a `-`.
@@ -82,35 +87,37 @@ class RequestRecords:
         ]
         return matches[:MAX_FOUND_REQUESTS]
 
-    def _find(self, engine: Engine, message: ReportRequest) -> _Finding:
-        """Return why a block is missing in one of the spaces of an engine."""
+    def why_missing(self, spaces: Collection[int], key: bytes, bare_key: bytes = b"") -> MissFinding:
+        """Return why a block is missing in one of the spaces of an engine. `bare_key` as in `ReportRequest`."""
         being_stored = False
-        for number in engine.spaces:
-            block = self._pool.table.find(pack_keys(message.key), number)[0]
+        for number in spaces:
+            block = self._pool.table.find(pack_keys(key), number)[0]
             if block is not None and block.state in (State.READY, State.RESERVED, State.EVICTING):
                 if self._pool.invalid(block):
                     return "invalidated", "invalidated", self._pool.usage.now
                 being_stored = True
                 continue
-            return self._missing(engine, number, message)
+            return self._why_missing_in(number, spaces, key, bare_key)
         return ("being_stored" if being_stored else "never_stored"), "", 0.0
 
-    def _missing(self, engine: Engine, number: int, message: ReportRequest) -> _Finding:
-        pool, key = self._pool, message.key
+    def _why_missing_in(self, number: int, spaces: Collection[int], key: bytes, bare_key: bytes) -> MissFinding:
+        pool = self._pool
         is_served = None if pool.tiers is None else pool.tiers.is_served(key, number)
         if is_served is not None:
             return "tier_late" if is_served else "tier_away", "", 0.0
         removal = pool.removals.of(key, number)
         if removal is not None:
             return removal
-        own_space = pool.spaces.by_number[number]
-        other_spaces = [space for space in pool.spaces.of_model(own_space.model) if space not in engine.spaces]
+        own_space = pool.spaces.by_number.get(number)
+        if own_space is None:  # the core forgets empty spaces
+            return "never_stored", "", 0.0
+        other_spaces = [space for space in pool.spaces.of_model(own_space.model) if space not in spaces]
         for other_number in other_spaces[-MAX_COMPARED_SPACES:]:
             block = pool.table.find(pack_keys(key), other_number)[0]
             if block is not None and block.state is State.READY:
                 return "other_space", _difference(own_space, pool.spaces.by_number[other_number]), 0.0
-        if message.bare_key:
-            block = pool.table.find(pack_keys(message.bare_key), number)[0]
+        if bare_key:
+            block = pool.table.find(pack_keys(bare_key), number)[0]
             if block is not None and block.state is State.READY:
                 return "other_space", "adapter", 0.0
         return "never_stored", "", 0.0

@@ -22,6 +22,7 @@ from dataplane.core.tiering.pinned_chains import PinnedChains
 from dataplane.core.tiering.spills import Spills
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.events import Event
+from dataplane.protocol.misses import source_of_type
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 
 
@@ -91,6 +92,12 @@ class Tiering:
         """Return whether a tier in service holds a block; None if no tier is known to hold it."""
         identity = self.catalog.identity(space)
         return None if identity is None else self.catalog.is_served(BlockName(identity, key))
+
+    def source_of(self, key: bytes, space: int) -> str:
+        """Return where a block is loaded from, of `dataplane.protocol.misses.SOURCES`: `remote` if it is not known."""
+        identity = self.catalog.identity(space)
+        source = None if identity is None else self.catalog.source(BlockName(identity, key))
+        return "remote" if source is None else source_of_type(source.tier.spec.type)
 
     def share_out(self) -> None:
         """Apply the quotas of tenants to all tiers."""

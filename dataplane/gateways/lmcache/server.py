@@ -17,6 +17,7 @@ from dataplane.gateways.lmcache.dispatcher import Dispatcher
 from dataplane.gateways.lmcache.handlers.chains import OnHashed, RequestChains
 from dataplane.gateways.lmcache.handlers.clients import GatewayClients
 from dataplane.gateways.lmcache.handlers.counters import Counters
+from dataplane.gateways.lmcache.handlers.lookups import SCHEDULER
 from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.pending_requests import PendingRequests
@@ -222,4 +223,8 @@ class LMCacheServer:
 
 def _count_lookup(cache: InProcess, counters: Counters, clock: Callable[[], float], lookup: LeasedLookup) -> None:
     counters.moved.looked_up(lookup.requested, lookup.used_hits, max(0, lookup.used - lookup.in_memory))
-    cache.looked_up(lookup.tenant, lookup.space, lookup.requested, lookup.used_hits, clock())
+    now = clock()
+    cache.looked_up(lookup.tenant, lookup.space, lookup.requested, lookup.used_hits, now)
+    record = lookup.record(SCHEDULER, now)
+    if record is not None:
+        cache.keep_request(lookup.lease.client, lookup.space, record)

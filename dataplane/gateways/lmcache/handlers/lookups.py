@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from dataplane.core.blocks.lookup_leases import LookupLease, SpaceLock
+from dataplane.core.engines.requests import MissFinding
 from dataplane.core.tenants.tenant import Tenant
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result, check_key, whole
-from dataplane.gateways.lmcache.handlers.sessions import LeasedLookup
+from dataplane.gateways.lmcache.handlers.sessions import NOTHING_MISSING, LeasedLookup
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait, LookupTierWaits
 from dataplane.gateways.lmcache.wire.messages import Key, encode
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
@@ -101,10 +102,18 @@ class LookupHandlers:
                 tenant=key.cache_salt,
                 space=layouts[0][0],
                 in_memory=hits,
+                tiers_source="remote" if wait is None else wait.source,
                 covered=covered,
+                tokens=key.end,
+                miss=self._miss(layouts, keys, hits),
             )
         )
         return None
+
+    def _miss(self, layouts: list[list[int]], keys: bytes, hits: int) -> MissFinding:
+        """Return why the first chunk after the hits is missing."""
+        key = keys[hits * KEY_BYTES : (hits + 1) * KEY_BYTES]
+        return self._cache.why_missing([space for ranks in layouts for space in ranks], key) if key else NOTHING_MISSING
 
     def _touch(self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, now: float) -> None:
         """Make recent the chunks that an engine has itself, so that they are not evicted before those that follow."""
@@ -221,6 +230,7 @@ class LookupHandlers:
         with suppress(ProtocolError):  # the engine of the scheduler is gone
             hits, locks = self._hold(client, wait.layouts, lookup.keys, lookup.covered, wait.tenant, wait.readers, now)
         self._sessions.renew(lookup, LookupLease(client, locks), hits)
+        lookup.miss = self._miss(wait.layouts, lookup.keys, hits)
 
     def free_lookup_locks(
         self,

@@ -24,8 +24,10 @@ from typing import Annotated
 import msgspec
 
 from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases
+from dataplane.core.engines.requests import MissFinding
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.protocol.control.requests import MAX_REQUEST_ID_CHARACTERS, RequestRecord
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.keys import KEY_BYTES
 
@@ -33,6 +35,7 @@ RESULTS = "results"
 """File with the results that no scheduler has fetched yet at a planned restart. A scheduler requests a look-up, and
 then its result: the data plane may be replaced between the two, and without its result the look-up would count as a
 miss."""
+NOTHING_MISSING: MissFinding = ("", "", 0.0)
 MAX_LOOKUPS = 32_768
 MAX_LOOKUPS_PER_SCHEDULER = 4096
 
@@ -62,10 +65,16 @@ class LeasedLookup:
     """Space in which the look-up counts."""
     in_memory: int = 0
     """Number of `hits` for which the look-up did not wait for tiers."""
+    tiers_source: str = "remote"
+    """Where the first of the others was, of `dataplane.protocol.misses.SOURCES`."""
     covered: int = 0
     """Number of leading chunks that the engine has in its own memory. They are part of `hits`, and do not count."""
     used: int = 0
     """Number of leading chunks that the request used, by what workers have read."""
+    tokens: int = 0
+    """Tokens of the prompt up to the end of what was looked up."""
+    miss: MissFinding = NOTHING_MISSING
+    """Why the first chunk after the hits was missing."""
     declined: bool = False
     """Whether the scheduler freed what was found, and no worker has read any of it."""
 
@@ -79,6 +88,31 @@ class LeasedLookup:
     def used_hits(self) -> int:
         """Number of chunks that count as hits."""
         return max(0, self.used - self.covered)
+
+    def record(self, engine: str, now: float) -> RequestRecord | None:
+        """Return the record of the request once the look-up has ended; None if it says nothing about the request: its
+        result was not fetched, or its hits were taken back or not read."""
+        if self.waiting or self.lease.taken_back or (self.hits > self.covered and not self.used):
+            return None
+        if len(self.request_id) > MAX_REQUEST_ID_CHARACTERS or not self.request_id:
+            return None
+        reason, cause, at = self.miss
+        from_memory = max(0, min(self.used, self.in_memory) - self.covered)
+        loaded = {"host": from_memory, self.tiers_source: self.used_hits - from_memory}
+        return RequestRecord(
+            request=self.request_id,
+            tenant=self.tenant,
+            engine=engine,
+            model="",
+            at=now,
+            prompt_tokens=self.tokens,
+            engine_tokens=self.covered * CHUNK_TOKENS,
+            loaded_tokens={source: chunks * CHUNK_TOKENS for source, chunks in loaded.items() if chunks},
+            missed_tokens=len(self.keys) // KEY_BYTES * CHUNK_TOKENS - self.hits * CHUNK_TOKENS,
+            reason=reason,
+            cause=cause,
+            cause_at=at,
+        )
 
 
 class LookupSessions:

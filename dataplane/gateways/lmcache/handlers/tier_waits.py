@@ -31,6 +31,8 @@ class LookupTierWait:
     """Spaces of every rank, by layout, as when the look-up began."""
     tenant: str
     readers: int
+    source: str
+    """Where the first of the chunks is, of `dataplane.protocol.misses.SOURCES`."""
     cancel: Callable[[], None]
     """Cancels the loads that have not begun."""
     answered_later: bool = False
@@ -70,7 +72,9 @@ class LookupTierWaits:
                 return None
             if request is not None:
                 requests.append(request)
-        return LookupTierWait(requests, until, layouts, tenant, readers, partial(self._cancel, requests))
+        first = min(each.ready for each in found)
+        source = tiering.source_of(keys[first * KEY_BYTES : (first + 1) * KEY_BYTES], spaces[0])
+        return LookupTierWait(requests, until, layouts, tenant, readers, source, partial(self._cancel, requests))
 
     def _cancel(self, requests: Sequence[LoadRequest]) -> None:
         tiering = self._cache.node.tiering
