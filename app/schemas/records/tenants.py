@@ -49,8 +49,8 @@ class TenantAnswer(msgspec.Struct, frozen=True):
     refused: dict[str, int]
     """Refused blocks by code name."""
     missed_tokens: dict[str, int]
-    """Tokens of requests to vLLM, and of LMCache's clients, that were computed although a cache could have had them, by why the first of each
-    request was missing: a reason of `GET /api/v1/requests`, or `other`."""
+    """Tokens of requests to vLLM, and of LMCache's clients, that were computed although a cache could have had them, by
+    why the first of each request was missing: a reason of `GET /api/v1/requests`, or `other`."""
     note: str
 
 

@@ -63,8 +63,8 @@ class TenantStats(msgspec.Struct, omit_defaults=True):
         dict[str, int],
         counter(
             "larder_tenant_missed_tokens",
-            "Tokens of the tenant's requests to vLLM and of LMCache's clients that were computed although a cache could "
-            "have had them, by why the first of each request was missing.",
+            "Tokens of the tenant's requests to vLLM and of LMCache's clients that were computed although a cache "
+            "could have had them, by why the first of each request was missing.",
             "reason",
         ),
     ] = {}

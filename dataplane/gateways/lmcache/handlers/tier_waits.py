@@ -60,7 +60,8 @@ class LookupTierWaits:
         spaces = [space for ranks in layouts for space in ranks]
         chain_reaches = [tiering.catalog.reach(space, keys) for space in spaces]
         reach = min(chain_reach.reach for chain_reach in chain_reaches)
-        if reach <= min(chain_reach.ready for chain_reach in chain_reaches):
+        ready = min(chain_reach.ready for chain_reach in chain_reaches)
+        if reach <= ready:
             return None
         until = now + max((tier.spec.load_deadline_s for tier in tiering.tiers if tier.serves), default=0.0)
         requests: list[LoadRequest] = []
@@ -72,8 +73,7 @@ class LookupTierWaits:
                 return None
             if request is not None:
                 requests.append(request)
-        first = min(each.ready for each in found)
-        source = tiering.source_of(keys[first * KEY_BYTES : (first + 1) * KEY_BYTES], spaces[0])
+        source = tiering.source_of(keys[ready * KEY_BYTES : (ready + 1) * KEY_BYTES], spaces[0])
         return LookupTierWait(requests, until, layouts, tenant, readers, source, partial(self._cancel, requests))
 
     def _cancel(self, requests: Sequence[LoadRequest]) -> None:
