@@ -88,7 +88,7 @@ class Comparison:
                 self._no_reuse(lineup)
                 bound = UNLOADED_TIMES * self._unloaded(lineup)
                 for rate in self._effort.questions.rates:
-                    self._ask(lineup, rate, bound)
+                    self._measure_rate(lineup, rate, bound)
                 self.loads.append(os.getloadavg()[0])
                 for figure, engines in self._round.items():
                     for name, values in engines.items():
@@ -113,7 +113,7 @@ class Comparison:
             self._note(name, "", unloaded=first)
         return min(times.values(), default=inf)
 
-    def _ask(self, lineup: Lineup, rate: float, bound: float) -> None:
+    def _measure_rate(self, lineup: Lineup, rate: float, bound: float) -> None:
         """Let each engine answer questions at a rate. `bound`: a first token in time, in seconds."""
         settings = self._effort.questions
         questions, limit_s = self._questions(rate), settings.seconds + settings.answer_s

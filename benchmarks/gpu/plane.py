@@ -47,9 +47,9 @@ class Plane:
         """Have GPU copies of these blocks, and of no others. RuntimeError."""
         body = encode_pins([PinSpec("bench", model, "", digest_of(keys), tier="gpu")])
         self._generation += 1
-        answer = self._ask(Snapshot("pins", "bench", self._generation, "bench", digest_of(body), body))
+        answer = self._request(Snapshot("pins", "bench", self._generation, "bench", digest_of(body), body))
         if isinstance(answer, NeedBodies):
-            self._ask(Bodies(answer.nonce, {digest_of(keys): keys}))
+            self._request(Bodies(answer.nonce, {digest_of(keys): keys}))
 
     def wait_for_gpu_copies(self, count: int) -> None:
         """RuntimeError when there are not so many in time."""
@@ -64,12 +64,12 @@ class Plane:
 
     def describe(self) -> NodeStats:
         """Waits for one that is still starting."""
-        answer = self._ask(DescribeNode("bench"))
+        answer = self._request(DescribeNode("bench"))
         if not isinstance(answer, Description):
             raise RuntimeError(f"the data plane answered {type(answer).__name__} where it was to describe itself")
         return answer.stats
 
-    def _ask(self, message: object) -> Any:
+    def _request(self, message: object) -> Any:
         self._socket.send(codec.encode(message))
         if not self._socket.poll(int(1000 * WAIT_S)):
             raise RuntimeError(f"no answer of the data plane within {WAIT_S:g} s")

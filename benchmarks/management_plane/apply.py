@@ -160,7 +160,7 @@ class Others:
         self._up = up
         self._over = threading.Event()
         self._taken_s: list[float] = []
-        self._thread = threading.Thread(target=self._ask)
+        self._thread = threading.Thread(target=self._poll)
 
     def __enter__(self) -> "Others":
         self._thread.start()
@@ -172,7 +172,7 @@ class Others:
         if self._thread.is_alive():
             raise RuntimeError(f"the requests beside the measurement did not end in {STOP_S:g} s")
 
-    def _ask(self) -> None:
+    def _poll(self) -> None:
         with httpx.Client(base_url=self._up.url, trust_env=False, timeout=READY_S) as client:
             client.get("/api/v1/policies")
             while not self._over.wait(LOOK_S):

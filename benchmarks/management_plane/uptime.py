@@ -55,7 +55,7 @@ async def _round(server: Running, number: int, scale: int) -> None:
     requests = _requests(server, number, REQUESTS // scale)
     share = -(-len(requests) // CONNECTIONS)
     await asyncio.gather(
-        *(_ask(server, requests[at : at + share]) for at in range(0, len(requests), share)),
+        *(_send_all(server, requests[at : at + share]) for at in range(0, len(requests), share)),
         _watch(server, STREAMS // scale),
         asyncio.to_thread(_change, server, number, CHANGES // scale),
     )
@@ -83,7 +83,7 @@ def _requests(server: Running, number: int, count: int) -> list[bytes]:
     return requests
 
 
-async def _ask(server: Running, requests: list[bytes]) -> None:
+async def _send_all(server: Running, requests: list[bytes]) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     for request in requests:
         writer.write(request)

@@ -37,14 +37,14 @@ class Lookups:
 
     async def look_up(self, request: LookupPost, by: Principal) -> LookupAnswer:
         """Return what each node holds of a prefix. Raises Invalid, Forbidden, NodeUnreachable."""
-        chain, replies = await self._ask(request, by)
+        chain, replies = await self._request_hits(request, by)
         items = [_node(reply, request.chunk_tokens) for reply in replies]
         return LookupAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer)
 
     async def locate(self, request: LookupPost, by: Principal) -> LocateAnswer:
         """Return the nodes that hold the start of a prefix, the one with the longest part first. Raises Invalid,
         Forbidden, NodeUnreachable."""
-        chain, replies = await self._ask(request, by)
+        chain, replies = await self._request_hits(request, by)
         items = [
             PrefixLocation(
                 node=reply.node.name,
@@ -63,7 +63,9 @@ class Lookups:
         failed_nodes = [NodeAction(reply.node.name, None, reply.error) for reply in replies if reply.answer is None]
         return LocateAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer, failed_nodes)
 
-    async def _ask(self, request: LookupPost, by: Principal) -> tuple[KeyChain, list[NodeReply[list[SpaceHits]]]]:
+    async def _request_hits(
+        self, request: LookupPost, by: Principal
+    ) -> tuple[KeyChain, list[NodeReply[list[SpaceHits]]]]:
         faults = checks.Faults()
         tenant = DEFAULT_TENANT if request.tenant is None else request.tenant
         salt = faults.check("tenant", lambda: checks.tenant(tenant))

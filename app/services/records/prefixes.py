@@ -47,9 +47,9 @@ class PrefixService:
 
     async def _listed(self, by: By, salt: str | None, limit: int) -> list[NodeReply[PrefixesListed]]:
         """Ask all nodes for hot prefixes. Raises NodeUnreachable."""
-        return await self._ask(ListPrefixes("", by=by, tenant=salt, limit=limit))
+        return await self._request_all(ListPrefixes("", by=by, tenant=salt, limit=limit))
 
-    async def _ask(self, message: ListPrefixes | PrefixKeys) -> list[NodeReply[PrefixesListed]]:
+    async def _request_all(self, message: ListPrefixes | PrefixKeys) -> list[NodeReply[PrefixesListed]]:
         """Ask all nodes. Raises NodeUnreachable."""
         return await self._node_requests.ask_all(self._node_requests.connected(), message, PrefixesListed)
 
@@ -60,7 +60,7 @@ class PrefixService:
             raise Invalid.at("prefix", f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
         if by.salts is not None:
             return await self._of_tenant(label, _one_of(by, tenant))
-        replies = await self._ask(PrefixKeys("", label=label))
+        replies = await self._request_all(PrefixKeys("", label=label))
         matches = [p for p in _all(replies) if p.label == label]
         if matches:
             return _best(label, matches)
@@ -80,7 +80,7 @@ class PrefixService:
         listed = await self._listed("bytes", salt, MAX_PREFIXES)
         if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
             raise unknown
-        replies = await self._ask(PrefixKeys("", label=label))
+        replies = await self._request_all(PrefixKeys("", label=label))
         matches = [p for p in _all(replies) if (p.label, p.tenant) == (label, salt)]
         if not matches:
             raise unknown
