@@ -60,7 +60,9 @@ class TierWait:
     """As in `LookupResult`, of all chunks that tiers were seen to hold."""
 
     def see(self, hits: TierHits) -> None:
-        """Note which chunks tiers hold."""
+        """Note which chunks tiers hold. Those that shared tiers are asked for may be loaded before the next look-up."""
+        first = hits.ready + hits.coming
+        self.sources = dict.fromkeys(range(first, first + hits.unknown), "remote") | self.sources
         self.sources.update((hits.ready + at, SOURCES[source]) for at, source in enumerate(hits.sources))
 
 
