@@ -308,6 +308,8 @@ class FakeNode:
             faults.append(Fault("digest", "bad_digest", "the body is another one"))
         if faults:
             return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
+        if snapshot.dry_run:
+            return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, 0.0)
         setattr(self, snapshot.type, DECODERS[snapshot.type].decode(snapshot.body))
         self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)
         return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, 0.0)

@@ -106,6 +106,9 @@ async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNod
         "nvme", "disk", 2 << 40, False, from_settings=False, state="opening", reason="it is being opened"
     )
     await plane.report(node, tiers=[opening])
+    assert (await larder(plane, *SET, "--wait", "0s"))[0] == 0
+    await plane.until(lambda: len(node.tiers) == 1)
+    await plane.until_state("in_sync")
     code, out, _ = await larder(plane, *SET, "--wait", "100ms")
     assert (code, out.splitlines()[1:]) == (
         0,
@@ -114,7 +117,6 @@ async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNod
     _, out, _ = await larder(plane, "status")
     assert ("Tier nvme of node node-a is opening" in out, "out of service" in out) == (True, False)
     waiting = asyncio.create_task(larder(plane, *SET, "--wait", "30s"))
-    await plane.until(lambda: len(node.tiers) == 1)
     opened = msgspec.structs.replace(opening, state="in service", serves=True, reason="")
     node.stats = msgspec.structs.replace(node.stats, tiers=[opened])
     assert (await waiting)[1].endswith("order 0; applied\n")
