@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from benchmarks.engines import __main__ as command
 from benchmarks.engines import look_ups
@@ -121,6 +122,7 @@ def test_figures_of_complete_rounds_are_written_before_an_interruption(
 
     monkeypatch.setattr(command, "lineup", lineup)
     monkeypatch.setattr(look_ups, "run", lambda _: LOOK_UPS)
+    monkeypatch.setattr(command, "FULL", replace(command.FULL, pool_bytes=64 << 20))
     done = CliRunner().invoke(command.main, ["--users", "2", "--rounds", "3", "--sets", "1", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "round 1 of 3" in done.output

@@ -28,7 +28,7 @@ from dataplane.base.settings import Common, with_defaults
 from dataplane.memory.named import NamedFile
 from dataplane.protocol.spaces import LMCACHE
 from docs.settings_table import TABLES, texts
-from tests.app.doctor import examined
+from tests.app.doctor import examined, examined_with_processes
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_machine_that_is_in_order_passes(folder: Path) -> None:
-    code, found = examined()
+    code, found = examined_with_processes()
     assert (code, {n for n, c in found.items() if c["state"] == "failure"}) == (0, set())
     assert set(found) >= {
         "settings", "kernel", "versions", "open files", "memory", "/dev/shm", "huge pages", "locked memory", "port",
