@@ -46,15 +46,22 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Forked(subprocess.Popen[Any]):
-    """`Popen([sys.executable, "-m", module, *arguments], …)` by a fork server; `env` must be given."""
+    """`Popen([sys.executable, "-m", module, *arguments], …)` by a fork server; `env` must be given.
 
-    def __init__(self, module: str, *arguments: str, env: dict[str, str], **options: Any) -> None:
+    The process first enters `namespaces`: files such as `/run/netns/NAME`.
+    """
+
+    def __init__(
+        self, module: str, *arguments: str, env: dict[str, str], namespaces: Sequence[str] = (), **options: Any
+    ) -> None:
         self._module = module
+        self._namespaces = namespaces
         super().__init__([sys.executable, "-m", module, *arguments], env=env, **options)
 
     def _execute_child(self, *given: Any) -> None:
         args, _, preexec_fn, _, pass_fds, folder, environ = given[:7]
         p2cread, _, _, c2pwrite, _, errwrite = pipes = given[10:16]
+        umask, start_new_session = given[20:22]
         assert preexec_fn is None
         assert len(pass_fds) < MAX_PASSED
         streams = [own if own != -1 else number for number, own in enumerate((p2cread, c2pwrite, errwrite))]
@@ -64,6 +71,9 @@ class Forked(subprocess.Popen[Any]):
             "environ": environ,
             "folder": os.fspath(folder or os.getcwd()),
             "numbers": [0, 1, 2, *pass_fds],
+            "namespaces": list(self._namespaces),
+            "umask": umask,
+            "start_new_session": start_new_session,
         }
         self.pid = _server(_group(self._module)).fork(request, [*streams, *pass_fds])
         self._child_created = True
@@ -71,11 +81,11 @@ class Forked(subprocess.Popen[Any]):
 
 
 def run(
-    module: str, *arguments: str, env: dict[str, str], typed: str = "", timeout: float = 60
+    module: str, *arguments: str, env: dict[str, str], typed: str = "", timeout: float = 60, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """A process, to its end."""
-    pipe = subprocess.PIPE
-    with Forked(module, *arguments, env=env, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8") as process:
+    options = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
+    with Forked(module, *arguments, env=env, encoding="utf-8", **options) as process:
         try:
             out, err = process.communicate(typed, timeout)
         except subprocess.TimeoutExpired:
@@ -156,9 +166,11 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
             os._exit(0)
         while os.getppid() == middle:
             time.sleep(0.0005)
+        request = dict(json.loads(body))
+        if request["start_new_session"]:
+            os.setsid()
         requests.send(str(os.getpid()).encode())
         requests.close()
-        request = dict(json.loads(body))
         _renumber(fds, request["numbers"])
         return request
 
@@ -175,6 +187,11 @@ def _renumber(fds: Sequence[int], numbers: Sequence[int]) -> None:
 
 def _become(request: dict[str, Any]) -> NoReturn:
     module = request["module"]
+    for name in request["namespaces"]:
+        with open(name) as file:
+            assert _libc.setns(file.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+    if request["umask"] != -1:
+        os.umask(request["umask"])
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environ"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +14,7 @@ import httpx
 
 from tests.app.command import run
 from tests.e2e.larder import until
+from tests.environ import clean_environ
 from tests.fleet.network import Machine, Network
 from tests.forked import Forked
 
@@ -30,10 +29,6 @@ PORTS = 16
 PAGE = 4096
 
 
-def clean_environ() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-
-
 class Process:
     """Something that an operator starts, kills, stops and starts again; its log goes on."""
 
@@ -42,9 +37,11 @@ class Process:
         self.folder.mkdir(exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
 
-    def run(self, command: Sequence[str], environ: dict[str, str]) -> None:
+    def run(self, module: str, *arguments: str, environ: dict[str, str], namespaces: Sequence[str] = ()) -> None:
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, env={**clean_environ(), **environ}, stdout=log, stderr=log)
+            self.process = Forked(
+                module, *arguments, env=clean_environ(**environ), namespaces=namespaces, stdout=log, stderr=log
+            )
 
     def log(self) -> str:
         path = self.folder / "log"
@@ -89,8 +86,8 @@ class DataPlane(Process):
         self.machine = machine
         self.labels = labels
         self.settings: dict[str, str] = {}
-        self.program = ["-m", "app", "dataplane"]
-        """Arguments of Python."""
+        self.altered = ""
+        """Python that alters this data plane before it starts."""
 
     @property
     def token_file(self) -> Path:
@@ -114,8 +111,9 @@ class DataPlane(Process):
             "LARDER_EVENTS_URL": "tcp://0.0.0.0:8473",
             **self.settings,
         }
-        command = [sys.executable, *self.program, "--join-token-file", str(self.token_file)]
-        self.run(self.machine.command(*command), environ)
+        program = ("tests.fleet.altered", self.altered) if self.altered else ("dataplane",)
+        arguments = (*program, "--join-token-file", str(self.token_file))
+        self.run(*arguments, environ=environ, namespaces=[self.machine.namespace])
         return self
 
 
@@ -137,9 +135,7 @@ class Manager(Process):
 
     def launch(self) -> None:
         """Without waiting for anything."""
-        with (self.folder / "log").open("ab") as log:
-            environ = {**clean_environ(), **self.environ}
-            self.process = Forked("app", "up", env=environ, stdout=log, stderr=log)
+        self.run("app", "up", environ=self.environ)
 
     def start(self) -> Manager:
         self.launch()
@@ -161,8 +157,7 @@ class Manager(Process):
 
     def try_cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`larder …` on the management plane's machine, with its settings."""
-        environ = {**clean_environ(), **self.environ, "LARDER_URL": f"http://127.0.0.1:{self.port}"}
-        return run(*arguments, env=environ)
+        return run(*arguments, env=clean_environ(**self.environ, LARDER_URL=f"http://127.0.0.1:{self.port}"))
 
     def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """The answer's body; a record is replaced in whatever state it is."""

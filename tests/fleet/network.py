@@ -124,6 +124,7 @@ class Machine:
         for arguments in (("link", "del", self._cable), ("netns", "del", self.name)):
             subprocess.run(["ip", *arguments], capture_output=True, check=False)
 
-    def command(self, *arguments: str) -> list[str]:
-        """Run something on this machine."""
-        return ["ip", "netns", "exec", self.name, *arguments]
+    @property
+    def namespace(self) -> str:
+        """File of the namespace."""
+        return f"/run/netns/{self.name}"

@@ -21,11 +21,8 @@ FLOOR = 16 * make.MIB
 """Twice what a node holds."""
 FEW_KEYS = 4096
 SMALLER = f"""
-import sys
 from dataplane.core.operator import intent
 intent.MAX_PINNED_KEYS = {FEW_KEYS}
-from dataplane.__main__ import main
-sys.exit(main(sys.argv[1:]))
 """
 """A data plane of a release that takes fewer keys than the management plane knows of."""
 
@@ -114,7 +111,7 @@ def test_a_node_that_refuses_is_shown_alone_with_reason_and_time(fleet: Fleet, m
     assert before == 0
     smaller = fleet.nodes["b"]
     smaller.kill()
-    monkeypatch.setattr(smaller, "program", ["-c", SMALLER])
+    monkeypatch.setattr(smaller, "altered", SMALLER)
     smaller.start()
     app.until_states(a="in_sync", b="in_sync", c="in_sync")
     for number in range(2):
