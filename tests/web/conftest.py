@@ -56,14 +56,81 @@ def shared_context(browser: Browser) -> Iterator[BrowserContext]:
     context.close()
 
 
+class Kept:
+    """A page that stays open from one test to the next."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self._context = context
+        self._stack = ExitStack()
+        self._of: tuple[str, str] | None = None
+        self._watched: Watched
+
+    def of(self, name: str, role: str) -> Watched:
+        """The page of this fixture and this role, as it was left if that was the last one."""
+        if self._of != (name, role):
+            self.close()
+            self._watched = opened(self._stack, self._context, name, role)
+            self._of = name, role
+        return self._watched
+
+    def close(self) -> None:
+        self._of = None
+        self._stack.close()
+
+
+def opened(stack: ExitStack, context: BrowserContext, name: str, role: str) -> Watched:
+    """A blank page whose server plays that fixture, until the stack is closed."""
+    require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")
+    player = stack.enter_context(playing(name))
+    if role:
+        player.play.session = {**player.play.session, "role": role}
+    page = context.new_page()
+    stack.callback(page.close)
+    return Watched(page, player)
+
+
+def show(one: Watched, at: str | None, width: int, *, dark: bool) -> Watched:
+    """Give the page its look, and open the dashboard in it, unless it is to stay blank."""
+    one.page.set_viewport_size({"width": width, "height": 900})
+    one.page.emulate_media(color_scheme="dark" if dark else "light")
+    if at is not None:
+        one.open(at).locator("main section").first.wait_for()
+    return one
+
+
+@pytest.fixture(scope="module")
+def kept(shared_context: BrowserContext) -> Iterator[Kept]:
+    one = Kept(shared_context)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def look_at(kept: Kept) -> Iterator[OpenState]:
+    """`look_at("busy", at="pins", width=390, dark=True, role="admin")`: the page showing that fixture, for tests that
+    change neither the fixture nor the page: it stays open for the next test, which costs a fifth of a new one."""
+    seen: list[Watched] = []
+
+    def start(name: str, width: int = 1440, *, at: str = "", dark: bool = False, role: str = "") -> Watched:
+        seen.append(show(kept.of(name, role), at, width, dark=dark))
+        return seen[-1]
+
+    try:
+        yield start
+        for one in seen:
+            one.check()
+    except AssertionError:
+        kept.close()
+        raise
+
+
 @pytest.fixture
 def open_state(browser: Browser, shared_context: BrowserContext) -> Iterator[OpenState]:
-    """`open_state("busy", width=390, dark=True)`: the page showing that fixture; `opened=False` leaves it blank.
+    """`open_state("busy", width=390, dark=True)`: a new page showing that fixture; `opened=False` leaves it blank.
 
     Each page has an origin of its own. `alone=True` opens it in a context of its own, for tests that change the
     context: its clock, its permissions, its network. `role="admin"` is the role of whoever looks at it.
     """
-    require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")
     watched: list[Watched] = []
     with ExitStack() as stack:
 
@@ -73,26 +140,16 @@ def open_state(browser: Browser, shared_context: BrowserContext) -> Iterator[Ope
             *,
             at: str = "",
             dark: bool = False,
-            opened: bool = True,
+            shown: bool = True,
             alone: bool = False,
             role: str = "",
         ) -> Watched:
-            player = stack.enter_context(playing(name))
-            if role:
-                player.play.session = {**player.play.session, "role": role}
             context = shared_context
             if alone:
                 context = new_context(browser)
                 stack.callback(context.close)
-            page = context.new_page()
-            stack.callback(page.close)
-            page.set_viewport_size({"width": width, "height": 900})
-            page.emulate_media(color_scheme="dark" if dark else "light")
-            one = Watched(page, player)
-            watched.append(one)
-            if opened:
-                one.open(at).locator("main section").first.wait_for()
-            return one
+            watched.append(opened(stack, context, name, role))
+            return show(watched[-1], at if shown else None, width, dark=dark)
 
         yield start
     for one in watched:

@@ -43,7 +43,7 @@ def in_each_look(state: str) -> list[Any]:
 @pytest.mark.parametrize(("state", "looks"), [case for state in NAMES for case in in_each_look(state)])
 def test_every_page_is_accessible(open_state: OpenState, state: str, looks: Any) -> None:
     require(AXE.is_file(), "axe-core is not installed (make web)")
-    one = open_state(state, opened=False, role="" if state == "tenant" else "admin")
+    one = open_state(state, shown=False, role="" if state == "tenant" else "admin")
     one.expects_failures = True  # some states have no such tenant, pin or node
     found = []
     for at in PAGES:
@@ -58,7 +58,7 @@ def test_every_page_is_accessible(open_state: OpenState, state: str, looks: Any)
 @pytest.mark.parametrize("looks", [LOOKS, pytest.param(OTHER_LOOKS, marks=pytest.mark.full)])
 def test_dialogs_and_the_palette_are_accessible(open_state: OpenState, looks: Any) -> None:
     require(AXE.is_file(), "axe-core is not installed (make web)")
-    one = open_state("busy", opened=False, role="admin")
+    one = open_state("busy", shown=False, role="admin")
     one.expects_failures = True  # a fixture cannot be changed, not even for a preview
     found = []
     for at, button in DIALOGS:
@@ -99,7 +99,7 @@ DIALOGS: list[tuple[str, str | re.Pattern[str]]] = [
 
 def test_the_login_and_a_problem_are_accessible(open_state: OpenState) -> None:
     require(AXE.is_file(), "axe-core is not installed (make web)")
-    one = open_state("busy", opened=False)
+    one = open_state("busy", shown=False)
     one.expects_failures = True
     one.play.locked = True
     page = one.open()

@@ -39,7 +39,7 @@ def scrolled_to(page: Page, row: int) -> bool:
 def test_a_long_table_is_laid_out_in_parts_and_found_in_whole(
     open_state: OpenState, at: str, field: str, width: int
 ) -> None:
-    one = open_state("busy", width, opened=False)
+    one = open_state("busy", width, shown=False)
     one.play.answers[at] = many(one.play.overview[at][0], field)
     one.play.overview = {**one.play.overview, at: []}
     page = one.open(f"{at}?sort={field}")
@@ -56,7 +56,7 @@ def test_a_long_table_is_laid_out_in_parts_and_found_in_whole(
 
 
 def test_ten_thousand_blocks_are_laid_out_in_parts(open_state: OpenState) -> None:
-    one = open_state("busy", opened=False)
+    one = open_state("busy", shown=False)
     block = one.play.answers["blocks"]["items"][0]
     items = [{**block, "key": f"{number:064x}", "parent": ""} for number in range(MANY)]
     one.play.answers["blocks"] = {"items": items, "failed_nodes": [], "next_cursor": ""}
@@ -69,7 +69,7 @@ def test_ten_thousand_blocks_are_laid_out_in_parts(open_state: OpenState) -> Non
 
 
 def test_fifty_nodes_and_two_hundred_tenants_are_shown(open_state: OpenState) -> None:
-    one = open_state("thousand-tenants", opened=False)
+    one = open_state("thousand-tenants", shown=False)
     overview = one.play.overview
     node = overview["nodes"][0]
     nodes = [{**node, "name": f"gpu-{number:02}"} for number in range(50)]
