@@ -5,7 +5,6 @@ import os
 import socket
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from typing import Any
 import pytest
 
 from dataplane.settings import load
+from tests import forked
 from tests.app.up import Up
+from tests.forked import Forked
 
 OTHER_UID = 65_534
 MODES = {stat.S_IFDIR: {0o700}, stat.S_IFREG: {0o600}, stat.S_IFSOCK: {0o600, 0o700}}
@@ -50,27 +51,22 @@ def _reached_by_another_user(paths: list[Path]) -> str:
 class UpWithUmask(Up):
     """A `larder up` that a shell with another umask starts."""
 
-    def __init__(self, folder: Path, umask: str, /, **environ: str) -> None:
+    def __init__(self, folder: Path, umask: int, /, **environ: str) -> None:
         self._umask = umask
         super().__init__(folder, **environ)
 
-    def _shell(self, *arguments: str) -> list[str]:
-        return ["sh", "-c", f'umask {self._umask}; exec "$@"', "sh", sys.executable, "-m", "app", *arguments]
-
     def _start(self, options: dict[str, Any]) -> subprocess.Popen[str]:
-        return subprocess.Popen(self._shell("up"), **options)
+        return Forked("app", "up", umask=self._umask, **options)
 
     def run(self, *arguments: str) -> str:
-        done = subprocess.run(
-            self._shell(*arguments), env=self.environ, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = forked.run("app", *arguments, env=self.environ, umask=self._umask)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
 
-@pytest.mark.parametrize("umask", ["000", pytest.param("077", marks=pytest.mark.full)])
+@pytest.mark.parametrize("umask", [0o000, pytest.param(0o077, marks=pytest.mark.full)])
 def test_every_file_has_its_mode_whatever_the_umask(
-    socket_dir: Path, umask: str, require: Callable[[object, str], None]
+    socket_dir: Path, umask: int, require: Callable[[object, str], None]
 ) -> None:
     require(os.geteuid() == 0, "another user is needed")
     state, runtime = socket_dir / "s", socket_dir / "r"

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +22,24 @@ from tests.e2e.larder import (
     store,
     until,
 )
+from tests.run_marks import short_folder
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Larder]:
+    with short_folder() as folder, running(folder) as one:
+        yield one
 
 
 @pytest.fixture
-def larder(socket_dir: Path) -> Iterator[Larder]:
-    with running(socket_dir) as one:
-        yield one
+def larder(shared: Larder) -> Larder:
+    """A Larder without records and blocks."""
+    for kind, key in (("quotas", "tenant"), ("pins", "name")):
+        for record in shared.get(kind)["items"]:
+            shared.delete(f"{kind}/{record[key]}")
+    assert shared.api.post("/api/v1/actions/clear", json={"confirm": True}).is_success
+    until(lambda: shared.node()["stats"]["pool"]["used_bytes"] == 0, "the pool is empty")
+    return shared
 
 
 def test_a_quota_is_acknowledged_and_binding_and_affects_no_other_tenant(larder: Larder) -> None:

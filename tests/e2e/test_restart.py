@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -25,6 +26,8 @@ from tests.free_port import free_port
 from tests.threads import join
 
 STOP_S = 60
+FOREIGN = "192.0.2.1"
+"""An address that no machine has (RFC 5737)."""
 pytestmark = pytest.mark.timeout(300)
 """Each test starts several interpreters one after the other."""
 
@@ -39,10 +42,15 @@ class Restarted(Larder):
     def config(self) -> Path:
         return self.folder / "larder.toml"
 
+    def configure(self, text: str = "") -> None:
+        """Write the file; without a gateway unless the text has its port."""
+        self.config.write_text(text if "lmcache_port" in text else f"lmcache_port = 0\n{text}")
+
     @property
     def environ(self) -> dict[str, str]:
         more = {"LARDER_CONFIG": str(self.config), "LARDER_URL": self.url}
-        return environ_of(self.folder, self.port, LARDER_DATAPLANE__KEEP_MEMORY_S="600", **more)
+        environ = environ_of(self.folder, self.port, LARDER_DATAPLANE__KEEP_MEMORY_S="600", **more)
+        return {name: value for name, value in environ.items() if name != "LARDER_LMCACHE_PORT"}
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return run(*arguments, env=self.environ, timeout=120)
@@ -72,14 +80,14 @@ def larder(socket_dir: Path) -> Iterator[Restarted]:
     port = free_port()
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as api:
         running = Restarted(socket_dir, port, None, api)  # type: ignore[arg-type]
-        running.config.write_text("")
+        running.configure()
         try:
             running.up()
             yield running
         finally:
             running.process.kill()
             running.process.wait(60)
-            running.config.write_text("")  # a test may have left settings that are refused
+            running.configure()  # a test may have left settings that are refused
             down = running.cli("down")
     assert down.returncode == 0, down.stderr
 
@@ -142,7 +150,9 @@ class Reader(threading.Thread):
         join(self)
 
 
-def test_a_restart_replaces_both_processes_and_no_read_fails(larder: Restarted) -> None:
+def test_a_restart_replaces_both_processes_and_no_read_fails_and_is_refused_if_it_cannot_work(
+    larder: Restarted,
+) -> None:
     blocks = keys("kept", 6)
     with larder.engine() as client:
         assert store(client, blocks) == 6
@@ -155,15 +165,65 @@ def test_a_restart_replaces_both_processes_and_no_read_fails(larder: Restarted) 
             until(lambda: store(client, keys("after", 1)) == 1, "stores are served again")
         assert reader.misses == 0
         assert reader.rounds > 0
-    assert larder.process.poll() is None, "the process that was started is still there"
-    assert larder.api.get("/healthz").json()["instance"] != instance
-    assert larder.pid() != before
-    assert larder.start_of_cache()["kind"] == "warm"
-    (entry,) = [each for each in larder.get("audit")["items"] if each["action"] == "restart"]
-    assert entry["kind"] == "plane"
-    assert larder.cli("restart", "--json").returncode == 0, "and once more"
-    assert larder.get("events/history?name=dataplane.exited")["items"] == [], "a planned restart is no failure"
+        assert larder.process.poll() is None, "the process that was started is still there"
+        assert larder.api.get("/healthz").json()["instance"] != instance
+        assert larder.pid() != before
+        assert larder.start_of_cache()["kind"] == "warm"
+        (entry,) = [each for each in larder.get("audit")["items"] if each["action"] == "restart"]
+        assert entry["kind"] == "plane"
+        assert larder.get("events/history?name=dataplane.exited")["items"] == [], "a planned restart is no failure"
+        settings_that_cannot_work_stop_nothing(larder)
+        assert read(client, blocks) == 6
+        the_loss_of_the_cache_is_refused_with_the_amount(larder, client)
     larder.stop()
+
+
+def settings_that_cannot_work_stop_nothing(larder: Restarted) -> None:
+    before = larder.pid()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for written, expected in (
+            ("[dataplane]\ntick_s = 'soon'\n", "tick_s"),
+            ("[app\n", "larder.toml"),
+            ("engine_socket = '/tmp/other.sock'\n", "engine_socket changed since the start"),
+            (
+                f"lmcache_port = {port}\n",
+                f"lmcache_port: tcp://127.0.0.1:{port} cannot be listened on: Address already",
+            ),
+            (f"lmcache_port = {port}\n[dataplane]\nlmcache_host = '{FOREIGN}'\n", "Cannot assign requested address"),
+        ):
+            larder.configure(written)
+            refused = larder.cli("restart", *(("--fresh",) if "soon" in written else ()))
+            assert refused.returncode == 1
+            assert expected in refused.stderr
+            assert "Traceback" not in refused.stderr
+            assert larder.pid() == before
+            assert larder.ready()
+
+
+def the_loss_of_the_cache_is_refused_with_the_amount(larder: Restarted, client: Client) -> None:
+    tokens = list(range(3))
+    blocks = chain(tokens, chunk_tokens=1)
+    larder.put("pins/precious", model=MODEL, tokens=tokens, chunk_tokens=1, strength="guaranteed")
+    assert store(client, blocks) == 3
+    until(lambda: pinned(larder, "precious") == (3, 3), "the pin holds its blocks")
+    before = larder.pid()
+    larder.configure("[dataplane]\nmax_blocks = 77\n")
+    checked = larder.cli("restart", "--dry-run")
+    assert (checked.returncode, checked.stdout.startswith("10 blocks (640 KiB) would be lost: ")) == (0, True)
+    refused = larder.cli("restart")
+    assert refused.returncode == 1
+    assert "1024 block descriptors, the settings say 77" in refused.stderr
+    assert "10 blocks (640 KiB) would be lost, among them what the pins 'precious' guarantee" in refused.stderr
+    assert "Nothing was stopped" in refused.stderr
+    assert larder.pid() == before
+    assert read(client, blocks) == 3
+    accepted = larder.cli("restart", "--fresh")
+    assert accepted.returncode == 0, accepted.stderr
+    assert "10 blocks (640 KiB) released" in accepted.stdout
+    assert larder.pid() != before
+    begun = larder.start_of_cache()
+    assert (begun["kind"], begun["released"], begun["lost_blocks"]) == ("cold", True, 10)
 
 
 @pytest.mark.full
@@ -194,49 +254,6 @@ def test_connections_that_come_during_a_restart_are_answered(larder: Restarted) 
     assert answered
 
 
-def test_a_restart_that_would_lose_the_cache_is_refused_with_the_amount(larder: Restarted) -> None:
-    tokens = list(range(3))
-    blocks = chain(tokens, chunk_tokens=1)
-    larder.put("pins/precious", model=MODEL, tokens=tokens, chunk_tokens=1, strength="guaranteed")
-    with larder.engine() as client:
-        assert store(client, blocks) == 3
-        until(lambda: pinned(larder, "precious") == (3, 3), "the pin holds its blocks")
-        before = larder.pid()
-        larder.config.write_text("[dataplane]\nmax_blocks = 77\n")
-        checked = larder.cli("restart", "--dry-run")
-        assert (checked.returncode, checked.stdout.startswith("3 blocks (192 KiB) would be lost: ")) == (0, True)
-        refused = larder.cli("restart")
-        assert refused.returncode == 1
-        assert "1024 block descriptors, the settings say 77" in refused.stderr
-        assert "3 blocks (192 KiB) would be lost, among them what the pins 'precious' guarantee" in refused.stderr
-        assert "Nothing was stopped" in refused.stderr
-        assert larder.pid() == before
-        assert read(client, blocks) == 3
-        accepted = larder.cli("restart", "--fresh")
-        assert accepted.returncode == 0, accepted.stderr
-        assert "3 blocks (192 KiB) released" in accepted.stdout
-        assert larder.pid() != before
-    begun = larder.start_of_cache()
-    assert (begun["kind"], begun["released"], begun["lost_blocks"]) == ("cold", True, 3)
-
-
-def test_a_restart_with_invalid_settings_is_refused_before_anything_stops(larder: Restarted) -> None:
-    before = larder.pid()
-    for written, expected in (
-        ("[dataplane]\ntick_s = 'soon'\n", "tick_s"),
-        ("[dataplane]\nno_such = 1\n", "no_such"),
-        ("[app\n", "larder.toml"),
-        ("engine_socket = '/tmp/other.sock'\n", "engine_socket changed since the start"),
-    ):
-        larder.config.write_text(written)
-        for options in ((), ("--fresh",)):
-            refused = larder.cli("restart", *options)
-            assert refused.returncode == 1
-            assert expected in refused.stderr
-        assert larder.pid() == before
-        assert larder.ready()
-
-
 def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarted) -> None:
     """The data plane starts first when memory is kept."""
     blocks = keys("kept", 3)
@@ -247,7 +264,7 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
             ("[dataplane]\ntick_s = 'soon'\n", "tick_s"),
             ("[app]\njoin_url = 'tcp://somewhere'\n", "join_url"),
         ):
-            larder.config.write_text(written)
+            larder.configure(written)
             with (larder.folder / "failed").open("w+") as output:  # the keeper of the memory would keep a pipe open
                 with Forked("app", "up", env=larder.environ, stderr=output) as failed:
                     code = failed.wait(90)
@@ -255,7 +272,7 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
                 text = output.read()
             assert (code, expected in text) == (1, True), text
             assert not locked(larder.folder / "dataplane.lock")
-        larder.config.write_text("")
+        larder.configure()
         nowhere = subprocess.DEVNULL
         stopped = Forked("app", "up", env=larder.environ, stdout=nowhere, stderr=nowhere)
         until(lambda: locked(larder.folder / "dataplane.lock"), "the data plane starts")
@@ -275,7 +292,8 @@ def locked(path: Path) -> bool:
     return any(inode in line and "FLOCK" in line and "->" not in line for line in locks)
 
 
-def test_down_stops_and_reports_how_much_it_released(larder: Restarted) -> None:
+def test_down_and_a_fresh_start_release_the_memory_and_report_how_much(larder: Restarted) -> None:
+    """Of a Larder that runs, of one that was stopped, and of one that was killed."""
     with larder.engine() as client:
         assert store(client, keys("lost", 5)) == 5
         completed = larder.cli("down")
@@ -292,39 +310,30 @@ def test_down_stops_and_reports_how_much_it_released(larder: Restarted) -> None:
     larder.up()
     begun = larder.start_of_cache()
     assert (begun["kind"], begun["released"], begun["reason"]) == ("cold", True, "released by `larder down`")
-
-
-def test_down_releases_the_memory_of_a_stopped_larder(larder: Restarted) -> None:
     with larder.engine() as client:
         assert store(client, keys("left", 2)) == 2
     larder.stop()
     looked = larder.cli("doctor")
     assert "2 blocks (128 KiB) of a Larder that ended are kept for" in " ".join(looked.stdout.split()), looked.stdout
+    with (larder.folder / "fresh").open("wb") as output:
+        larder.up("--fresh", stdout=output)
+    assert (larder.folder / "fresh").read_text() == "released 2 blocks (128 KiB) of the previous Larder\n"
+    begun = larder.start_of_cache()
+    assert (begun["kind"], begun["released"]) == ("cold", True)
+    assert larder.node()["stats"]["pool"]["blocks"] == 0
+    with larder.engine() as client:
+        assert store(client, keys("old", 3)) == 3
+    larder.stop()
     completed = larder.cli("down", "--json")
-    released = {"stopped": False, "blocks": 2, "bytes": 2 * BLOCK_BYTES}
+    released = {"stopped": False, "blocks": 3, "bytes": 3 * BLOCK_BYTES}
     assert json.loads(completed.stdout).items() >= released.items()
-
-
-def test_down_ends_a_data_plane_of_a_killed_larder(larder: Restarted) -> None:
+    larder.up()
     with larder.engine() as client:
         assert store(client, keys("orphan", 2)) == 2
     larder.process.kill()
     larder.process.wait(60)
     completed = larder.cli("down")
     assert (completed.returncode, completed.stdout) == (0, "released 2 blocks (128 KiB)\n"), completed.stderr
-
-
-def test_a_fresh_start_releases_the_memory_and_reports_how_much(larder: Restarted) -> None:
-    with larder.engine() as client:
-        assert store(client, keys("old", 3)) == 3
-    larder.stop()
-    with (larder.folder / "fresh").open("wb") as output:
-        larder.up("--fresh", stdout=output)
-    assert (larder.folder / "fresh").read_text() == "released 3 blocks (192 KiB) of the previous Larder\n"
-    begun = larder.start_of_cache()
-    assert (begun["kind"], begun["released"]) == ("cold", True)
-    assert larder.node()["stats"]["pool"]["blocks"] == 0
-    larder.stop()
 
 
 def successor(larder: Restarted) -> int | None:

@@ -19,8 +19,6 @@ __all__ = ["larder"]
 
 BLOCKS = keys("kept", 8)
 MISSING = "/no/such/file"
-FOREIGN = "192.0.2.1"
-"""An address that no machine has (RFC 5737)."""
 WRONG: dict[str, Any] = {
     "node": ["a"],
     "labels": {"": ""},
@@ -86,7 +84,7 @@ def write(larder: Restarted, **settings: Any) -> None:
     own = {name.removeprefix("dataplane__"): value for name, value in settings.items() if "__" in name}
     lines = [f"{name} = {toml(value)}" for name, value in settings.items() if "__" not in name]
     lines += ["[dataplane]", *(f"{name} = {toml(value)}" for name, value in own.items())]
-    larder.config.write_text("\n".join(lines))
+    larder.configure("\n".join(lines))
 
 
 def check_cached(larder: Restarted, client: Client, name: str) -> None:
@@ -111,31 +109,6 @@ def client(larder: Restarted) -> Iterator[Client]:
     with larder.engine() as client:
         assert store(client, BLOCKS) == len(BLOCKS)
         yield client
-
-
-@pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the file set the port of the gateway."""
-    environ = Restarted.environ
-
-    def without_port(larder: Restarted) -> dict[str, str]:
-        given = environ.__get__(larder)
-        return {name: value for name, value in given.items() if name != "LARDER_LMCACHE_PORT"}
-
-    monkeypatch.setattr(Restarted, "environ", property(without_port))
-
-
-def test_a_gateway_that_cannot_listen_is_refused_before_anything_is_stopped(
-    gateway: None, larder: Restarted, client: Client
-) -> None:
-    pid = larder.pid()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        output = refuse(larder, client, "lmcache_port", lmcache_port=port)
-        assert f"lmcache_port: tcp://127.0.0.1:{port} cannot be listened on: Address already in use" in output
-        output = refuse(larder, client, "lmcache_host", lmcache_port=port, dataplane__lmcache_host=FOREIGN)
-        assert "Cannot assign requested address" in output
-    assert larder.pid() == pid, "nothing was stopped"
 
 
 @pytest.mark.full

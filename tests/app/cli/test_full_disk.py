@@ -1,39 +1,32 @@
 """`larder up` where the disk of its state directory is full: what is there is served, and changes are refused."""
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.app.command import run
+from tests.e2e.larder import until
+from tests.environ import clean_environ
+from tests.forked import Forked
 from tests.free_port import free_port
 from tests.require import require
 
 pytestmark = pytest.mark.timeout(300)
-LARDER = (sys.executable, "-m", "app")
 SIZE = "4m"
 WAIT_S = 90.0
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"it never came: {what}"
-        time.sleep(0.05)
 
 
 class Disk:
     """A file system of a few MiB, mounted at `folder` for the processes of `run` alone."""
 
     def __init__(self, holder: subprocess.Popen[bytes], folder: Path) -> None:
-        self.enter = ("nsenter", "-t", str(holder.pid), "-m", "--")
+        self._namespace = f"/proc/{holder.pid}/ns/mnt"
         self.state = folder / "state"
         self.log = folder.with_name(f"{folder.name}.log")
         """Of the last `larder up`."""
@@ -48,14 +41,14 @@ class Disk:
         (self._seen / "fill").unlink()
 
     @contextmanager
-    def larder(self) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+    def larder(self) -> Iterator[tuple[Forked, httpx.Client]]:
         """A running `larder up`; it may have ended by itself."""
         port = free_port()
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-        environ |= {"LARDER_STATE_DIR": str(self.state), "LARDER_HTTP_PORT": str(port)}
-        environ |= {"LARDER_APP__EMBEDDED_DATA_PLANE": "false"}
+        environ = clean_environ(
+            LARDER_STATE_DIR=str(self.state), LARDER_HTTP_PORT=str(port), LARDER_APP__EMBEDDED_DATA_PLANE="false"
+        )
         with self.log.open("wb") as log:
-            process = subprocess.Popen([*self.enter, *LARDER, "up"], env=environ, stderr=log)
+            process = Forked("app", "up", env=environ, stderr=log, namespaces=[self._namespace])
         try:
             with httpx.Client(
                 base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=WAIT_S
@@ -80,7 +73,7 @@ def answers(http: httpx.Client) -> bool:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    require(shutil.which("unshare") and shutil.which("nsenter"), "unshare and nsenter are not installed (util-linux)")
+    require(shutil.which("unshare"), "unshare is not installed (util-linux)")
     mount = 'mount -t tmpfs -o mode=700,size="$1" none "$2" && echo mounted && cat'
     holder = subprocess.Popen(
         ["unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh", SIZE, str(tmp_path)],
@@ -116,13 +109,7 @@ def test_a_full_disk_serves_reads_and_refuses_changes(disk: Disk) -> None:
         why = "the database takes no changes: the database has no room"
         assert why in http.get("/readyz").json()["database"], "reads are served"
         assert why in http.get("/healthz/fleet").json()["detail"]
-        shown = subprocess.run(
-            [*LARDER, "status", "--url", str(http.base_url)],
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
+        shown = run("status", "--url", str(http.base_url), env=clean_environ())
         assert "the database takes no changes" in shown.stdout, shown
         disk.free()
         until(lambda: put(http, "b").status_code in (201, 428), "room for a change")
