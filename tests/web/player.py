@@ -22,7 +22,8 @@ WEB = Path(__file__).parents[2] / "web"
 DIST = WEB / "dist"
 FIXTURES = WEB / "src" / "fixtures"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-CONFIRM_INTERVAL_S = 0.2
+CONFIRM_INTERVAL_S = 1.0
+LOOK_S = 0.05
 
 
 API = ("/api/", "/healthz")
@@ -224,13 +225,16 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Content-Security-Policy", POLICY)
         self.end_headers()
+        confirmed, shown = 0.0, None
         while play.on_air:
+            news = sent < len(play.events) or shown is not play.overview
             while sent < len(play.events):
                 self.event("event", play.events[sent])
                 sent += 1
-            if play.confirming:
+            if play.confirming and (news or time.monotonic() > confirmed + CONFIRM_INTERVAL_S):
+                shown, confirmed = play.overview, time.monotonic()
                 self.event("overview", play.now())
-            time.sleep(CONFIRM_INTERVAL_S)
+            time.sleep(LOOK_S)
 
     def event(self, name: str, data: dict[str, Any]) -> None:
         self.wfile.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
