@@ -35,7 +35,6 @@ from tests.free_port import free_port
 from tests.require import require
 
 CHART = ROOT / "deploy" / "helm" / "larder"
-LARDER = Path(sys.executable).with_name("larder")
 KUBERNETES = ["1.28.0", "1.32.0", "1.37.0"]
 NEEDED = "is not installed: .venv/bin/python -m pip install -r tests/deploy/requirements.txt"
 ADMIN = "an-admin-token-of-more-than-32-characters"
@@ -453,11 +452,10 @@ def container(
 
     arguments = map(here, pod(manifest)["containers"][0]["args"])
     given = environment_of(manifest) | environ
-    return running(log, LARDER, *arguments, environ={name: here(value) for name, value in given.items()})
+    return running(log, "larder", *arguments, environ={name: here(value) for name, value in given.items()})
 
 
 def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any, socket_dir: Path) -> None:
-    require(LARDER.exists(), "the larder command is not installed")
     ports = {name: free_port() for name in ("httpPort", "joinPort", "controlPort", "eventsPort")}
     found = manifests(
         helm,
@@ -494,14 +492,9 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
     with ExitStack() as stack:
         stack.enter_context(container(found["Deployment/larder-manager"], managing, paths, log))
         wait_for(lambda: answer(f"{api}/healthz"), "the manager is ready")
-        made = subprocess.run(
-            [LARDER, "nodes", "token", "create", "--name", "larder", "--uses", "100", "--ttl", "1h"],
-            env={**os.environ, "LARDER_TOKEN": secret, "LARDER_URL": api},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
+        words = ("nodes", "token", "create", "--name", "larder", "--uses", "100", "--ttl", "1h")
+        made = forked.run("app", *words, env={**os.environ, "LARDER_TOKEN": secret, "LARDER_URL": api})
+        assert made.returncode == 0, made.stderr
         join.write_text(made.stdout.strip(), encoding="ascii")  # as $(…) and --from-literal do
         join.chmod(0o600)
         holding, plane = (found[f"DaemonSet/larder-{name}"] for name in ("holder", "dataplane"))
@@ -539,14 +532,7 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
 
 def pinged(socket: str, *arguments: str) -> tuple[int, str]:
     """Run a probe. Return its exit code and its error."""
-    probe = subprocess.run(
-        [sys.executable, "-m", "dataplane.ping", *arguments],
-        env={**os.environ, "LARDER_ENGINE_SOCKET": socket},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    probe = forked.run("dataplane.ping", *arguments, env={**os.environ, "LARDER_ENGINE_SOCKET": socket})
     return probe.returncode, probe.stderr
 
 

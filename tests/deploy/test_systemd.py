@@ -7,7 +7,6 @@ environment, and stops and kills the process group of each, as systemd does with
 import os
 import signal
 import subprocess
-import sys
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,7 @@ from dataplane.settings import load as load_data_plane
 from tests.dataplane.plane import wait_for
 from tests.deploy.tools import node_in_sync, require_tool, running
 from tests.free_port import free_port
-from tests.require import require
 
-LARDER = Path(sys.executable).with_name("larder")
 UNITS = ["larder-dataplane.service", "larder-holder.service", "larder.service"]
 
 
@@ -167,14 +164,13 @@ def test_an_executable_that_the_units_hide_is_refused_for_the_machine(tmp_path: 
 def service(unit: Path, overrides: dict[str, str], log: Path) -> AbstractContextManager["subprocess.Popen[bytes]"]:
     """Run the unit's command as its service does, with `overrides` as its EnvironmentFile."""
     (command,) = settings_of(unit)["ExecStart"]
-    arguments = command.replace("/bin/true", str(LARDER)).split()
+    arguments = command.replace("/bin/true", "larder").split()
     return running(log, *arguments, environ=environment_of(unit) | overrides, group=True)
 
 
 def test_the_cache_outlives_a_restart_or_a_kill_of_either_service(
     tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    require(LARDER.exists(), "the larder command is not installed")
     assert install(tmp_path, "--system").exit_code == 0
     units = tmp_path / "etc/systemd/system"
     socket = socket_dir / "engine.sock"

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.environ import clean_environ
+from tests.forked import Forked
 from tests.require import require
 
 ROOT = Path(__file__).parents[2]
+MODULES = {"dataplane": ("dataplane",)}
+"""What a command of `larder` becomes."""
 PACKAGES = {
     "prometheus": "prometheus",
     "promtool": "prometheus",
@@ -43,11 +46,17 @@ def checked(tool: str, *arguments: str | Path, text: str = "") -> str:
 def running(
     log: Path, *command: str | Path, environ: Mapping[str, str] = {}, group: bool = False
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program, which must end well at SIGTERM unless the test ended it; with `group`, all of its group get it."""
+    """Run a program, which must end well at SIGTERM unless the test ended it; with `group`, all of its group get it.
+    Commands of `larder` run without their imports."""
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env=clean_environ(**environ), cwd=log.parent, stdout=output, stderr=output, start_new_session=True
-        )
+        options: dict[str, Any] = {"env": clean_environ(**environ), "cwd": log.parent, "start_new_session": True}
+        options |= {"stdout": output, "stderr": output}
+        program, *arguments = map(str, command)
+        if program == "larder":
+            arguments = [*MODULES.get(arguments[0], ("app", arguments[0])), *arguments[1:]]
+            process: subprocess.Popen[bytes] = Forked(*arguments, **options)
+        else:
+            process = subprocess.Popen(command, **options)
     try:
         yield process
     finally:
