@@ -22,12 +22,15 @@ from app.cli.commands.machine import up as up_command
 from app.openapi import document
 from app.settings import load
 from dataplane.client import Space, attach
+from tests.app.callers import ADMIN
 from tests.app.up import Up, until
 from tests.environ import clean_environ
+from tests.forked import Forked
 from tests.free_port import free_port
 from tests.golden_file import Golden
 
 LARDER = (sys.executable, "-m", "app")
+PORT_TAKEN = "Error: cannot listen on 127.0.0.1:{taken}: Address already in use; set LARDER_HTTP_PORT to another port"
 
 
 def is_running(pid: int) -> bool:
@@ -72,14 +75,36 @@ def test_settings_of_the_command_line_are_in_force_and_survive_the_data_plane(up
     second = up.cli("up")
     assert second.returncode == 1
     assert second.stderr.startswith("Error: another Larder runs with the state directory")
+    stopped_with_an_open_stream(up)
 
 
-def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
+def stopped_with_an_open_stream(up: Up) -> None:
+    """SIGTERM notifies the data plane before it ends it, and the exit code is 0."""
+    pid = up.node()["pid"]
+    with httpx.stream("GET", up.url + "/api/v1/events", trust_env=False, verify=False, timeout=60) as stream:
+        next(stream.iter_bytes())
+        up.process.terminate()
+        errors = up.end()
+    assert up.process.returncode == 0, errors
+    assert not is_running(pid)
+    assert "Traceback" not in errors
+    stopped = [line for line in errors.splitlines() if '"dataplane.stopped"' in line]
+    assert [json.loads(line)["code"] for line in stopped] == [0]
+    assert "dataplane.killed" not in errors
+
+
+def test_a_start_ends_with_a_line_with_all_locations_and_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
     database = f"sqlite:///{socket_dir / 'other.db'}"
+    ours, terminal = os.openpty()
+    gateway = free_port()
     up = Up(
         socket_dir,
+        terminal,
+        LARDER_LMCACHE_PORT=str(gateway),
+        LARDER_APP__LOG_FORMAT="json",
+        LARDER_APP__PUSH_TIMEOUT_S="60",
         LARDER_DATABASE_URL=database,
-        LARDER_APP__ADMIN_TOKEN="an-admin-token-that-is-long-enough-0123456789",
+        LARDER_APP__ADMIN_TOKEN=ADMIN,
         LARDER_SETUP_TOKEN="hunter2",
         LARDER_TOKEN="hunter2",
         PGPASSWORD="hunter2",
@@ -98,8 +123,17 @@ def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
         TIER_S3_SECRET="of-a-tier",
         LARDER_DATAPLANE__NODE="one",
     )
+    os.close(terminal)
+    shown = b""
     try:
-        up.until_ready()
+        while not shown.endswith(b"\n"):
+            assert select.select([ours], [], [], 90)[0], "no line came"
+            shown += os.read(ours, 4096)
+        http = httpx.Client(base_url=up.url, headers={"Authorization": f"Bearer {ADMIN}"}, trust_env=False, timeout=60)
+        with http:
+            assert http.get("/readyz").status_code == 200
+            (node,) = http.get("/api/v1/nodes").json()["items"]
+            assert node["state"] == "in_sync"
         children = Path(f"/proc/{up.process.pid}/task/{up.process.pid}/children").read_text().split()
         environs = [Path(f"/proc/{child}/environ").read_bytes() for child in children]
         assert environs
@@ -114,28 +148,32 @@ def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
             assert b"hunter2" not in environ
             assert b"other.db" not in environ
     finally:
-        up.end()
+        log = up.end()
+        os.close(ours)
+    fields = {"url": up.url, "engine_socket": f"{socket_dir}/engine.sock", "gateway": f"tcp://127.0.0.1:{gateway}"}
+    api, engines, clients = fields.values()
+    line = f"dashboard and API {api}, engine socket {engines}, LMCache gateway {clients}"
+    assert shown.decode().rstrip() == f"Larder {__version__} serves: {line}"
+    (event,) = [json.loads(each) for each in log.splitlines() if '"larder.serving"' in each]
+    assert {name: event[name] for name in fields} == fields
 
 
-def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -> None:
-    pid = up.node()["pid"]
-    with httpx.stream("GET", up.url + "/api/v1/events", trust_env=False, verify=False, timeout=60) as stream:
-        next(stream.iter_bytes())
-        up.process.terminate()
-        errors = up.end()
-    assert up.process.returncode == 0, errors
-    assert not is_running(pid)
-    assert "Traceback" not in errors
-
-
-def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it(up: Up, socket_dir: Path) -> None:
+def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it_and_pushes_the_last_commit(
+    up: Up, socket_dir: Path
+) -> None:
     pid = up.node()["pid"]
     with attach(str(socket_dir / "engine.sock"), [Space(model="m")], timeout_s=60) as client:
         chain = [bytes([number]) * 32 for number in range(4)]
         with client.reserve(chain, 4096) as reservation:
             assert reservation.commit().blocks == 4
+        # Stopped, so that the answer to the PUT is all that the first process ever does about it.
+        os.kill(pid, signal.SIGSTOP)
+        quota = up.url + "/api/v1/quotas/acme"
+        put = httpx.put(quota, json={"limit_bytes": 5}, trust_env=False, verify=False, timeout=60)
+        assert put.json()["status"]["applied"] is False
         up.process.kill()
         up.process.wait(60)
+        os.kill(pid, signal.SIGCONT)
         assert is_running(pid)
         with client.reserve([b"x" * 32], 4096) as reservation:
             assert reservation.commit().blocks == 1, "it is served without a management plane"
@@ -143,6 +181,7 @@ def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it(up:
         try:
             second.until_ready()
             assert second.node()["pid"] == pid
+            assert second.get("/api/v1/quotas/acme").json()["status"]["applied"] is True
             assert client.lookup(chain) == 4
             os.kill(pid, signal.SIGKILL)
             until(lambda: second.node()["pid"] != pid and second.node()["state"] == "in_sync", 60)
@@ -169,39 +208,6 @@ def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_di
         up.end()
 
 
-def test_a_stop_notifies_the_data_plane_before_it_ends_it(up: Up) -> None:
-    up.process.terminate()
-    errors = up.end()
-    stopped = [line for line in errors.splitlines() if '"dataplane.stopped"' in line]
-    assert [json.loads(line)["code"] for line in stopped] == [0]
-    assert "dataplane.killed" not in errors
-
-
-def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: Path) -> None:
-    """The node is stopped, so that the answer to the PUT is all that the first process ever does about it."""
-    first = Up(socket_dir)
-    second = None
-    try:
-        first.until_ready()
-        pid = first.node()["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        put = httpx.put(
-            first.url + "/api/v1/quotas/acme", json={"limit_bytes": 5}, trust_env=False, verify=False, timeout=60
-        )
-        assert put.json()["status"]["applied"] is False
-        first.process.kill()
-        first.process.wait(60)
-        second = Up(socket_dir)
-        os.kill(pid, signal.SIGCONT)
-        second.until_ready()
-        assert second.node()["pid"] == pid
-        assert second.get("/api/v1/quotas/acme").json()["status"]["applied"] is True
-    finally:
-        if second is not None:
-            second.end()
-        first.end()
-
-
 def failed(folder: Path, **environ: str) -> list[str]:
     """Lines that `larder up` writes when it cannot start."""
     failing = Up(folder, **environ)
@@ -224,13 +230,28 @@ def failed(folder: Path, **environ: str) -> list[str]:
             {"LARDER_STATE_DIR": "/proc/nowhere"},
             "state_dir: expected a directory that this user can write to, got /proc/nowhere",
         ),
+        ({"LARDER_HTTP_PORT": "{taken}"}, PORT_TAKEN),
+        *(
+            ({"LARDER_APP__JOIN_URL": url}, f"Error: app.join_url: {sentence}")
+            for url, sentence in {
+                "tcp://127.0.0.1:{taken}": "tcp://127.0.0.1:{taken} cannot be bound: Address already in use",
+                "tcp://198.51.100.1:8471": "tcp://198.51.100.1:8471 cannot be bound: Cannot assign requested address",
+                "tcp://0.0.0.0:99999": "expected tcp://HOST:PORT",
+                "ipc:///no/such/folder/join.sock": "ipc:///no/such/folder/join.sock cannot be bound: No such file",
+            }.items()
+        ),
     ],
 )
 def test_an_impossible_start_is_one_sentence_and_exit_code_1(
     socket_dir: Path, environ: dict[str, str], sentence: str
 ) -> None:
-    (reported,) = failed(socket_dir, **environ)
-    assert sentence in reported
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        given = {name: value.replace("{taken}", port) for name, value in environ.items()}
+        reported = failed(socket_dir, **{"LARDER_DATABASE_URL": f"sqlite:///{socket_dir}/larder.db"} | given)
+    assert sentence.replace("{taken}", port) in reported[-1]
+    assert not any("Traceback" in line or "started" in line for line in reported)
+    assert not (socket_dir / "larder.db").exists(), "before anything is written"
 
 
 def test_a_public_address_is_refused_until_a_token_exists(socket_dir: Path) -> None:
@@ -266,14 +287,6 @@ def test_a_database_of_a_newer_release_is_one_sentence_and_code_1_and_stays_as_i
         assert newer.execute("SELECT name FROM sqlite_master").fetchall() == [("alembic_version",)]
 
 
-def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        (sentence,) = failed(socket_dir, LARDER_HTTP_PORT=str(port))
-    expected = f"Error: cannot listen on 127.0.0.1:{port}: Address already in use; set LARDER_HTTP_PORT to another port"
-    assert sentence == expected
-
-
 def test_print_config_starts_nothing(tmp_path: Path) -> None:
     environ = {**os.environ, "LARDER_STATE_DIR": str(tmp_path / "state"), "LARDER_POOL_BYTES": "4GiB"}
     done = subprocess.run([*LARDER, "up", "--print-config"], env=environ, capture_output=True, text=True, timeout=60)
@@ -294,9 +307,9 @@ def test_the_description_of_the_api_is_the_published_one_and_needs_no_loop(golde
 
 
 def test_a_log_that_is_no_longer_read_stops_nothing(socket_dir: Path) -> None:
-    environ = clean_environ(LARDER_STATE_DIR=str(socket_dir), LARDER_HTTP_PORT="0", LARDER_POOL_BYTES="8MiB")
-    environ["LARDER_LMCACHE_PORT"] = "0"
-    with subprocess.Popen([sys.executable, "-m", "app", "up"], env=environ, stderr=subprocess.PIPE, text=True) as up:
+    settings = {"LARDER_HTTP_PORT": "0", "LARDER_LMCACHE_PORT": "0", "LARDER_POOL_BYTES": "8MiB"}
+    environ = clean_environ(LARDER_STATE_DIR=str(socket_dir), **settings)
+    with Forked("app", "up", env=environ, stderr=subprocess.PIPE, text=True) as up:
         assert up.stderr is not None
         url = next(json.loads(line)["url"] for line in up.stderr if '"larder.started"' in line)
         up.stderr.close()
@@ -306,31 +319,6 @@ def test_a_log_that_is_no_longer_read_stops_nothing(socket_dir: Path) -> None:
                 assert answer.json()["status"]["applied"] is True
         up.send_signal(signal.SIGTERM)
         assert up.wait(timeout=60) == 0
-
-
-def test_a_start_ends_with_a_line_with_all_locations(socket_dir: Path) -> None:
-    ours, terminal = os.openpty()
-    gateway = free_port()
-    running = Up(socket_dir, terminal, LARDER_LMCACHE_PORT=str(gateway), LARDER_APP__LOG_FORMAT="json",
-                 LARDER_APP__PUSH_TIMEOUT_S="60")  # fmt: skip
-    os.close(terminal)
-    shown = b""
-    try:
-        while not shown.endswith(b"\n"):
-            assert select.select([ours], [], [], 90)[0], "no line came"
-            shown += os.read(ours, 4096)
-        assert running.get("/readyz").status_code == 200
-        assert running.node()["state"] == "in_sync"
-    finally:
-        log = running.end()
-        os.close(ours)
-    fields = {"url": running.url, "engine_socket": f"{socket_dir}/engine.sock"}
-    fields["gateway"] = f"tcp://127.0.0.1:{gateway}"
-    api, engines, clients = fields.values()
-    line = f"dashboard and API {api}, engine socket {engines}, LMCache gateway {clients}"
-    assert shown.decode().rstrip() == f"Larder {__version__} serves: {line}"
-    (event,) = [json.loads(each) for each in log.splitlines() if '"larder.serving"' in each]
-    assert {name: event[name] for name in fields} == fields
 
 
 def test_the_line_without_a_terminal_is_text_if_the_log_is(socket_dir: Path) -> None:
