@@ -66,7 +66,7 @@ def pytest_configure() -> None:
     # does not end in time.
     *others, _ = structlog.get_config()["processors"]
     plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
-    # A logger writes to the standard output of its beginning, not to that of a command that a test runs in this process.
+    # A logger writes to the standard output of its beginning, not to that of a command that runs in this process.
     structlog.configure(processors=[*others, plain], logger_factory=structlog.WriteLoggerFactory())
     # A shell starts what it puts in the background with interrupts ignored, and children would inherit that: tests
     # interrupt them.
