@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
-from tests.e2e.conftest import LIMIT_MS
+from tests.conftest import BROWSER_LIMIT_MS
 from tests.e2e.larder import Larder
 from tests.web.watch import Watch
 
@@ -16,7 +16,7 @@ def visited(larder: Larder, browser: Browser, *, expects_failures: bool = True, 
     """The live page, in which nothing may go wrong but requests that are refused."""
     viewport: ViewportSize = {"width": options.pop("width", 1440), "height": 1000}
     context = browser.new_context(viewport=viewport, reduced_motion="reduce", **options)
-    context.set_default_timeout(LIMIT_MS)
+    context.set_default_timeout(BROWSER_LIMIT_MS)
     try:
         watch = Watch(context.new_page(), larder.url, expects_failures=expects_failures)
         watch.page.goto(larder.url)
@@ -68,12 +68,3 @@ def save(form: Locator, node: str = "") -> None:
     if node:
         expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
     press(form, "Done")
-
-
-def fits(page: Page) -> bool:
-    """Whether nothing is wider than the window or the open dialog."""
-    wide: list[str] = page.evaluate(
-        """() => [document.documentElement, document.querySelector('dialog')]
-             .filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.tagName)"""
-    )
-    return wide == []

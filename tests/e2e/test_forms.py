@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect
 from app.http.examples import EXAMPLES
 from dataplane.ipc.queue import MessageQueue, QueueReader
 from dataplane.ipc.store import ShmObjectStore
-from tests.e2e.dashboard import dialog, fits, go, opened, press, save
+from tests.e2e.dashboard import dialog, go, opened, press, save
 from tests.e2e.larder import MODEL, Larder, cached, keys, running, store, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -30,8 +30,7 @@ def token_of(larder: Larder, name: str, role: str, **fields: Any) -> str:
 @pytest.mark.full
 def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Browser) -> None:
     disk = socket_dir / "tier"
-    dark: dict[str, Any] = {"color_scheme": "dark", "width": 400}
-    with running(socket_dir) as larder, opened(larder, browser, **dark) as page:
+    with running(socket_dir) as larder, opened(larder, browser) as page:
         node = larder.node()["name"]
         go(page, "settings")
         press(page, "New tier")
@@ -40,7 +39,6 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         form.get_by_label("Type type").fill("disk")
         form.get_by_label("Budget budget_bytes").fill("64MiB")
         form.get_by_label("Parameters parameters").fill('{"directory": ["/x"]}')
-        assert fits(page)
         press(form, "Check")
         expect(form.locator("#field-parameters-faults")).to_contain_text(
             "directory: unknown; expected one of directories, segment_bytes, direct_io, threads"
@@ -54,7 +52,6 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         form.get_by_label("Parameters parameters").fill(f'{{"directories": ["{disk}"], "segment_bytes": {16 << 20}}}')
         press(form, "Check")
         expect(form.get_by_text(f"{node} would accept it")).to_be_visible()
-        assert fits(page)
         assert not disk.exists(), "a dry run opened the tier"
         press(form, "Save")
         expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
@@ -278,18 +275,9 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
             expect(form.get_by_role("row", name="strength guaranteed soft")).to_be_visible()
             before = larder.get("pins/system")
             assert before["strength"] == "guaranteed", "a dry run stored something"
-            changed = larder.api.patch(
-                "/api/v1/pins/system",
-                json={"note": "of another"},
-                headers={"If-Match": before["etag"], "Content-Type": "application/merge-patch+json"},
-            )
-            assert changed.status_code == 200, changed.text
-            press(form, "Save")
-            expect(form.get_by_text("This pin was changed in the meantime.")).to_be_visible()
-            press(form, "Load the new state, keep my changes")
             save(form, node)
             pin = larder.get("pins/system")
-            assert (pin["strength"], pin["note"]) == ("soft", "of another")
+            assert pin["strength"] == "soft"
             assert pin["expires_at"] > before["expires_at"] + 500_000
 
         page.get_by_role("link", name="Settings").click()
@@ -349,10 +337,6 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
         save(form)
         record = larder.get("tokenizers/words")
         assert (record["digest"], record["note"]) == (digest, "of June"), "the file stays"
-        for width, dark in ((1280, False), (400, False), (1280, True), (400, True)):
-            page.set_viewport_size({"width": width, "height": 1000})
-            page.emulate_media(color_scheme="dark" if dark else "light")
-            page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
         page.get_by_role("button", name="Delete the rate llama").click()
         press(dialog(page, "Delete the rate llama"), "Delete llama")
         until(lambda: larder.get("rates")["total"] == 0, "deleted")
