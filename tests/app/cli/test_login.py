@@ -85,22 +85,17 @@ async def test_the_token_of_a_context_is_stored_with_it(
         assert "larder login" in await output("whoami")
 
 
-async def test_a_caller_without_a_token_is_shown_how_the_first_is_made(socket_dir: Path) -> None:
-    async with serving(settings_in(socket_dir, auth="required")) as plane:
-        code, _, err = await larder(plane, "quotas", "list")
-        assert code == 5
-        assert "'larder login --setup'" in err
-        assert "auth.setup_token" in err
-
-
-async def test_a_caller_with_a_wrong_token_is_sent_to_log_in(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LARDER_TOKEN", f"larder_abc_{'0' * 64}")
+@pytest.mark.parametrize("token", ["", f"larder_abc_{'0' * 64}"])
+async def test_a_caller_without_a_valid_token_is_sent_to_log_in(socket_dir: Path, token: str) -> None:
     async with guarding(socket_dir) as plane:
-        code, _, err = await larder(plane, "quotas", "list")
+        code, _, err = await larder(plane, "quotas", "list", token=token)
         assert (code, "--setup" in err) == (5, False)
         assert f"'larder login --url {plane.http.base_url}' stores a valid token" in " ".join(err.split())
     async with serving(settings_in(socket_dir, auth="required")) as plane:
-        assert "'larder login --setup' creates the first" in (await larder(plane, "quotas", "list"))[2]
+        code, _, err = await larder(plane, "quotas", "list", token=token)
+        assert code == 5
+        assert "'larder login --setup' creates the first" in err
+        assert "auth.setup_token" in err
 
 
 async def test_a_missing_journal_is_not_intact(settings: Settings, tmp_path: Path) -> None:

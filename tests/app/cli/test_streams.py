@@ -79,14 +79,15 @@ def test_a_terminal_that_is_not_utf_8_shows_escapes(environ: dict[str, str], tmp
     code = (
         "from app.cli import larder\n"
         "from dataplane.base import entry_point\n"
-        "for name in ('\\u00fc\\u20ac', '\\udcff'):\n"
+        "import sys\n"
+        "for name in sys.argv[1:]:\n"
         "    for words in (('context', 'use'), ('quota', 'get'), ('db', 'check'), ('size',)):\n"
         "        try:\n"
         "            entry_point.run(lambda: larder.main((*words, name), prog_name='larder'), 'larder')\n"
         "        except SystemExit as end:\n"
         "            assert end.code\n"
     )
-    status, _, errors = shell("", ("-c", code), tmp_path, **environ)
+    status, _, errors = shell("", ("-c", code, "ü€", "\udcff"), tmp_path, **environ)
     assert (status, "Traceback" in errors) == (0, False), errors
     assert errors.count("Error: ") == 8
 
