@@ -16,6 +16,7 @@ from app.push.keys import key_pair
 from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.base.migrate import head
+from tests.app.migrated import migrated_folder
 from tests.app.up import Up
 
 
@@ -25,7 +26,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "state"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LARDER_STATE_DIR", str(folder))
-    run("upgrade")
+    folder.mkdir(mode=0o700)
+    migrated_folder(folder)
     key_pair(folder)
     return folder
 
