@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import subprocess
 from contextlib import redirect_stdout
 from subprocess import CompletedProcess
 from typing import Any
@@ -19,7 +20,7 @@ from dataplane.settings import load
 
 def examined() -> tuple[int, dict[str, Any]]:
     """Exit code, and each check by name. The data plane prints its settings in this process."""
-    with patch.object(command.subprocess, "run", _run), patch.object(checkup, "CLOCK_WAIT_S", 0.0):
+    with patch.object(subprocess, "run", _run), patch.object(checkup, "CLOCK_WAIT_S", 0.0):
         return examined_with_processes()
 
 
@@ -35,13 +36,14 @@ def _run(arguments: list[str], **options: Any) -> CompletedProcess[str]:
     """Print the settings of the data plane; run any other command."""
     if arguments[-1] != "--print-config":
         return _real_run(arguments, **options)
-    printed = io.TextIOWrapper(io.BytesIO())
+    content = io.BytesIO()
+    printed = io.TextIOWrapper(content)
     try:
         with redirect_stdout(printed):
             _print_config(load(environ=os.environ))
     except SettingsError as error:
         return CompletedProcess(arguments, 2, "", f"larder data plane: {error}\n")
-    return CompletedProcess(arguments, 0, printed.buffer.getvalue().decode(), "")  # type: ignore[attr-defined]
+    return CompletedProcess(arguments, 0, content.getvalue().decode(), "")
 
 
-_real_run = command.subprocess.run
+_real_run = subprocess.run

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from benchmarks.engines import __main__ as command
 from benchmarks.engines import look_ups
-from benchmarks.engines.comparison import Comparison, Effort, Questions
+from benchmarks.engines.comparison import FULL, Comparison, Effort, Questions
 from benchmarks.engines.figures import results_of, section_of
 from benchmarks.engines.lineup import BARE, BESIDE, GATEWAY, LARDER, LMCACHE, MAX_TOKENS, Lineup
 from benchmarks.harness.result import Report, Result, at_most
@@ -122,7 +122,7 @@ def test_figures_of_complete_rounds_are_written_before_an_interruption(
 
     monkeypatch.setattr(command, "lineup", lineup)
     monkeypatch.setattr(look_ups, "run", lambda _: LOOK_UPS)
-    monkeypatch.setattr(command, "FULL", replace(command.FULL, pool_bytes=64 << 20))
+    monkeypatch.setattr(command, "FULL", replace(FULL, pool_bytes=64 << 20))
     done = CliRunner().invoke(command.main, ["--users", "2", "--rounds", "3", "--sets", "1", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "round 1 of 3" in done.output

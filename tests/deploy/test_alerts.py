@@ -255,7 +255,7 @@ def test_every_alert_has_a_case() -> None:
 
 
 def test_every_alert_fires_and_does_not_fire_just_below(tmp_path: Path) -> None:
-    files = []
+    files: list[Path] = []
     for alert, case in [*CASES.items(), *FURTHER.items()]:
         rules, file = (tmp_path / f"{alert}-{len(files)}-{kind}.yml" for kind in ("rules", "case"))
         rules.write_text(yaml.safe_dump({"groups": groups_for(alert)}), encoding="utf-8")
