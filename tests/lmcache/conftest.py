@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dataplane.gateways.lmcache.zmtp import processes
 from tests.dataplane.plane import Plane
 from tests.lmcache.client import Client
 from tests.lmcache.gateway import Gateway
@@ -15,7 +16,24 @@ from tests.lmcache.planes import gateway_plane
 
 
 @pytest.fixture
-def make_gateway(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
+def owner(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
+    """The process that clients of a gateway are of, under the name `owner`: unknown by default.
+
+    They live in this very process, which the gateway does not look at. It would look for them in all others, each time
+    that one connects.
+    """
+    owner = {"owner": processes.UNKNOWN}
+
+    def owners_of(fds: Iterable[int]) -> dict[int, processes.Owner]:
+        return dict.fromkeys(fds, owner["owner"])
+
+    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.owners_of", owners_of)
+    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.processes.owners_of", owners_of)
+    return owner
+
+
+@pytest.fixture
+def make_gateway(tmp_path: Path, owner: object) -> Iterator[Callable[..., Gateway]]:
     """Gateways with these options; the accounts of each are consistent at the end."""
     made: list[Gateway] = []
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,6 @@ from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, prompt
 from tests.lmcache.gateway import SHM_NAME, Gateway
 
 NO_POOL = {"shm_name": "", "pool_size": 0}
-
-
-@pytest.fixture(autouse=True)
-def unknown_owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
-    """Clients of these tests live in this very process, which the gateway does not look at: whose they are is said
-    here, without an owner by default."""
-    owner = {"owner": processes.UNKNOWN}
-
-    def owners_of(fds: Iterable[int]) -> dict[int, processes.Owner]:
-        return dict.fromkeys(fds, owner["owner"])
-
-    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.owners_of", owners_of)
-    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.processes.owners_of", owners_of)
-    return owner
 
 
 def registration_files(gateway: Gateway) -> list[Path]:
@@ -123,7 +110,7 @@ def test_writes_of_an_unregistered_worker_are_never_published(client: Client, ga
 
 
 def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
-    gateway: Gateway, unknown_owners: dict[str, processes.Owner]
+    gateway: Gateway, owner: dict[str, processes.Owner]
 ) -> None:
     reading, writing = os.pipe()
     child = os.fork()
@@ -132,7 +119,7 @@ def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
         os.read(reading, 1)
         os._exit(0)
     os.close(reading)
-    unknown_owners["owner"] = child, 0
+    owner["owner"] = child, 0
     client = gateway.client()
     client.register()
     client.prepare_store(prompt(2))
@@ -147,11 +134,11 @@ def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
     assert (registration_files(gateway), groups(gateway)) == ([], [])
 
 
-def test_two_processes_may_give_the_same_number(gateway: Gateway, unknown_owners: dict[str, processes.Owner]) -> None:
-    unknown_owners["owner"] = os.getpid(), 0
+def test_two_processes_may_give_the_same_number(gateway: Gateway, owner: dict[str, processes.Owner]) -> None:
+    owner["owner"] = os.getpid(), 0
     one = gateway.client()
     one.register(1000)
-    unknown_owners["owner"] = 1, 0
+    owner["owner"] = 1, 0
     two = gateway.client()
     two.register(1000, num_layers=4)
     assert groups(gateway) == ["lmcache:1000", "lmcache:1000"]
@@ -305,13 +292,13 @@ class TestRestart:
         assert client.commit_retrieve(prompt(2)) is False
 
     def test_a_worker_of_an_ended_process_is_not_restored(
-        self, gateway: Gateway, unknown_owners: dict[str, processes.Owner]
+        self, gateway: Gateway, owner: dict[str, processes.Owner]
     ) -> None:
         child = os.fork()
         if not child:
             os._exit(0)
         os.waitpid(child, 0)
-        unknown_owners["owner"] = os.getpid(), 0
+        owner["owner"] = os.getpid(), 0
         client = gateway.client()
         client.register()
         (path,) = registration_files(gateway)
@@ -350,8 +337,6 @@ class TestRestart:
 
 
 def test_a_connection_of_another_process_is_found_in_the_kernels_tables() -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         reading, writing = os.pipe()
@@ -364,12 +349,9 @@ def test_a_connection_of_another_process_is_found_in_the_kernels_tables() -> Non
         os.close(reading)
         connection, _ = listener.accept()
         with connection:
-            real = _real_owners([connection.fileno(), 10**6])
+            real = processes.owners_of([connection.fileno(), 10**6])
             assert real[connection.fileno()][0] == child
             assert real[connection.fileno()][1] > 0
             assert real[10**6] == processes.UNKNOWN
         os.close(writing)
         os.waitpid(child, 0)
-
-
-_real_owners = processes.owners_of
