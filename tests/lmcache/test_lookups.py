@@ -273,20 +273,20 @@ def test_results_that_cannot_be_read_are_none(tmp_path: Path, data: bytes) -> No
 def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     released: list[int] = []
     sessions = LookupSessions(lambda client, numbers: released.extend(numbers), no_leases(), lambda _: None)
-    for at in range(100_000):
+    for at in range(5000):
         lease = LookupLease(1, {1: SpaceLock([at], [1])})
         sessions.begin(LeasedLookup(b"a", f"r{at}", lease, b"", 1, 1e9))
     assert len(sessions) == 4096
-    assert len(released) == 100_000 - 4096
-    assert sessions.ended == {"crowded_out": 100_000 - 4096}
-    for scheduler in range(20):
+    assert len(released) == 5000 - 4096
+    assert sessions.ended == {"crowded_out": 5000 - 4096}
+    for scheduler in range(9):
         for at in range(4096):
             sessions.begin(LeasedLookup(b"s%d" % scheduler, f"r{at}", LookupLease(1), b"", 1, 1e9))
     assert len(sessions) == 32_768
-    for name in (b"a", *(b"s%d" % each for each in range(20))):
+    for name in (b"a", *(b"s%d" % each for each in range(9))):
         sessions.end_scheduler(name)
     assert len(sessions) == 0
-    assert len(released) == 100_000
+    assert len(released) == 5000
 
 
 def test_schedulers_beyond_the_limit_of_the_core_share_one_client(make_gateway: Callable[..., Gateway]) -> None:
@@ -482,7 +482,7 @@ class TestShortOfRoom:
     def test_each_store_succeeds_however_many_requests_never_end(self, client: Client, gateway: Gateway) -> None:
         client.register()
         fill(gateway, client)
-        for at in range(FULL):
+        for at in range(FULL // 2):
             assert client.store(prompt(2, at), f"new{at}")
             assert client.lookup(prompt(2, at), f"new{at}") == 2
         assert node_stats(gateway.bench.node, gateway.bench.now).refused == {}

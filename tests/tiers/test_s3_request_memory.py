@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -19,44 +18,22 @@ from tests.tiers.redis_server import wait_until
 from tests.tiers.s3_server import BUCKET
 from tests.tiers.tcp_proxy import scripted_server
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 MIB = 1 << 20
 TIMEOUT_S = 60.0
-_SCRIPT = """
-import mmap, os, signal, socket, sys
-from dataplane.tiers.s3.messages import *
-from dataplane.protocol.stored_blocks import Outcome
-sock, memory_fd = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-
-def messages():
-    reader = FrameReader(requests)
-    while received := sock.recv(RECEIVE_BYTES):
-        yield from reader.feed(received)
-
-def fill(message, byte):
-    mmap.mmap(memory_fd, 0)[message.start : message.start + message.size] = byte * message.size
-
-def done(number, size=0):
-    sock.sendall(frame(StoreRequestDone(number, size)))
-
-def failed(number, sentence=""):
-    sock.sendall(frame(StoreRequestFault(number, RequestFault(Outcome.FAILED, sentence))))
-
-"""
-"""Start of the programs that the tests run in place of `worker`."""
 _ANSWERS = "fill(message, bytes([message.number])); done(message.number, message.size)"
 
 Start = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Replace the process by one that executes a statement for each message."""
 
     def replace(statement: str) -> None:
-        lines = "".join(f"    {line}\n" for line in statement.strip().splitlines())
-        (tmp_path / "scripted_s3_worker.py").write_text(f"{_SCRIPT}for message in messages():\n{lines}")
-        monkeypatch.setattr(worker_process, "_MODULE", "scripted_s3_worker")
-        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.getcwd()}")
+        monkeypatch.setattr(worker_process, "_MODULE", "tests.tiers.scripted_s3_worker")
+        monkeypatch.setenv("LARDER_TEST_STATEMENT", statement)
 
     return replace
 

@@ -141,7 +141,7 @@ def test_a_record_that_goes_and_comes_loses_no_recency_against_others() -> None:
     assert (engine.lookup(old), engine.lookup(new)) == (16, 32)
 
 
-def test_a_hundred_thousand_tenants_without_a_record_cost_as_much_as_one() -> None:
+def test_twenty_thousand_tenants_without_a_record_cost_as_much_as_one() -> None:
     bench, engine = bench_of(4096)
     fill(engine, "one", 4096)
 
@@ -152,7 +152,7 @@ def test_a_hundred_thousand_tenants_without_a_record_cost_as_much_as_one() -> No
         )
 
     alone = work(["one"] * 500)
-    for number in range(98_000):
+    for number in range(20_000):
         bench.node.pool.tenants.get(f"t{number}")
     assert work([f"u{number}" for number in range(500)]) < 3 * alone
     assert len(bench.node.pool.order.accounts()) == 1

@@ -121,6 +121,8 @@ class Explorer:
     @staticmethod
     def drain(state: State, number: int, count: int | None = None) -> State:
         process = state.processes[number]
+        if not process.buffer:
+            return state
         take = process.buffer if count is None else process.buffer[:count]
         memory, ring = list(state.memory), list(state.ring)
         for address, value in take:
@@ -155,9 +157,8 @@ class Explorer:
 
     @staticmethod
     def _with(state: State, number: int, process: Process) -> State:
-        processes = list(state.processes)
-        processes[number] = process
-        return state._replace(processes=tuple(processes))
+        processes = (*state.processes[:number], process, *state.processes[number + 1 :])
+        return State(state.memory, state.ring, processes, state.kills)
 
     def _fenced(self, state: State, number: int, mutant: str) -> State:
         return state if self.bounds.without == mutant else self.drain(state, number)

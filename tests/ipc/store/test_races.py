@@ -74,7 +74,7 @@ def test_a_forked_child_attaches_again_whatever_a_thread_of_the_parent_does(name
         with store_of() as store:
             yield Pair(partial(CALLS[name], store), partial(in_a_child, partial(check, store)))
 
-    assert not list(undocumented(make, "dataplane/ipc", (StoreError,), every=9, meanwhile_s=STEP_S))
+    assert not list(undocumented(make, "dataplane/ipc", (StoreError,), every=27, meanwhile_s=STEP_S))
 
 
 def test_a_child_that_is_forked_while_a_thread_attaches_does_not_keep_its_row() -> None:
@@ -106,4 +106,4 @@ def test_a_child_that_is_forked_while_a_thread_attaches_does_not_keep_its_row() 
                 os.waitpid(children[0], 0)
                 os.close(reading)
 
-        assert not list(undocumented(make, "dataplane/ipc", (StoreError,), every=3, meanwhile_s=STEP_S))
+        assert not list(undocumented(make, "dataplane/ipc", (StoreError,), every=9, meanwhile_s=STEP_S))
