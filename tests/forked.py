@@ -132,6 +132,31 @@ class _Server:
         self._process.wait(START_S)
 
 
+class _OwnServer(_Server):
+    """A fork server that is forked from this process, with its imports."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(START_S)
+        self._turn = threading.Lock()
+        with theirs:
+            self._pid = os.fork()
+            if not self._pid:
+                self._socket.close()
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                gc.freeze()
+                _become(_serve(theirs))
+
+    def end(self) -> None:
+        self._socket.close()
+        os.waitpid(self._pid, 0)
+
+
+def serve_from_here(group: str) -> None:
+    """Let processes of a group be forked from this process as it is now. It must not have threads."""
+    _servers[group] = _OwnServer()
+
+
 _servers: dict[str, _Server] = {}
 _starting = threading.Lock()
 

@@ -42,6 +42,13 @@ def supervised_gateway(folder: Path, **settings: str) -> Iterator[Supervised]:
         yield plane
 
 
+def wait_for_standby(plane: Supervised) -> None:
+    """Wait until a standby waits. The data plane has then taken what it answered off the connections: the next one
+    answers the other requests alone."""
+    wait_for(plane.standby_waits, "a standby waits", 60)
+    plane.describe()
+
+
 def gateway_stats(plane: Plane) -> GatewayStats:
     stats = plane.describe().gateway
     assert stats is not None

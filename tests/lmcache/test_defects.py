@@ -17,7 +17,7 @@ from dataplane.protocol.control.snapshots import Ack
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
 from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, key, lookup_key, prompt
-from tests.lmcache.planes import check, listed, mapped, store, supervised_gateway, url_of
+from tests.lmcache.planes import check, listed, mapped, store, supervised_gateway, url_of, wait_for_standby
 
 POOL_CHUNKS = (16 << 20) // CHUNK_BYTES
 
@@ -102,7 +102,7 @@ class TestD6QuotasHoldForWhatClientsCache:
             with plane.manager() as manager:
                 assert isinstance(manager.push(make.quotas({"small": 2 * CHUNK_BYTES})), Ack)
             wait_for((socket_dir / "quotas.snapshot").exists, "it is written down")
-            wait_for(plane.standby_waits, "a standby waits", 60)
+            wait_for_standby(plane)
             plane.kill_plane()
             assert client.store(prompt(8), cache_salt="small") is False
             (tenant,) = [each for each in plane.describe().tenants if each.tenant == "small"]

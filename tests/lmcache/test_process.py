@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +16,8 @@ import pytest
 import zmq
 
 from dataplane.memory.named import BACKUP_PREFIX
-from tests.dataplane.plane import START_TIMEOUT_S, WAIT_S, Plane, engine_process, line, wait_for
+from tests import forked
+from tests.dataplane.plane import WAIT_S, Plane, engine_process, line, wait_for
 from tests.free_port import free_port
 from tests.lmcache.client import CHUNK_BYTES, Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
@@ -33,6 +32,7 @@ from tests.lmcache.planes import (
     store,
     supervised_gateway,
     url_of,
+    wait_for_standby,
 )
 from tests.restart.support.relay import Relay
 from tests.sizes import size
@@ -44,42 +44,42 @@ def backup_name_of(path: Path) -> Path:
 
 
 WORKER = """
-import os, signal, sys
 from tests.lmcache.client import *
 client = Client(sys.argv[1])
-client.register(int(sys.argv[2]))
-slots = client.prepare_store(prompt(2, 50), instance=int(sys.argv[2]))["slots"]
-sys.stdout.write(f"{len(slots)}\\n")
-sys.stdout.flush()
+client.register(9)
+tell(len(client.prepare_store(prompt(2, 50), instance=9)["slots"]))
 sys.stdin.readline()
 """
+"""Worker number 9, which has prepared a store of two chunks."""
 
 
 ENGINE = """
-import subprocess, sys
 from tests.lmcache.client import *
 url, instance, dtype, role = sys.argv[1:]
 instance = int(instance)
 
-def work(client):
+def store():
+    client = Client(url)
     client.register(instance, dtype_str=dtype)
     client.store(prompt(2, instance), instance=instance)
+    return client
 
-with Client(url) as client:
-    if role != "two processes":
-        work(client)
-    else:
-        worker = subprocess.Popen([sys.executable, "-c", CODE, url, str(instance), dtype, "worker"],
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        worker.stdout.readline()
-    for turn in range(2):
-        hits = "" if role == "worker" else client.lookup(prompt(2, instance), f"{instance}-{turn}")
-        sys.stdout.write(f"{hits}\\n")
-        sys.stdout.flush()
-        sys.stdin.readline()
-    if role == "two processes":
-        worker.communicate(b"\\n\\n")
+if role == "two processes":
+    (stored, storing), (ended, running) = os.pipe(), os.pipe()
+    if not os.fork():
+        os.close(running)
+        store()
+        os.write(storing, b".")
+        os.read(ended, 1)
+        os._exit(0)
+    os.read(stored, 1)
+client = Client(url) if role == "two processes" else store()
+for turn in range(2):
+    tell(client.lookup(prompt(2, instance), f"{instance}-{turn}"))
+    sys.stdin.readline()
+client.close()
 """
+"""An engine in one process, or in two, of which the other one stores."""
 
 
 @pytest.fixture
@@ -216,42 +216,20 @@ class TestTheNameOfItsMemory:
             assert gateway_stats(plane).name_restored == 1
 
 
-SLOW_MEMORY = """
-import os, runpy, sys, threading, time
-from dataplane.memory.pages import PageTaker
-def slow(call, on_the_loop):
-    def slowed(*arguments):
-        if on_the_loop or threading.current_thread() is not threading.main_thread():
-            time.sleep(SECONDS)
-        if threading.current_thread() is threading.main_thread():
-            print("pages are taken on the loop", file=sys.stderr, flush=True)
-        return call(*arguments)
-    return slowed
-os.posix_fallocate = slow(os.posix_fallocate, True)
-PageTaker.take = slow(PageTaker.take, False)
-sys.argv = ["dataplane"]
-runpy.run_module("dataplane", run_name="__main__")
-"""
-
-
 class SlowMemory(Plane):
     """A data plane on a machine that takes `seconds` for every piece of memory."""
 
     seconds = 0.0
 
-    def start(self) -> Plane:
-        program = SLOW_MEMORY.replace("SECONDS", str(self.seconds))
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-c", program], env=self.environ, stdout=log, stderr=log)
-        wait_for(lambda: self._accepts() or not self.alive, "the data plane starts", START_TIMEOUT_S)
-        assert self.alive, self.log()
-        return self
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**super().environ, "TEST_SECONDS": str(self.seconds)}
 
 
 class TestMemoryThatWasNotUsedYet:
     @pytest.fixture
     def slow(self, socket_dir: Path) -> Iterator[SlowMemory]:
-        plane = SlowMemory(socket_dir, {"lmcache_port": str(free_port())})
+        plane = SlowMemory(socket_dir, {"lmcache_port": str(free_port())}, module="tests.lmcache.slow_memory")
         yield plane
         plane.kill()
 
@@ -316,24 +294,13 @@ class TestMemoryThatWasNotUsedYet:
         assert "pages are taken on the loop" not in slow.log()
 
 
-@contextmanager
-def storing_worker(plane: Plane) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker, number 9, that has prepared a store of two chunks and is killed at the end."""
-    arguments = [sys.executable, "-c", WORKER, url_of(plane), "9"]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-        try:
-            assert line(worker) == "2"
-            yield worker
-        finally:
-            worker.kill()
-
-
 class TestAWorkerThatIsKilled:
     def test_reserved_bytes_are_freed_at_the_end_of_a_worker_and_never_published(
         self, plane: Plane, client: Client
     ) -> None:
         client.register()
-        with storing_worker(plane) as worker:
+        with engine_process(WORKER, url_of(plane)) as worker:
+            assert line(worker) == "2"
             stats = plane.describe()
             assert stats.pool.reserved_bytes == 2 * CHUNK_BYTES
             assert worker.pid in [engine.pid for engine in stats.engines]
@@ -348,7 +315,8 @@ class TestAWorkerThatIsKilled:
         with gateway_plane(
             socket_dir, dataplane__lmcache_idle_timeout_s="3", dataplane__lmcache_first_ping_timeout_s="3"
         ) as plane:
-            with storing_worker(plane):
+            with engine_process(WORKER, url_of(plane)) as worker:
+                assert line(worker) == "2"
                 plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 2 * CHUNK_BYTES, "it is taken for lost")
             plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "its bytes come back with its end")
 
@@ -364,7 +332,7 @@ class TestAKilledDataPlane:
             for name in range(20):
                 assert store(worker, segment, prompt(3, name), name, f"r{name}")
             assert scheduler.lookup(prompt(3, 5), "held") == 3
-            wait_for(plane.standby_waits, "a standby waits", 60)
+            wait_for_standby(plane)
             first = plane.plane_pid
             plane.kill_plane()
             # Sent without a data plane: the next data plane answers.
@@ -388,7 +356,7 @@ class TestAKilledDataPlane:
             worker.register()
             assert worker.store(prompt(1, 1), "before")
             assert len(worker.prepare_store(prompt(2))["slots"]) == 2
-            wait_for(plane.standby_waits, "a standby waits", 60)
+            wait_for_standby(plane)
             plane.kill_plane()
             assert worker.commit_store(prompt(2)) is False
             assert worker.lookup(prompt(2)) == 0
@@ -403,7 +371,7 @@ class TestAKilledDataPlane:
             old, new = list(range(1, 33)), list(range(32, 64))
             expected = memory.blocks(old)
             assert worker.ask("store", key(prompt(2)), 7, [old], b"event") == [b"", True]
-            wait_for(plane.standby_waits, "a standby waits", 60)
+            wait_for_standby(plane)
             plane.kill_plane()
             assert worker.ask("retrieve", key(prompt(2)), 7, [new], b"event", 0) == [b"", True]
             assert np.array_equal(memory.blocks(new), expected)
@@ -418,7 +386,7 @@ class TestAKilledDataPlane:
             stored: list[int] = []
             name = 0
             for _ in range(size(3, 2)):
-                wait_for(plane.standby_waits, "a standby waits", 60)
+                wait_for_standby(plane)
                 killer = threading.Timer(0.05, plane.kill_plane)
                 killer.start()
                 last = name + 60  # more than the time until the kill, and goes on behind it
@@ -468,7 +436,7 @@ class TestAKilledDataPlane:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
             client.register()
             assert client.store(prompt(3))
-            wait_for(plane.standby_waits, "a standby waits", 60)
+            wait_for_standby(plane)
             os.kill(plane.plane_pid, signal.SIGSTOP)
             uids = [packed(1000 + at) for at in range(20)]
             for at, uid in enumerate(uids):  # 300 kB together: more than is read at once
@@ -484,7 +452,7 @@ class TestAKilledDataPlane:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as stays:
             with Client(url_of(plane)) as goes:
                 goes.register(8)
-                wait_for(plane.standby_waits, "a standby waits", 60)
+                wait_for_standby(plane)
                 os.kill(plane.plane_pid, signal.SIGSTOP)
             plane.kill_plane()
             assert stays.ask("noop") == "OK"
@@ -510,7 +478,7 @@ def dealers(plane: Plane, count: int) -> Iterator[list[zmq.Socket[bytes]]]:
 
 
 def test_a_thousand_connections_lease_and_release_their_hits(plane: Plane) -> None:
-    count = size(1000, 100)
+    count = size(1000, 30)
     with Client(url_of(plane)) as worker:
         worker.register()
         worker.store(prompt(1))
@@ -542,14 +510,7 @@ class TestThePort:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             plane = Plane(socket_dir, {"lmcache_port": str(port), "dataplane__lmcache_shm_name": f"t{port}"})
-            done = subprocess.run(
-                [sys.executable, "-m", "dataplane"],
-                env=plane.environ,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
+            done = forked.run("dataplane", env=plane.environ)
         assert done.returncode == 2
         last = done.stderr.strip().splitlines()[-1]
         assert "lmcache_port" in last
@@ -596,8 +557,7 @@ def test_an_engine_keeps_its_hits_when_one_of_another_dtype_registers_under_its_
     with ExitStack() as stack:
         engines = []
         for instance, dtype in ((1, "float16"), (2, "float8_e4m3fn")):
-            code = ENGINE.replace("CODE", repr(ENGINE))
-            engines.append(stack.enter_context(engine_process(code, url_of(plane), str(instance), dtype, role)))
+            engines.append(stack.enter_context(engine_process(ENGINE, url_of(plane), str(instance), dtype, role)))
             assert line(engines[-1]) == "2"
         for engine in engines:
             assert engine.stdin is not None

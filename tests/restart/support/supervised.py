@@ -1,7 +1,8 @@
 """A data plane under the real supervisor alone: `python -m tests.restart.support.supervised`.
 
 Prints a line for each start and exit, as JSON; ends in good order on SIGTERM, and replaces the data plane by a new
-process on SIGHUP.
+process on SIGHUP. Data planes are forked from this process, which has their imports: these are most of what a start
+costs, and each kill has a start, and one of a standby.
 """
 
 from __future__ import annotations
@@ -12,16 +13,30 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from app.supervisor.supervisor import Supervisor
+import dataplane.run  # noqa: F401 (loaded ahead of the forks)
+from app.supervisor import node_process
+from app.supervisor.supervisor import COMMAND, Supervisor
 from dataplane.observe.log import configure
 from dataplane.settings import load
+from tests.forked import Forked, serve_from_here
 
 
 def tell(event: str, **fields: object) -> None:
     sys.stdout.write(json.dumps({"event": event, "at": time.time(), **fields}) + "\n")
     sys.stdout.flush()
+
+
+def fork(command: Sequence[str], *, start_new_session: bool, preexec_fn: Callable[[], None], **options: Any) -> Forked:
+    """Start a data plane like `Popen`."""
+    assert tuple(command[: len(COMMAND)]) == COMMAND
+    assert start_new_session
+    arguments = [str(os.getpid()), *command[len(COMMAND) :]]
+    return Forked("tests.restart.support.forked_plane", *arguments, **options)
 
 
 async def main() -> None:
@@ -58,4 +73,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    serve_from_here("dataplane")
+    node_process.subprocess = SimpleNamespace(Popen=fork)  # type: ignore[attr-defined]
     asyncio.run(main())
