@@ -74,5 +74,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     serve_from_here("dataplane")
-    node_process.subprocess = SimpleNamespace(Popen=fork)  # type: ignore[attr-defined]
+    node_process.subprocess = SimpleNamespace(Popen=fork)  # type: ignore[assignment, attr-defined]
     asyncio.run(main())
