@@ -112,28 +112,29 @@ def test_hits_are_common_to_two_forms_of_one_model(client: Client, gateway: Gate
     assert client.lookup(prompt(2)) == 2
 
 
-def test_salts_share_nothing(client: Client) -> None:
+def test_a_look_up_finds_whole_chunks_up_to_its_end_of_its_own_salt_and_model(client: Client) -> None:
+    assert client.lookup(prompt(3), cache_salt="a") == 0, "no worker has registered"
     client.register()
-    client.store(prompt(2), cache_salt="a")
-    assert client.lookup(prompt(2), cache_salt="b") == 0
-    assert client.lookup(prompt(2)) == 0
-    assert client.lookup(prompt(2), cache_salt="a") == 2
-
-
-def test_only_whole_chunks_up_to_the_end_are_looked_up(client: Client) -> None:
-    client.register()
-    client.store(prompt(3))
-    assert client.lookup(prompt(3), end=600) == 2
-    assert client.lookup(prompt(3), end=255) == 0
-    assert client.lookup(prompt(3), end=10**9) == 3
-
-
-def test_an_unregistered_model_is_a_miss(client: Client) -> None:
-    assert client.lookup(prompt(2)) == 0
-    client.register()
-    client.store(prompt(2))
-    assert client.lookup(prompt(2), model_name="other") == 0
-    assert client.lookup(prompt(2), world_size=8) == 0
+    client.store(prompt(3), cache_salt="a")
+    expected: list[tuple[dict[str, Any], int]] = [
+        ({}, 3),
+        ({"end": 600}, 2),
+        ({"end": 255}, 0),
+        ({"end": 10**9}, 3),
+        ({"worker_id": 0}, 3),
+        ({"cache_salt": "b"}, 0),
+        ({"cache_salt": ""}, 0),
+        ({"model_name": "other"}, 0),
+        ({"world_size": 8}, 0),
+        ({"start": -1}, 0),
+        ({"end": -1}, 0),
+        ({"start": 300, "end": 200}, 0),
+        ({"cache_salt": "a/b"}, 0),
+    ]
+    for fields, hits in expected:
+        asked = {"cache_salt": "a", **fields}
+        assert client.lookup(prompt(3), **asked) == hits, fields
+        assert client.ask("free_lookup_locks", lookup_key(prompt(3), **asked), 1) is NOTHING
 
 
 class TestTheEndOfLeases:
@@ -148,10 +149,6 @@ class TestTheEndOfLeases:
         client.ask("free_lookup_locks", lookup_key(prompt(4), start=512, end=1024), 1)
         assert gateway.leased() == 0
         assert len(gateway.server.sessions) == 0
-
-    def test_unknown_locks_are_freed_silently(self, client: Client) -> None:
-        client.register()
-        assert client.ask("free_lookup_locks", lookup_key(prompt(4)), 1) is NOTHING
 
     def test_each_rank_that_read_lets_its_chunks_go(self, client: Client, gateway: Gateway) -> None:
         for rank in range(2):
@@ -423,21 +420,6 @@ def test_engines_of_the_gateway_are_shown(client: Client, gateway: Gateway) -> N
     assert f"{LMCACHE}:42" in groups
     assert any(group.startswith(f"{LMCACHE}:scheduler:") for group in groups)
     assert InProcess(gateway.bench.node).lost(LMCACHE) == []
-
-
-@pytest.mark.parametrize("fields", [{"start": -1}, {"end": -1}, {"start": 300, "end": 200}, {"cache_salt": "a/b"}])
-def test_a_wrong_key_is_a_miss(client: Client, fields: dict[str, Any]) -> None:
-    client.register()
-    client.store(prompt(1))
-    assert client.lookup(prompt(1), **fields) == 0
-    assert client.ask("free_lookup_locks", {**lookup_key(prompt(1)), **fields}, 1) is NOTHING
-
-
-def test_a_worker_may_look_up_under_its_own_name_too(client: Client) -> None:
-    client.register()
-    client.store(prompt(1))
-    assert client.ask("lookup", key(prompt(1)), 1) is NOTHING
-    assert client.status("r") == 1
 
 
 FULL = 512

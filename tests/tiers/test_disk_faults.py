@@ -96,14 +96,6 @@ def test_a_superblock_of_a_newer_version_or_a_damaged_one_is_refused(
         backend.open()
 
 
-def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "photo.jpg").touch()
-    with pytest.raises(TierError, match=r"expected an empty directory or one of a tier, found photo\.jpg"):
-        DiskBackend(tmp_path / "one").open()
-    assert not list((tmp_path / "one").glob("segment-*"))
-
-
 def test_a_new_file_system_is_empty(tmp_path: Path) -> None:
     (tmp_path / "one" / "lost+found").mkdir(parents=True)
     DiskBackend(tmp_path / "one").open().close()

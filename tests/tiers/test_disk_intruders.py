@@ -92,7 +92,7 @@ def test_the_lock_of_another_program_is_left_as_it_is(backend: DiskBackend, fold
 def test_nothing_is_written_to_a_directory_of_other_files(backend: DiskBackend, folder: Path) -> None:
     folder.mkdir()
     (folder / "notes").write_bytes(PRECIOUS)
-    with pytest.raises(TierError, match="found notes"):
+    with pytest.raises(TierError, match="expected an empty directory or one of a tier, found notes"):
         backend.open()
     assert os.listdir(folder) == ["notes"]
 

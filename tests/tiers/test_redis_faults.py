@@ -169,7 +169,7 @@ def test_a_server_that_demands_a_certificate_gets_one(tiers: Any) -> None:
         )
 
 
-def test_a_restarted_server_has_lost_the_blocks_and_takes_new_ones(tiers: Any) -> None:
+def test_a_server_that_comes_back_has_lost_the_blocks_and_takes_new_ones(tiers: Any) -> None:
     with redis_server() as server:
         tier = tiers(server.address, password="")
         lost, surviving = block(1, 100_000), block(2, 100_000)
@@ -179,18 +179,12 @@ def test_a_restarted_server_has_lost_the_blocks_and_takes_new_ones(tiers: Any) -
         server.start()
         assert load(tier, lost)[0] == Loaded(Outcome.MISSING)
         assert tier.usage().blocks == 0
-        assert store(tier, surviving) == [Outcome.OK]
-        assert_holds(tier, [surviving])
-
-
-def test_a_server_that_comes_back_is_used_again(tiers: Any) -> None:
-    with redis_server() as server:
-        tier = tiers(server.address, password="")
         server.kill()
         assert "cannot connect" in fails(tier)
         server.start()
         wait_until(lambda: tier.health(soon()).ok, "the tier reconnects")
-        assert store(tier, block(1, 100)) == [Outcome.OK]
+        assert store(tier, surviving) == [Outcome.OK]
+        assert_holds(tier, [surviving])
 
 
 def test_a_block_that_the_server_evicted_is_a_miss(tiers: Any) -> None:

@@ -33,29 +33,20 @@ def test_reject_refuses_blocks_over_the_limit_and_counts_them() -> None:
     assert bench.refused() == {"over_limit": 4}
 
 
-def test_tenants_over_the_limit_are_evicted_before_borrowers() -> None:
+@pytest.mark.parametrize(("limit", "weight", "left"), [(2, 100.0, (2, 48)), (6, 9.0, (6, 44))])
+def test_tenants_over_the_limit_lose_only_the_excess_before_borrowers(
+    limit: int, weight: float, left: tuple[int, int]
+) -> None:
     bench, engine = bench_of(64)
     over, borrower = make.keys(16, "over"), make.keys(48, "borrower")
     engine.store(borrower, PAGE, tenant="b")
     engine.store(over, PAGE, tenant="a")
     engine.acquire(over)
-    bench.apply(make.shares(QuotaSpec("a", limit_bytes=2 * PAGE), QuotaSpec("b"), QuotaSpec("c", weight=100.0)))
-    engine.release()
-    assert fill(engine, "c", 14) == 14
-    assert engine.lookup(borrower) == 48
-    assert held(bench, "a") == 2
-
-
-def test_tenants_over_the_limit_lose_only_the_excess_before_borrowers() -> None:
-    bench, engine = bench_of(64)
-    over, borrower = make.keys(16, "over"), make.keys(48, "borrower")
-    engine.store(borrower, PAGE, tenant="b")
-    engine.store(over, PAGE, tenant="a")
-    engine.acquire(over)
-    bench.apply(make.shares(QuotaSpec("a", limit_bytes=6 * PAGE), QuotaSpec("b"), QuotaSpec("c", weight=9.0)))
+    bench.apply(make.shares(QuotaSpec("a", limit_bytes=limit * PAGE), QuotaSpec("b"), QuotaSpec("c", weight=weight)))
     engine.release()
     assert engine.store(make.keys(14, "c"), PAGE, tenant="c").written == 14
-    assert (held(bench, "a"), held(bench, "b")) == (6, 44)
+    assert (held(bench, "a"), held(bench, "b")) == left
+    assert engine.lookup(borrower) == left[1]
 
 
 def test_observed_quotas_refuse_nothing_and_count_would_be_refusals() -> None:
