@@ -26,17 +26,13 @@ def store(run: TierBench, count: int, first: int = 0, tenant: str = "") -> list[
     return keys
 
 
-def keys_in(run: TierBench, number: int) -> set[bytes]:
-    return {name.key for name in run.stores[number]}
-
-
 def test_blocks_evicted_by_the_disk_are_in_the_next_tier_and_load() -> None:
     run = tier_bench(64, DISK, S3)
     keys = store(run, 60)
     disk, s3 = run.tiering.tiers
     assert disk.contents.evicted_blocks == 40
-    assert keys_in(run, 0) | keys_in(run, 1) == set(keys)
-    assert keys_in(run, 1) >= set(keys[:40])
+    assert run.keys_in(0) | run.keys_in(1) == set(keys)
+    assert run.keys_in(1) >= set(keys[:40])
     assert (s3.counters.refused, s3.counters.cascaded_blocks) == ({}, s3.counters.spilled_blocks)
     run.evict_all()
     run.ask(keys[:4])
@@ -64,8 +60,8 @@ def test_they_go_to_the_next_tier_in_the_order_and_from_there_to_the_one_after_i
     run = tier_bench(128, DISK, tier("s3", 20, spill="cascade", order=1), last)
     keys = store(run, 80)
     assert [each.contents.evicted_blocks > 0 for each in run.tiering.tiers] == [True, True, False]
-    assert keys_in(run, 0) | keys_in(run, 1) | keys_in(run, 2) == set(keys)
-    assert keys_in(run, 2) >= set(keys[:30])
+    assert run.keys_in(0) | run.keys_in(1) | run.keys_in(2) == set(keys)
+    assert run.keys_in(2) >= set(keys[:30])
 
 
 def test_a_tier_of_the_same_order_takes_nothing() -> None:
@@ -88,7 +84,7 @@ def test_a_tenant_at_its_limit_loses_nothing_either() -> None:
     run.quotas(quota("acme", limit=10))
     keys = store(run, 30, tenant="acme")
     assert run.held("acme") == 10
-    assert keys_in(run, 0) | keys_in(run, 1) == set(keys)
+    assert run.keys_in(0) | run.keys_in(1) == set(keys)
     assert run.tiering.tiers[1].counters.refused == {}
 
 
@@ -100,8 +96,8 @@ def test_blocks_that_are_used_in_memory_are_not_copied_because_the_disk_keeps_th
             run.engine.acquire([key])
         run.engine.release()
         store(run, 4, first=100 + 4 * number)
-    assert keys_in(run, 0) >= set(hot)
-    assert not keys_in(run, 1) & set(hot)
+    assert run.keys_in(0) >= set(hot)
+    assert not run.keys_in(1) & set(hot)
 
 
 def test_a_tier_that_is_unavailable_takes_nothing_and_each_block_that_is_lost_counts_once() -> None:

@@ -33,10 +33,6 @@ def wait(run: TierBench, seconds: float = 20.0) -> None:
     assert run.faults() == []
 
 
-def keys_in(run: TierBench, number: int) -> set[bytes]:
-    return {name.key for name in run.stores[number]}
-
-
 def left(run: TierBench, name: str = "disk") -> int | None:
     return next(run.tiering.drains.left(each) for each in run.tiering.tiers if each.spec.name == name)
 
@@ -47,8 +43,8 @@ def test_a_drain_copies_blocks_that_no_other_tier_holds_and_reports_its_end() ->
     spill(run, "disk", "drain")
     assert left(run) == 40
     wait(run)
-    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
-    assert keys_in(run, 0) == set(keys), "it serves on"
+    assert (run.keys_in(1), left(run)) == (set(keys), 0)
+    assert run.keys_in(0) == set(keys), "it serves on"
     run.engine.store(make.keys(4, "new"), PAGE)
     wait(run, 1.0)
     assert len(run.stores[0]) == 40, "it gets no blocks"
@@ -75,7 +71,7 @@ def test_the_next_tier_in_the_order_that_takes_blocks_gets_them(others: tuple[ob
     wait(run)
     for number, each in enumerate(run.tiering.tiers):
         if each.spec.name != "disk":
-            assert keys_in(run, number) == (set(keys) if each.spec.name == expected else set())
+            assert run.keys_in(number) == (set(keys) if each.spec.name == expected else set())
 
 
 def test_the_last_tier_drains_to_the_first_and_two_that_drain_do_not_wait_for_each_other() -> None:
@@ -84,7 +80,7 @@ def test_the_last_tier_drains_to_the_first_and_two_that_drain_do_not_wait_for_ea
     run.store(keys)
     spill(run, "last", "drain")
     wait(run)
-    assert (keys_in(run, 0), left(run, "last")) == (set(keys), 0)
+    assert (run.keys_in(0), left(run, "last")) == (set(keys), 0)
     spill(run, "disk", "drain")
     wait(run)
     assert (left(run, "disk"), left(run, "last")) == (10, 10), "no tier is left for them"
@@ -104,7 +100,7 @@ def test_a_drain_that_is_cancelled_copies_no_more_and_continues_when_it_is_begun
     assert (len(run.stores[1]), left(run), run.tiering.tiers[1].watched) == (copied, None, {})
     spill(run, "disk", "drain")
     wait(run)
-    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+    assert (run.keys_in(1), left(run)) == (set(keys), 0)
 
 
 def test_blocks_that_the_other_tier_refuses_are_left_until_it_has_room() -> None:
@@ -116,7 +112,7 @@ def test_blocks_that_the_other_tier_refuses_are_left_until_it_has_room() -> None
     s3.spec = tier("s3", budget_blocks=100, spill="cascade", order=1)
     run.tiering.catalog.shrink(s3, run.now)
     wait(run)
-    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+    assert (run.keys_in(1), left(run)) == (set(keys), 0)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.LATE])
@@ -128,7 +124,7 @@ def test_copies_that_fail_are_tried_again(outcome: Outcome) -> None:
     assert left(run) == 40
     run.transferred = Outcome.OK
     wait(run, 2 * drains.PASS_S + 1.0)
-    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+    assert (run.keys_in(1), left(run)) == (set(keys), 0)
 
 
 def test_tiers_that_are_unavailable_are_waited_for() -> None:
@@ -140,7 +136,7 @@ def test_tiers_that_are_unavailable_are_waited_for() -> None:
         assert (left(run), run.stores[1]) == (40, {})
         each.serves = True
     wait(run)
-    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+    assert (run.keys_in(1), left(run)) == (set(keys), 0)
 
 
 def test_blocks_that_the_other_tier_evicts_later_are_copied_again() -> None:
@@ -152,4 +148,4 @@ def test_blocks_that_the_other_tier_evicts_later_are_copied_again() -> None:
     for entry in list(s3.contents.entries.values())[:7]:
         run.tiering.catalog.evict(s3, entry)
     wait(run)
-    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+    assert (run.keys_in(1), left(run)) == (set(keys), 0)

@@ -153,22 +153,19 @@ def test_a_limit_of_the_tier_refuses_blocks() -> None:
     assert (state.moved_blocks, state.released_blocks, state.refused) == (3, 3, {"limit": 2})
 
 
-def test_a_tier_that_is_out_of_service_takes_nothing() -> None:
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_tier_that_is_out_of_service_or_removed_takes_nothing(removed: bool) -> None:
     run = tier_bench(64, OFF)
     run.engine.store(make.keys(3), PAGE)
-    run.tiering.tiers[0].serves = False
-    assert finish(run, begin(run, release=True)).refused == {"away": 3}
+    (disk,) = run.tiering.tiers
+    disk.serves = removed
+    state = begin(run, release=True)
+    run.bench.pass_time(0.05)
+    if removed:
+        run.tiering.remove_tier(disk)
+    run.bench.pass_time(0.05)
+    assert (state.refused, state.ended_at is not None) == ({"away": 3}, True)
     assert run.engine.lookup(make.keys(3)) == 3
-
-
-def test_a_tier_that_is_removed_ends_the_move() -> None:
-    run = tier_bench(64, OFF)
-    run.engine.store(make.keys(3), PAGE)
-    state = begin(run)
-    run.bench.pass_time(0.05)
-    run.tiering.remove_tier(run.tiering.tiers[0])
-    run.bench.pass_time(0.05)
-    assert (state.refused, state.ended_at) == ({"away": 3}, run.now)
 
 
 def test_a_tier_that_hangs_ends_the_move_at_its_deadline() -> None:
@@ -195,13 +192,21 @@ def test_only_some_blocks_wait_at_the_same_time(monkeypatch: pytest.MonkeyPatch)
     assert finish(run, state).moved_blocks == 100
 
 
-def test_a_prefix_is_moved_with_the_blocks_behind_it() -> None:
-    run = tier_bench(64, OFF)
+@pytest.mark.parametrize("to", ["disk", MEMORY, "s3"])
+def test_a_prefix_is_moved_with_the_blocks_behind_it(to: str) -> None:
+    run = tier_bench(64, OFF if to == "disk" else tier(), tier("s3", spill="off", order=1))
     chain, other = make.keys(6), make.keys(3, "other")
     run.engine.store(chain, PAGE)
-    run.engine.store(other, PAGE)
-    state = finish(run, begin(run, scope=Scope(keys=make.packed(chain[:2]))))
-    assert (state.blocks, {name.key for name in run.stores[0]}) == (6, set(chain))
+    run.store(other)
+    if to != "disk":
+        run.evict_all()
+    message = Move("n", Scope(keys=make.packed(chain[:2])), to, source="disk" if to == "s3" else MEMORY)
+    state = finish(run, run.tiering.moves.start(message, run.now))
+    assert (state.blocks, state.moved_blocks) == (6, 6)
+    if to == MEMORY:
+        assert (run.engine.lookup(chain), run.engine.lookup(other)) == (6, 0)
+    else:
+        assert run.keys_in(0 if to == "disk" else 1) == set(chain)
 
 
 def test_blocks_of_a_tier_are_loaded_into_memory() -> None:
@@ -229,17 +234,6 @@ def test_a_chain_that_was_loaded_is_invalidated_by_its_prefix() -> None:
     run.bench.pass_time(0.05)
     assert run.engine.lookup(chain) == 0
     assert not run.bench.node.pool.table.blocks
-
-
-def test_a_prefix_is_loaded_with_the_blocks_behind_it() -> None:
-    run = tier_bench(64, tier())
-    chain, other = make.keys(6), make.keys(3, "other")
-    run.engine.store(chain, PAGE)
-    run.store(other)
-    run.evict_all()
-    state = finish(run, begin(run, MEMORY, Scope(keys=make.packed(chain[:2]))))
-    assert (state.blocks, state.moved_blocks) == (6, 6)
-    assert (run.engine.lookup(chain), run.engine.lookup(other)) == (6, 0)
 
 
 def test_a_move_to_memory_loads_less_than_the_pool_holds() -> None:

@@ -67,15 +67,6 @@ def test_blocks_of_guaranteed_pins_are_copied_and_stay() -> None:
     assert (state.moved_blocks, state.released_blocks, state.refused) == (4, 3, {"pinned": 1})
 
 
-def test_a_prefix_is_moved_with_the_blocks_behind_it() -> None:
-    run = tier_bench(64, DISK, S3)
-    chain = make.keys(6)
-    run.engine.store(chain, PAGE)
-    run.store(make.keys(3, "other"))
-    state = move(run, Scope(keys=make.packed(chain[:2])))
-    assert (state.moved_blocks, {name.key for name in run.stores[1]}) == (6, set(chain))
-
-
 def test_blocks_of_an_unattached_space_are_moved_unless_a_model_is_given() -> None:
     run = tier_bench(64, DISK, S3)
     space = bytes.fromhex(Space("later").identity())

@@ -18,7 +18,7 @@ SIZE = stored_size(PAGE)
 
 def there(run: TierBench, chain: Sequence[bytes], number: int = 0) -> int:
     """Blocks of a chain that a tier holds."""
-    return len({name.key for name in run.stores[number]} & set(chain))
+    return len(run.keys_in(number) & set(chain))
 
 
 def fill(run: TierBench, tenant: str, blocks: int, name: object = "fill") -> None:

@@ -229,6 +229,10 @@ class TierBench:
             pass
         return beyond
 
+    def keys_in(self, number: int) -> set[bytes]:
+        """Return the keys of the blocks that a tier holds."""
+        return {name.key for name in self.stores[number]}
+
     def evict_all(self) -> None:
         """Evict all blocks from memory."""
         node = self.bench.node
