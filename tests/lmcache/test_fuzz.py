@@ -18,6 +18,7 @@ from tests.lmcache.client import NUMBERS, Client, context, in_bytes, key, lookup
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.planes import gateway_plane, gateway_stats, url_of
 from tests.run_marks import short_folder
+from tests.sizes import size
 
 TOKENS = prompt(2)
 BLOCKS = [[1, 2, 3]]
@@ -105,11 +106,17 @@ def plane() -> Iterator[Plane]:
         assert "Traceback" not in running.log()
 
 
+@pytest.fixture(scope="module")
+def connected(plane: Plane) -> Iterator[Client]:
+    """One connection for all tests: the data plane looks in all processes of the machine for the owner of each."""
+    with Client(url_of(plane)) as client:
+        yield client
+
+
 @pytest.fixture
-def client(plane: Plane) -> Iterator[Client]:
-    with Client(url_of(plane)) as connected:
-        connected.register(1)
-        yield connected
+def client(connected: Client) -> Client:
+    connected.register(1)
+    return connected
 
 
 class Talk:
@@ -118,7 +125,7 @@ class Talk:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._waiting: dict[bytes, bytes] = {}
-        self._count = 0
+        self._count = 1_000_000  # above the numbers that the client gives its own requests
 
     def say(self, operation: bytes, *frames: bytes) -> None:
         self._count += 1
@@ -200,7 +207,7 @@ def test_a_registration_of_memory_may_be_anything(client: Client) -> None:
         talk.settle()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(size(6, 2)))
 def test_frames_with_some_bytes_changed_are_answered(client: Client, seed: int) -> None:
     talk, chance = Talk(client), random.Random(seed)
     for _ in range(1500):
@@ -231,7 +238,7 @@ def test_numbers_of_all_dialects_with_anything_behind_them_are_answered(client: 
     with Client(client.socket.getsockopt_string(zmq.LAST_ENDPOINT), greet=False) as other:
         talk, chance = Talk(other), random.Random(9)
         good = [packed(argument) for arguments in GOOD.values() for argument in arguments]
-        for _ in range(3000):
+        for _ in range(size(3000, 1000)):
             frames = [chance.choice(good) for _ in range(chance.randrange(5))]
             talk.say(packed(chance.randrange(45)), *frames)
         talk.settle()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from obstore.store import S3Store
@@ -60,9 +61,13 @@ class S3Server:
             client_options={"allow_http": True},
         )
 
-    def _request(self, method: str, path: str) -> None:
+    def put(self, name: str, body: bytes) -> None:
+        """Put an object of any name: clients refuse some."""
+        self._request("PUT", f"/{BUCKET}/{quote(name, safe='/~')}", body)
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> None:
         trust = ssl.create_default_context(cafile=str(self.certificate)) if self.certificate else None
-        request = Request(self.endpoint + path, method=method)
+        request = Request(self.endpoint + path, body, method=method)
         with urlopen(request, timeout=TIMEOUT_S, context=trust) as answer:
             answer.read()
 

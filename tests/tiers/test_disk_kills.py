@@ -11,6 +11,7 @@ import pytest
 from dataplane.protocol.stored_blocks import Outcome
 from dataplane.tiers.disk.disk_tier import DiskTier
 from tests.forked import Forked
+from tests.sizes import size
 from tests.tiers.blocks import block, load, name, soon
 from tests.tiers.disk_backend import DiskBackend, state
 from tests.tiers.disk_writer import BUDGET_BYTES, backend
@@ -21,7 +22,7 @@ Version = tuple[int, int]
 NONE: Version = (0, 0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(size(4, 2)))
 def test_a_kill_loses_no_acknowledged_block(tmp_path: Path, seed: int) -> None:
     choice = random.Random(seed)
     killed = backend(tmp_path / "one", tmp_path / "two")

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import obstore
 import pytest
 
@@ -63,15 +62,8 @@ class S3Backend:
 
     def put(self, *names: str) -> None:
         """Put objects below the prefix of the cluster."""
-        client: Any = boto3.client(
-            "s3",
-            endpoint_url=self._server.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="AKIATEST",
-            aws_secret_access_key="a-secret",
-        )
         for name in names:
-            client.put_object(Bucket=BUCKET, Key=f"{self._prefix}/{value_prefix(CLUSTER)}{name}", Body=b"text")
+            self._server.put(f"{self._prefix}/{value_prefix(CLUSTER)}{name}", b"text")
 
 
 @pytest.fixture(scope="module")

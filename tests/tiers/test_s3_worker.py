@@ -87,16 +87,15 @@ def has_ended(pid: int) -> bool:
 
 @pytest.mark.parametrize("size", [HUGE[0], *(pytest.param(size, marks=pytest.mark.full) for size in HUGE[1:])])
 @pytest.mark.parametrize("status", ["404 Not Found", pytest.param("500 Internal Server Error", marks=pytest.mark.full)])
-@pytest.mark.parametrize("call", ["lookup", "load", "store", "delete", "list"])
 def test_an_error_that_claims_a_huge_body_ends_the_process_of_the_tier_alone(
-    tiers: Callable[..., S3Tier], size: int, status: str, call: str
+    tiers: Callable[..., S3Tier], size: int, status: str
 ) -> None:
     answer = f"HTTP/1.1 {status}\r\nContent-Length: {size}\r\n\r\n".encode()
     with scripted_server(answer + b"a" * MIB, endless=True) as hostile:
         tier = tiers(hostile.address)
-        for _ in range(2):  # each call starts a process again
+        for call in calls(tier).values():  # each one starts a process again
             with pytest.raises(TierError, match=ENDED):
-                calls(tier)[call]()
+                call()
         health = tier.health(soon())
     assert not health.ok
     assert ENDED in health.reason
