@@ -422,8 +422,8 @@ def test_engines_of_the_gateway_are_shown(client: Client, gateway: Gateway) -> N
     assert InProcess(gateway.bench.node).lost(LMCACHE) == []
 
 
-FULL = 512
-"""Chunks that the gateway's 8 MiB hold."""
+FULL = 128
+"""Chunks that 2 MiB hold."""
 
 
 def fill(gateway: Gateway, client: Client, chunks: int = FULL, each: int = 4, **fields: Any) -> list[list[int]]:
@@ -443,6 +443,10 @@ def floors(gateway: Gateway, **floors: int) -> None:
 
 class TestShortOfRoom:
     """Look-ups without an end fill the pool."""
+
+    @pytest.fixture
+    def gateway(self, make_gateway: Callable[..., Gateway]) -> Gateway:
+        return make_gateway(capacity_bytes=2 << 20)
 
     def test_the_look_ups_that_have_waited_longest_give_way_to_a_store(self, client: Client, gateway: Gateway) -> None:
         client.register()

@@ -478,7 +478,7 @@ def dealers(plane: Plane, count: int) -> Iterator[list[zmq.Socket[bytes]]]:
 
 
 def test_a_thousand_connections_lease_and_release_their_hits(plane: Plane) -> None:
-    count = size(1000, 30)
+    count = size(1000, 12)
     with Client(url_of(plane)) as worker:
         worker.register()
         worker.store(prompt(1))

@@ -50,7 +50,7 @@ def _abandoned(tier: DiskTier) -> None:
     tier._directories.clear()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(size(5, 2)))
 @pytest.mark.parametrize("end", [DiskTier.close, _abandoned], ids=["closed", "killed"])
 def test_the_journal_and_the_headers_give_the_same(
     backend: DiskBackend, seed: int, end: Callable[[DiskTier], None]
@@ -466,7 +466,7 @@ def test_a_journal_with_impossible_contents_is_rebuilt_from_the_headers(
     )
 
 
-@pytest.mark.parametrize("seed", range(size(400, 40)))
+@pytest.mark.parametrize("seed", range(size(400, 12)))
 def test_no_journal_makes_a_start_fail_or_a_wrong_byte_be_served(tmp_path: Path, seed: int) -> None:
     choice = random.Random(seed)
     backend = DiskBackend(tmp_path / "one")
