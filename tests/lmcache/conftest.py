@@ -61,6 +61,13 @@ def client(gateway: Gateway) -> Client:
 
 
 @pytest.fixture
+def worker(client: Client) -> Client:
+    """A connection on which a worker, number 7, has registered."""
+    client.register()
+    return client
+
+
+@pytest.fixture
 def plane(socket_dir: Path) -> Iterator[Plane]:
     """A data plane of 16 MiB, which has room for 1,024 chunks, with a gateway."""
     with gateway_plane(socket_dir) as running:

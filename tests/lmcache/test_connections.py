@@ -46,9 +46,8 @@ def schedulers(gateway: Gateway) -> int:
     return sum(group.startswith("lmcache:scheduler:") for group in groups)
 
 
-def test_a_look_up_of_a_client_that_is_gone_holds_nothing(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2))
+def test_a_look_up_of_a_client_that_is_gone_holds_nothing(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(2))
     handler = gateway.server.counters.of("lookup")
     for at in range(6):
         send_and_close(gateway, [b"\x01", b"\x08", packed(lookup_key(prompt(2), f"r{at}")), b"\x01"])

@@ -43,25 +43,23 @@ FAILURES: list[tuple[str, list[Any], Any]] = [
 ]
 
 
-def test_d1_every_failure_is_answered(client: Client) -> None:
-    client.register()
+def test_d1_every_failure_is_answered(worker: Client) -> None:
     for operation, arguments, answer in FAILURES:
-        assert client.ask(operation, *arguments) == answer, operation
+        assert worker.ask(operation, *arguments) == answer, operation
 
 
-def test_d2_unwritten_bytes_of_a_worker_that_unregisters_never_become_cache(client: Client, gateway: Gateway) -> None:
-    client.register()
+def test_d2_unwritten_bytes_of_a_worker_that_unregisters_never_become_cache(worker: Client, gateway: Gateway) -> None:
     # Tenant A's bytes, which are then cleared: what lies there is stale.
     for name in range(4):
-        assert client.store(prompt(4, name), f"a{name}", cache_salt="a")
-    client.ask("clear", True)
+        assert worker.store(prompt(4, name), f"a{name}", cache_salt="a")
+    worker.ask("clear", True)
     gateway.pass_time(1.0)
     assert gateway.bench.pool.used_bytes == 0, "everything is cleared"
-    assert client.prepare_store(prompt(4, 9), "b", cache_salt="b")["slots"]
-    client.ask("unregister_kv_cache_engine_driven_context", 7)
-    client.register(8)
-    assert client.lookup(prompt(4, 9), "b", cache_salt="b") == 0
-    assert client.prepare_retrieve(prompt(4, 9), "b", 8, cache_salt="b")["success"] is False
+    assert worker.prepare_store(prompt(4, 9), "b", cache_salt="b")["slots"]
+    worker.ask("unregister_kv_cache_engine_driven_context", 7)
+    worker.register(8)
+    assert worker.lookup(prompt(4, 9), "b", cache_salt="b") == 0
+    assert worker.prepare_retrieve(prompt(4, 9), "b", 8, cache_salt="b")["success"] is False
     states = {block.state for block in gateway.bench.node.pool.table.blocks.values() if block.tenant.salt == "b"}
     assert states <= {State.QUARANTINED}
 
@@ -73,26 +71,24 @@ def test_d2_unwritten_bytes_of_a_worker_that_unregisters_never_become_cache(clie
         for name in sorted(set(POLICIES) - {"noop"})
     ],
 )
-def test_d5_every_eviction_policy_keeps_a_full_pool_usable(client: Client, gateway: Gateway, algorithm: str) -> None:
-    client.register()
+def test_d5_every_eviction_policy_keeps_a_full_pool_usable(worker: Client, gateway: Gateway, algorithm: str) -> None:
     assert gateway.bench.apply(make.policy(algorithm=algorithm)) == []
     for name in range(POOL_CHUNKS // 8 + 80):
-        assert client.store(prompt(4, name), f"r{name}") is True
-        assert client.lookup(prompt(4, name), f"r{name}") == 4
-        client.ask("end_session", f"r{name}")
+        assert worker.store(prompt(4, name), f"r{name}") is True
+        assert worker.lookup(prompt(4, name), f"r{name}") == 4
+        worker.ask("end_session", f"r{name}")
     stats = node_stats(gateway.bench.node, gateway.bench.now)
     assert stats.totals.evicted_blocks > 0
     assert stats.refused == {}
 
 
 class TestD6QuotasHoldForWhatClientsCache:
-    def test_a_tenant_never_has_more_than_its_limit(self, client: Client, gateway: Gateway) -> None:
-        client.register()
+    def test_a_tenant_never_has_more_than_its_limit(self, worker: Client, gateway: Gateway) -> None:
         gateway.bench.apply(make.quotas({"small": 8 * CHUNK_BYTES}))
         for name in range(20):
-            client.store(prompt(4, name), f"r{name}", cache_salt="small")
+            worker.store(prompt(4, name), f"r{name}", cache_salt="small")
             assert gateway.bench.tenant("small").bytes <= 8 * CHUNK_BYTES
-        assert client.store(prompt(40, 50), "large", cache_salt="other") is True
+        assert worker.store(prompt(40, 50), "large", cache_salt="other") is True
 
     def test_its_limit_outlives_the_process(self, socket_dir: Path) -> None:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:

@@ -28,20 +28,18 @@ def groups(gateway: Gateway) -> list[str]:
     return [engine.group for engine in gateway.bench.node.engines.values() if engine.group != "lmcache:schedulers"]
 
 
-def test_a_worker_that_registers_again_is_the_same(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.prepare_store(prompt(1))
-    assert client.register()["shm_name"] == SHM_NAME
+def test_a_worker_that_registers_again_is_the_same(worker: Client, gateway: Gateway) -> None:
+    worker.prepare_store(prompt(1))
+    assert worker.register()["shm_name"] == SHM_NAME
     assert groups(gateway) == ["lmcache:7"]
-    assert client.commit_store(prompt(1)) is True
+    assert worker.commit_store(prompt(1)) is True
 
 
-def test_a_worker_that_registers_as_something_else_is_another(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(1))
-    client.register(num_layers=4)
-    assert client.prepare_retrieve(prompt(1))["success"] is False
-    assert client.prepare_store(prompt(1))["slots"][0]["shape"] == [2, 4, 256, 8]
+def test_a_worker_that_registers_as_something_else_is_another(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(1))
+    worker.register(num_layers=4)
+    assert worker.prepare_retrieve(prompt(1))["success"] is False
+    assert worker.prepare_store(prompt(1))["slots"][0]["shape"] == [2, 4, 256, 8]
     assert groups(gateway) == ["lmcache:7"]
 
 
@@ -83,16 +81,15 @@ def test_any_other_number_is_served(client: Client, instance: int) -> None:
     assert client.store(prompt(1), instance=instance) is True
 
 
-def test_a_worker_that_unregisters_leaves_nothing(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(1))
+def test_a_worker_that_unregisters_leaves_nothing(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(1))
     assert len(registration_files(gateway)) == 1
-    assert client.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
+    assert worker.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
     assert (registration_files(gateway), groups(gateway)) == ([], [])
-    assert client.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
-    assert client.prepare_store(prompt(2)) == {}
-    client.register()
-    assert client.lookup(prompt(1)) == 1
+    assert worker.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
+    assert worker.prepare_store(prompt(2)) == {}
+    worker.register()
+    assert worker.lookup(prompt(1)) == 1
 
 
 def test_writes_of_an_unregistered_worker_are_never_published(client: Client, gateway: Gateway) -> None:
@@ -162,33 +159,30 @@ def test_a_worker_with_a_closed_connection_continues_on_another(gateway: Gateway
 
 class TestSilence:
     def test_a_worker_with_pings_is_lost_after_two_minutes_and_returns_with_any_request(
-        self, client: Client, gateway: Gateway
+        self, worker: Client, gateway: Gateway
     ) -> None:
-        client.register()
-        client.ask("ping", 7)
-        client.prepare_store(prompt(2))
+        worker.ask("ping", 7)
+        worker.prepare_store(prompt(2))
         gateway.pass_time(119)
         assert gateway.bench.node.engines[2].connected
         gateway.pass_time(2)
         assert not gateway.bench.node.engines[2].connected
-        assert client.lookup(prompt(2)) == 0
-        assert client.commit_store(prompt(2)) is False
+        assert worker.lookup(prompt(2)) == 0
+        assert worker.commit_store(prompt(2)) is False
         assert gateway.bench.node.engines[2].connected
-        assert client.store(prompt(2)) is True
+        assert worker.store(prompt(2)) is True
 
-    def test_a_worker_without_pings_is_lost_after_an_hour(self, client: Client, gateway: Gateway) -> None:
-        client.register()
+    def test_a_worker_without_pings_is_lost_after_an_hour(self, worker: Client, gateway: Gateway) -> None:
         gateway.pass_time(3599)
         assert gateway.bench.node.engines[2].connected
         gateway.pass_time(2)
         assert not gateway.bench.node.engines[2].connected
 
-    def test_requests_count_as_pings(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.ask("ping", 7)
+    def test_requests_count_as_pings(self, worker: Client, gateway: Gateway) -> None:
+        worker.ask("ping", 7)
         for at in range(10):
             gateway.pass_time(100)
-            assert client.store(prompt(1, at)) is True
+            assert worker.store(prompt(1, at)) is True
         assert gateway.bench.node.engines[2].connected
 
     def test_a_lost_worker_does_not_reduce_hits_of_others(self, gateway: Gateway) -> None:
@@ -214,60 +208,55 @@ class TestSilence:
 
 
 class TestRestart:
-    def test_workers_are_known_to_the_next_data_plane(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(2))
+    def test_workers_are_known_to_the_next_data_plane(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(2))
         gateway.restart()
         assert groups(gateway) == ["lmcache:7"]
-        assert client.prepare_retrieve(prompt(2))["success"] is True
-        assert client.lookup(prompt(2)) == 2
-        assert client.store(prompt(3)) is True
+        assert worker.prepare_retrieve(prompt(2))["success"] is True
+        assert worker.lookup(prompt(2)) == 2
+        assert worker.store(prompt(3)) is True
         assert gateway.bench.node.engines[2].connected
 
     def test_workers_that_map_the_memory_of_before_a_cold_start_are_made_to_register_again(
-        self, client: Client, gateway: Gateway
+        self, worker: Client, gateway: Gateway
     ) -> None:
-        client.register()
-        client.store(prompt(2))
+        worker.store(prompt(2))
         gateway.pool.identity = 2
         gateway.restart()
         assert registration_files(gateway) == []
-        assert client.prepare_store(prompt(1)) == {}
-        assert client.prepare_retrieve(prompt(2))["success"] is False
-        assert [client.ask("ping", 7) for _ in range(3)] == [False, True, True]
-        client.register()
-        assert client.ask("ping", 7) is True
-        assert client.store(prompt(3)) is True
+        assert worker.prepare_store(prompt(1)) == {}
+        assert worker.prepare_retrieve(prompt(2))["success"] is False
+        assert [worker.ask("ping", 7) for _ in range(3)] == [False, True, True]
+        worker.register()
+        assert worker.ask("ping", 7) is True
+        assert worker.store(prompt(3)) is True
         gateway.restart()
-        assert client.prepare_retrieve(prompt(3))["success"] is True
+        assert worker.prepare_retrieve(prompt(3))["success"] is True
 
-    def test_requests_that_waited_are_answered(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(2))
+    def test_requests_that_waited_are_answered(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(2))
         url = gateway.stop()
-        client.send([b"\x01", b"\x16", b"\x07"])
+        worker.send([b"\x01", b"\x16", b"\x07"])
         gateway.begin(url)
-        assert client.receive() == [b"\x01", b"\x16", b"\xc3"]
+        assert worker.receive() == [b"\x01", b"\x16", b"\xc3"]
 
     def test_reserved_bytes_stay_quarantined_until_the_worker_reports_its_end(
-        self, client: Client, gateway: Gateway
+        self, worker: Client, gateway: Gateway
     ) -> None:
-        client.register()
-        client.prepare_store(prompt(2))
+        worker.prepare_store(prompt(2))
         for engine in list(gateway.bench.node.engines.values()):
             gateway.bench.node.detach(engine.client, "killed", gateway.bench.now)
         gateway.restart()
         assert gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES
-        assert client.lookup(prompt(2)) == 0
-        assert client.commit_store(prompt(2)) is False
+        assert worker.lookup(prompt(2)) == 0
+        assert worker.commit_store(prompt(2)) is False
         assert gateway.bench.pool.quarantined_bytes == 0
-        assert client.store(prompt(2)) is True
+        assert worker.store(prompt(2)) is True
 
-    def test_leases_of_before_end_after_a_time(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(2))
-        client.lookup(prompt(2))
-        client.prepare_retrieve(prompt(2))
+    def test_leases_of_before_end_after_a_time(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(2))
+        worker.lookup(prompt(2))
+        worker.prepare_retrieve(prompt(2))
         gateway.restart()
         assert gateway.leased() == 4
         gateway.pass_time(LEASE_TTL_S + 1)
@@ -275,21 +264,20 @@ class TestRestart:
         assert gateway.leased() == 0
 
     def test_a_retrieve_that_it_interrupted_is_whole_if_it_was_leased_throughout(
-        self, client: Client, gateway: Gateway
+        self, worker: Client, gateway: Gateway
     ) -> None:
-        client.register()
-        client.store(prompt(3))
-        client.prepare_retrieve(prompt(2))
+        worker.store(prompt(3))
+        worker.prepare_retrieve(prompt(2))
         gateway.restart()
-        assert client.commit_retrieve(prompt(3)) is False
-        assert client.commit_retrieve(prompt(2)) is True
-        assert client.commit_retrieve(prompt(2)) is False
+        assert worker.commit_retrieve(prompt(3)) is False
+        assert worker.commit_retrieve(prompt(2)) is True
+        assert worker.commit_retrieve(prompt(2)) is False
         assert gateway.leased() == 0
-        client.prepare_retrieve(prompt(2))
+        worker.prepare_retrieve(prompt(2))
         gateway.restart()
         gateway.pass_time(LEASE_TTL_S + 1)
         gateway.pass_time(1)
-        assert client.commit_retrieve(prompt(2)) is False
+        assert worker.commit_retrieve(prompt(2)) is False
 
     def test_a_worker_of_an_ended_process_is_not_restored(
         self, gateway: Gateway, owner: dict[str, processes.Owner]

@@ -31,12 +31,11 @@ from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, key, lookup_key, 
 from tests.lmcache.gateway import Gateway
 
 
-def test_a_lookup_finds_and_leases_stored_chunks(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(3))
-    assert client.lookup(prompt(4)) == 3
+def test_a_lookup_finds_and_leases_stored_chunks(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(3))
+    assert worker.lookup(prompt(4)) == 3
     assert gateway.leased() == 3
-    assert client.ask("end_session", "r") is NOTHING
+    assert worker.ask("end_session", "r") is NOTHING
     assert gateway.leased() == 0
 
 
@@ -45,38 +44,35 @@ def broken(gateway: Gateway) -> list[tuple[str, int]]:
     return [(event.reason, event.blocks) for event in gateway.bench.events(LeaseBroken)]
 
 
-def test_the_result_is_returned_once_and_without_a_wait(client: Client) -> None:
-    client.register()
-    client.store(prompt(1))
-    assert client.lookup(prompt(1)) == 1
-    assert client.status("r") == 0
-    assert client.status("nobody") == 0
-    assert client.ask("lookup", lookup_key(prompt(1)), 1) is NOTHING
-    assert client.ask("wait_prefetch_status", "r", 100.0) == 1
-    assert client.ask("wait_prefetch_status", "r", 100) == 0
+def test_the_result_is_returned_once_and_without_a_wait(worker: Client) -> None:
+    worker.store(prompt(1))
+    assert worker.lookup(prompt(1)) == 1
+    assert worker.status("r") == 0
+    assert worker.status("nobody") == 0
+    assert worker.ask("lookup", lookup_key(prompt(1)), 1) is NOTHING
+    assert worker.ask("wait_prefetch_status", "r", 100.0) == 1
+    assert worker.ask("wait_prefetch_status", "r", 100) == 0
 
 
-def test_a_repeated_lookup_keeps_one_set_of_leases(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2))
+def test_a_repeated_lookup_keeps_one_set_of_leases(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(2))
     for _ in range(5):
-        assert client.lookup(prompt(2)) == 2
+        assert worker.lookup(prompt(2)) == 2
         assert gateway.leased() == 2
-    client.store(prompt(3))
-    assert client.lookup(prompt(3)) == 3
+    worker.store(prompt(3))
+    assert worker.lookup(prompt(3)) == 3
     assert gateway.leased() == 3
-    assert client.lookup(prompt(1)) == 1
+    assert worker.lookup(prompt(1)) == 1
     assert gateway.leased() == 1
 
 
 @pytest.mark.parametrize(("name", "fields"), [(2, {}), (1, {"model_name": "other"})], ids=["tokens", "model"])
 def test_a_request_that_comes_back_with_something_else_lets_the_first_go(
-    client: Client, gateway: Gateway, name: int, fields: dict[str, Any]
+    worker: Client, gateway: Gateway, name: int, fields: dict[str, Any]
 ) -> None:
-    client.register()
-    client.store(prompt(2, 1))
-    assert client.lookup(prompt(2, 1)) == 2
-    assert client.lookup(prompt(2, name), **fields) == 0
+    worker.store(prompt(2, 1))
+    assert worker.lookup(prompt(2, 1)) == 2
+    assert worker.lookup(prompt(2, name), **fields) == 0
     assert gateway.leased() == 0
 
 
@@ -138,15 +134,14 @@ def test_a_look_up_finds_whole_chunks_up_to_its_end_of_its_own_salt_and_model(cl
 
 
 class TestTheEndOfLeases:
-    def test_freed_chunks_are_released_and_others_stay(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(4))
-        client.lookup(prompt(4))
-        assert client.ask("free_lookup_locks", lookup_key(prompt(4), start=0, end=512), 1) is NOTHING
+    def test_freed_chunks_are_released_and_others_stay(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(4))
+        worker.lookup(prompt(4))
+        assert worker.ask("free_lookup_locks", lookup_key(prompt(4), start=0, end=512), 1) is NOTHING
         assert gateway.leased() == 2
-        client.ask("free_lookup_locks", lookup_key(prompt(4), start=0, end=512), 1)
+        worker.ask("free_lookup_locks", lookup_key(prompt(4), start=0, end=512), 1)
         assert gateway.leased() == 2
-        client.ask("free_lookup_locks", lookup_key(prompt(4), start=512, end=1024), 1)
+        worker.ask("free_lookup_locks", lookup_key(prompt(4), start=512, end=1024), 1)
         assert gateway.leased() == 0
         assert len(gateway.server.sessions) == 0
 
@@ -174,22 +169,20 @@ class TestTheEndOfLeases:
             assert client.commit_retrieve(prompt(2), instance=worker) is True
             assert gateway.leased() == left
 
-    def test_clients_too_old_to_say_how_many_read_are_served(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(1))
-        assert client.ask("lookup", lookup_key(prompt(1), num_kv_readers=0), 2) is NOTHING
-        assert client.status("r") == 1
+    def test_clients_too_old_to_say_how_many_read_are_served(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(1))
+        assert worker.ask("lookup", lookup_key(prompt(1), num_kv_readers=0), 2) is NOTHING
+        assert worker.status("r") == 1
         for left in (1, 0):
-            client.prepare_retrieve(prompt(1))
-            client.commit_retrieve(prompt(1))
+            worker.prepare_retrieve(prompt(1))
+            worker.commit_retrieve(prompt(1))
             assert gateway.leased() == left
 
-    def test_a_retrieve_of_a_part_lets_that_part_go(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(4))
-        client.lookup(prompt(4))
-        assert client.prepare_retrieve(prompt(4), start=256, end=768)["success"]
-        assert client.commit_retrieve(prompt(4), start=256, end=768) is True
+    def test_a_retrieve_of_a_part_lets_that_part_go(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(4))
+        worker.lookup(prompt(4))
+        assert worker.prepare_retrieve(prompt(4), start=256, end=768)["success"]
+        assert worker.commit_retrieve(prompt(4), start=256, end=768) is True
         assert gateway.leased() == 2
 
     def test_the_scheduler_is_gone(self, gateway: Gateway) -> None:
@@ -204,16 +197,15 @@ class TestTheEndOfLeases:
         assert broken(gateway) == [("disconnected", 2)]
         assert len(gateway.server.sessions) == 0
 
-    def test_leases_of_a_lookup_expire(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(2))
-        client.lookup(prompt(2))
+    def test_leases_of_a_lookup_expire(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(2))
+        worker.lookup(prompt(2))
         gateway.pass_time(LEASE_TTL_S - 1)
         assert gateway.leased() == 2
         gateway.pass_time(2)
         assert gateway.leased() == 0
         assert broken(gateway) == [("expired", 2)]
-        assert client.status("r") == 0
+        assert worker.status("r") == 0
 
     def test_leased_blocks_are_not_evicted(self, make_gateway: Callable[..., Gateway]) -> None:
         gateway = make_gateway(capacity_bytes=2 << 20)
@@ -376,12 +368,11 @@ def end(client: Client, gateway: Gateway) -> None:
     ],
 )
 def test_only_chunks_that_a_request_uses_count_as_hits(
-    client: Client, gateway: Gateway, use: Callable[[Client, Gateway], None], requested: int, hits: int
+    worker: Client, gateway: Gateway, use: Callable[[Client, Gateway], None], requested: int, hits: int
 ) -> None:
-    client.register()
-    client.store(prompt(2), cache_salt="a")
-    assert client.lookup(prompt(3), cache_salt="a") == 2
-    use(client, gateway)
+    worker.store(prompt(2), cache_salt="a")
+    assert worker.lookup(prompt(3), cache_salt="a") == 2
+    use(worker, gateway)
     moved, tenant = gateway.server.counters.moved, gateway.bench.tenant
     gateway.until(lambda: moved.requested_chunks, "the look-up is counted")
     gateway.pass_time(0.1)
@@ -404,12 +395,11 @@ def test_what_several_ranks_read_counts_once(client: Client, gateway: Gateway) -
     assert (moved.requested_chunks, moved.hit_chunks, moved.chunks_out) == (3, 2, 4)
 
 
-def test_chunks_that_are_freed_become_recent(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2), cache_salt="a")
+def test_chunks_that_are_freed_become_recent(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(2), cache_salt="a")
     gateway.pass_time(10.0)
-    client.lookup(prompt(3), cache_salt="a")
-    free(client)
+    worker.lookup(prompt(3), cache_salt="a")
+    free(worker)
     assert {block.used_at for block in gateway.bench.node.pool.table.blocks.values()} == {gateway.bench.now}
 
 
@@ -448,100 +438,90 @@ class TestShortOfRoom:
     def gateway(self, make_gateway: Callable[..., Gateway]) -> Gateway:
         return make_gateway(capacity_bytes=2 << 20)
 
-    def test_the_look_ups_that_have_waited_longest_give_way_to_a_store(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        prompts = fill(gateway, client)
+    def test_the_look_ups_that_have_waited_longest_give_way_to_a_store(self, worker: Client, gateway: Gateway) -> None:
+        prompts = fill(gateway, worker)
         assert gateway.leased() == FULL
-        assert client.store(prompt(8, 1), "new")
+        assert worker.store(prompt(8, 1), "new")
         assert FULL - 32 <= gateway.leased() <= FULL - 8
-        assert client.lookup(prompt(8, 1), "new") == 8
-        assert client.ask("prepare_retrieve", key(prompts[-1], f"r{len(prompts) - 1}"), 7)["success"]
-        assert not client.ask("prepare_retrieve", key(prompts[0], "r0"), 7)["success"]
-        assert client.ask("free_lookup_locks", lookup_key(prompts[0], "r0"), 1) is NOTHING
-        assert client.ask("end_session", "r0") is NOTHING
-        assert client.lookup(prompts[0], "r0") == 0
+        assert worker.lookup(prompt(8, 1), "new") == 8
+        assert worker.ask("prepare_retrieve", key(prompts[-1], f"r{len(prompts) - 1}"), 7)["success"]
+        assert not worker.ask("prepare_retrieve", key(prompts[0], "r0"), 7)["success"]
+        assert worker.ask("free_lookup_locks", lookup_key(prompts[0], "r0"), 1) is NOTHING
+        assert worker.ask("end_session", "r0") is NOTHING
+        assert worker.lookup(prompts[0], "r0") == 0
         gateway.pass_time(1.0)
         taken = [(reason, blocks) for reason, blocks in broken(gateway) if reason == "taken_back"]
         assert 8 <= sum(blocks for _, blocks in taken) <= 32
         assert gateway.server.sessions.ended["taken_back"] >= 1
 
-    def test_each_store_succeeds_however_many_requests_never_end(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        fill(gateway, client)
+    def test_each_store_succeeds_however_many_requests_never_end(self, worker: Client, gateway: Gateway) -> None:
+        fill(gateway, worker)
         for at in range(FULL // 2):
-            assert client.store(prompt(2, at), f"new{at}")
-            assert client.lookup(prompt(2, at), f"new{at}") == 2
+            assert worker.store(prompt(2, at), f"new{at}")
+            assert worker.lookup(prompt(2, at), f"new{at}") == 2
         assert node_stats(gateway.bench.node, gateway.bench.now).refused == {}
 
-    def test_a_result_that_was_not_fetched_becomes_a_miss(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(4, 1), "s")
-        client.ask("lookup", lookup_key(prompt(4, 1), "slow"), 1)
-        fill(gateway, client, FULL - 4)
+    def test_a_result_that_was_not_fetched_becomes_a_miss(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(4, 1), "s")
+        worker.ask("lookup", lookup_key(prompt(4, 1), "slow"), 1)
+        fill(gateway, worker, FULL - 4)
         before = len(gateway.server.sessions)
-        client.store(prompt(4, 2), "new")
-        assert client.status("slow") == 0
+        worker.store(prompt(4, 2), "new")
+        assert worker.status("slow") == 0
         assert len(gateway.server.sessions) == before - 1
 
-    def test_a_floor_is_not_blocked_by_the_look_ups_of_others(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        fill(gateway, client, cache_salt="greedy")
+    def test_a_floor_is_not_blocked_by_the_look_ups_of_others(self, worker: Client, gateway: Gateway) -> None:
+        fill(gateway, worker, cache_salt="greedy")
         floors(gateway, modest=FULL * CHUNK_BYTES // 2)
         for at in range(FULL // 8):
-            assert client.store(prompt(4, at), f"new{at}", cache_salt="modest")
+            assert worker.store(prompt(4, at), f"new{at}", cache_salt="modest")
         stats = {each.tenant: each for each in node_stats(gateway.bench.node, gateway.bench.now).tenants}
         assert stats["modest"].bytes == FULL * CHUNK_BYTES // 2
         assert stats["modest"].refused == {}
 
-    def test_look_ups_within_a_floor_keep_what_they_hold(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        prompts = fill(gateway, client, cache_salt="guarded")
+    def test_look_ups_within_a_floor_keep_what_they_hold(self, worker: Client, gateway: Gateway) -> None:
+        prompts = fill(gateway, worker, cache_salt="guarded")
         floors(gateway, guarded=FULL * CHUNK_BYTES)
-        assert not client.store(prompt(4, 1), "new", cache_salt="other")
+        assert not worker.store(prompt(4, 1), "new", cache_salt="other")
         assert gateway.leased() == FULL
-        assert client.ask("prepare_retrieve", key(prompts[0], "r0", cache_salt="guarded"), 7)["success"]
+        assert worker.ask("prepare_retrieve", key(prompts[0], "r0", cache_salt="guarded"), 7)["success"]
 
-    def test_no_look_up_gives_way_when_that_makes_no_room(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        prompts = fill(gateway, client)
+    def test_no_look_up_gives_way_when_that_makes_no_room(self, worker: Client, gateway: Gateway) -> None:
+        prompts = fill(gateway, worker)
         for at, tokens in enumerate(prompts):
-            assert client.ask("prepare_retrieve", key(tokens, f"r{at}"), 7)["success"]
-        assert not client.store(prompt(4, 1), "new")
+            assert worker.ask("prepare_retrieve", key(tokens, f"r{at}"), 7)["success"]
+        assert not worker.store(prompt(4, 1), "new")
         assert gateway.leased() == 2 * FULL
-        assert client.ask("commit_retrieve", key(prompts[5], "r5"), 7) is True
-        client.ask("end_session", "r5")
-        assert client.store(prompt(4, 1), "new")
+        assert worker.ask("commit_retrieve", key(prompts[5], "r5"), 7) is True
+        worker.ask("end_session", "r5")
+        assert worker.store(prompt(4, 1), "new")
         assert gateway.leased() == 2 * (FULL - 4)
 
-    def test_blocks_that_a_clear_left_to_look_ups_make_room(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        fill(gateway, client)
+    def test_blocks_that_a_clear_left_to_look_ups_make_room(self, worker: Client, gateway: Gateway) -> None:
+        fill(gateway, worker)
         gateway.bench.node.operator.clear(gateway.bench.now, permanent=True)
         gateway.pass_time(1.0)
         assert gateway.bench.pool.used_bytes == FULL * CHUNK_BYTES
-        assert client.store(prompt(8, 1), "new")
+        assert worker.store(prompt(8, 1), "new")
 
-    def test_the_look_ups_of_a_tenant_at_its_limit_make_room(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        fill(gateway, client, 64, cache_salt="a")
+    def test_the_look_ups_of_a_tenant_at_its_limit_make_room(self, worker: Client, gateway: Gateway) -> None:
+        fill(gateway, worker, 64, cache_salt="a")
         gateway.bench.apply(make.quotas({"a": 64 * CHUNK_BYTES}))
-        assert client.store(prompt(4, 1), "new", cache_salt="a")
+        assert worker.store(prompt(4, 1), "new", cache_salt="a")
         assert gateway.bench.tenant("a").bytes == 64 * CHUNK_BYTES
 
-    def test_look_ups_that_a_restart_left_make_room(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        fill(gateway, client)
+    def test_look_ups_that_a_restart_left_make_room(self, worker: Client, gateway: Gateway) -> None:
+        fill(gateway, worker)
         gateway.restart()
         again = gateway.client()
         again.register()
         assert again.store(prompt(8, 1), "new")
 
-    def test_bytes_that_look_ups_hold_are_reported_by_tenant(self, client: Client, gateway: Gateway) -> None:
-        client.register()
+    def test_bytes_that_look_ups_hold_are_reported_by_tenant(self, worker: Client, gateway: Gateway) -> None:
         for salt, chunks in (("a", 6), ("b", 2)):
-            client.store(prompt(chunks, 3), salt, cache_salt=salt)
+            worker.store(prompt(chunks, 3), salt, cache_salt=salt)
             for turn in range(3):
-                client.lookup(prompt(chunks, 3), f"{salt}{turn}", cache_salt=salt)
+                worker.lookup(prompt(chunks, 3), f"{salt}{turn}", cache_salt=salt)
         assert {each: gateway.bench.tenant(each).lookup_bytes for each in ("a", "b")} == {
             "a": 6 * CHUNK_BYTES,
             "b": 2 * CHUNK_BYTES,

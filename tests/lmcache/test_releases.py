@@ -21,32 +21,29 @@ def clients(gateway: Gateway) -> list[GatewayClient]:
 
 
 class TestKeys:
-    def test_a_newer_client_stores_what_an_older_one_finds(self, client: Client, gateway: Gateway) -> None:
-        client.register()
+    def test_a_newer_client_stores_what_an_older_one_finds(self, worker: Client, gateway: Gateway) -> None:
         tokens = in_bytes(key(prompt(2)))
-        assert len(client.ask("prepare_store", tokens, 7)["context"]["slots"]) == 2
-        assert client.ask("commit_store", tokens, 7, b"") is True
+        assert len(worker.ask("prepare_store", tokens, 7)["context"]["slots"]) == 2
+        assert worker.ask("commit_store", tokens, 7, b"") is True
         with gateway.client() as older:
             assert older.lookup(prompt(2), "other") == 2
             assert older.prepare_retrieve(prompt(2), "other")["success"]
             assert older.commit_retrieve(prompt(2), "other")
 
-    def test_an_older_client_stores_what_a_newer_one_finds(self, client: Client) -> None:
-        client.register()
-        client.store(prompt(2), "older")
-        assert client.ask("prepare_store", in_bytes(key(prompt(2))), 7) == {
+    def test_an_older_client_stores_what_a_newer_one_finds(self, worker: Client) -> None:
+        worker.store(prompt(2), "older")
+        assert worker.ask("prepare_store", in_bytes(key(prompt(2))), 7) == {
             "context": {"slots": [], "chunk_indices": []}
         }
-        assert client.ask("lookup", in_bytes(lookup_key(prompt(2))), 1) is NOTHING
-        assert client.status("r") == 2
-        assert client.ask("free_lookup_locks", in_bytes(lookup_key(prompt(2), start=256, end=512)), 1, []) is NOTHING
+        assert worker.ask("lookup", in_bytes(lookup_key(prompt(2))), 1) is NOTHING
+        assert worker.status("r") == 2
+        assert worker.ask("free_lookup_locks", in_bytes(lookup_key(prompt(2), start=256, end=512)), 1, []) is NOTHING
         one = in_bytes(key(prompt(2), end=256))
-        assert client.ask("prepare_retrieve", one, 7)["success"]
-        assert client.ask("commit_retrieve", one, 7) is True
+        assert worker.ask("prepare_retrieve", one, 7)["success"]
+        assert worker.ask("commit_retrieve", one, 7) is True
 
-    def test_a_look_up_of_a_newer_client_is_answered_byte_for_byte(self, client: Client) -> None:
-        client.register()
-        client.store(prompt(2))
+    def test_a_look_up_of_a_newer_client_is_answered_byte_for_byte(self, worker: Client) -> None:
+        worker.store(prompt(2))
         tokens = "".join(f"{token:08x}" for token in prompt(2))
         key_frame = (
             "8a aa6d6f64656c5f6e616d65 a56c6c616d61 aa776f726c645f73697a65 01 a9776f726b65725f6964 c0"
@@ -54,10 +51,10 @@ class TestKeys:
             " aa726571756573745f6964 a27231 aa63616368655f73616c74 a0 af726571756573745f636f6e66696773 c0"
             " ae6e756d5f6b765f72656164657273 01"
         )
-        client.send([b"\x0a", b"\x08", bytes.fromhex(key_frame), b"\x01"])
-        assert client.receive() == [b"\x0a", b"\x08"]
-        client.send([b"\x0b", b"\x09", b"\xa2r1"])
-        assert client.receive() == [b"\x0b", b"\x09", b"\x02"]
+        worker.send([b"\x0a", b"\x08", bytes.fromhex(key_frame), b"\x01"])
+        assert worker.receive() == [b"\x0a", b"\x08"]
+        worker.send([b"\x0b", b"\x09", b"\xa2r1"])
+        assert worker.receive() == [b"\x0b", b"\x09", b"\x02"]
 
     @pytest.mark.parametrize(
         ("fields", "message"),
@@ -70,17 +67,16 @@ class TestKeys:
         ],
     )
     def test_wrong_tokens_are_refused(
-        self, client: Client, gateway: Gateway, fields: dict[str, Any], message: str
+        self, worker: Client, gateway: Gateway, fields: dict[str, Any], message: str
     ) -> None:
-        client.register()
         wrong = {**in_bytes(key(prompt(1))), **fields}
         with capture_logs() as logged:
-            assert client.ask("prepare_store", wrong, 7) == NOTHING_PREPARED
+            assert worker.ask("prepare_store", wrong, 7) == NOTHING_PREPARED
         assert message in logged[0]["message"]
         (seen,) = clients(gateway)
         assert seen.refused == 1
         assert message in seen.reason
-        assert client.store(prompt(1))
+        assert worker.store(prompt(1))
 
 
 class TestOperations:
@@ -116,10 +112,9 @@ class TestOperations:
         assert client.register(group_layouts=[])["pool_size"] > 0
         assert len(client.ask("prepare_store", key(prompt(1)), 7, [])["context"]["slots"]) == 1
 
-    def test_a_store_that_skips_chunks_is_refused(self, client: Client) -> None:
-        client.register()
-        assert client.ask("prepare_store", key(prompt(2)), 7, [[0]]) == NOTHING_PREPARED
-        assert client.lookup(prompt(2)) == 0
+    def test_a_store_that_skips_chunks_is_refused(self, worker: Client) -> None:
+        assert worker.ask("prepare_store", key(prompt(2)), 7, [[0]]) == NOTHING_PREPARED
+        assert worker.lookup(prompt(2)) == 0
 
     @pytest.mark.parametrize("operation", ["server_module_call", "server_module_affinity_call"])
     def test_a_call_of_a_module_reports_that_there_are_none(self, client: Client, operation: str) -> None:
@@ -138,38 +133,34 @@ class TestOperations:
 class TestCoveredLookups:
     """Since 0.5.7, `start` of a look-up is the end of what the engine has in its own memory."""
 
-    def test_chunks_before_the_start_are_not_looked_up(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(4))
-        assert client.lookup(prompt(4), start=512) == 4
+    def test_chunks_before_the_start_are_not_looked_up(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(4))
+        assert worker.lookup(prompt(4), start=512) == 4
         assert gateway.leased() == 2
-        assert client.prepare_retrieve(prompt(4), start=512)["success"]
-        assert client.commit_retrieve(prompt(4), start=512)
+        assert worker.prepare_retrieve(prompt(4), start=512)["success"]
+        assert worker.commit_retrieve(prompt(4), start=512)
         assert gateway.leased() == 0
         stats = gateway.server.stats(0.0)
         assert (stats.requested_chunks, stats.hit_chunks) == (2, 2)
 
-    def test_missing_chunks_before_the_start_do_not_matter(self, client: Client) -> None:
-        client.register()
-        client.store(prompt(4), start=512)
-        assert client.lookup(prompt(4)) == 0
-        assert client.lookup(prompt(4), start=512) == 4
-        assert client.lookup(prompt(4), start=256) == 1
+    def test_missing_chunks_before_the_start_do_not_matter(self, worker: Client) -> None:
+        worker.store(prompt(4), start=512)
+        assert worker.lookup(prompt(4)) == 0
+        assert worker.lookup(prompt(4), start=512) == 4
+        assert worker.lookup(prompt(4), start=256) == 1
 
     @pytest.mark.parametrize("start", [0, 256, 300, 1024])
-    def test_a_miss_is_what_the_engine_has(self, client: Client, gateway: Gateway, start: int) -> None:
-        client.register()
-        assert client.lookup(prompt(4), start=start) == start // 256
+    def test_a_miss_is_what_the_engine_has(self, worker: Client, gateway: Gateway, start: int) -> None:
+        assert worker.lookup(prompt(4), start=start) == start // 256
         assert gateway.leased() == 0
 
-    def test_an_abandoned_look_up_leaves_nothing_to_free(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(4))
-        assert client.lookup(prompt(4), start=512) == 4
-        assert client.lookup(prompt(4)) == 4
-        assert client.ask("free_lookup_locks", lookup_key(prompt(4), end=256), 1, [[512, 1024]]) is NOTHING
+    def test_an_abandoned_look_up_leaves_nothing_to_free(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(4))
+        assert worker.lookup(prompt(4), start=512) == 4
+        assert worker.lookup(prompt(4)) == 4
+        assert worker.ask("free_lookup_locks", lookup_key(prompt(4), end=256), 1, [[512, 1024]]) is NOTHING
         assert gateway.leased() == 3
-        assert client.ask("free_lookup_locks", lookup_key(prompt(4), end=0), 1, [[0, 1024]]) is NOTHING
+        assert worker.ask("free_lookup_locks", lookup_key(prompt(4), end=0), 1, [[0, 1024]]) is NOTHING
         assert gateway.leased() == 3
 
 

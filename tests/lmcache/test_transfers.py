@@ -23,65 +23,59 @@ def failures(gateway: Gateway, operation: str) -> dict[str, int]:
     return dict(gateway.server.counters.of(operation).failures)
 
 
-def test_bytes_come_back_as_they_were_written(client: Client, gateway: Gateway) -> None:
-    client.register()
+def test_bytes_come_back_as_they_were_written(worker: Client, gateway: Gateway) -> None:
     memory = gateway.pool.view()
     written = {}
-    for chunk, slot in enumerate(client.prepare_store(prompt(3))["slots"]):
+    for chunk, slot in enumerate(worker.prepare_store(prompt(3))["slots"]):
         written[chunk] = bytes([chunk + 1]) * slot["length"]
         memory[slot["offset"] : slot["offset"] + slot["length"]] = written[chunk]
-    assert client.commit_store(prompt(3)) is True
-    answer = client.prepare_retrieve(prompt(3), "other")
+    assert worker.commit_store(prompt(3)) is True
+    answer = worker.prepare_retrieve(prompt(3), "other")
     assert answer["success"] is True
     assert answer["data"] == b""
     for chunk, slot in enumerate(answer["context"]["slots"]):
         assert bytes(memory[slot["offset"] : slot["offset"] + slot["length"]]) == written[chunk]
-    assert client.commit_retrieve(prompt(3), "other") is True
+    assert worker.commit_retrieve(prompt(3), "other") is True
     assert gateway.leased() == 0
 
 
-def test_nothing_is_readable_before_its_commit(client: Client) -> None:
-    client.register()
-    client.prepare_store(prompt(2))
-    assert client.lookup(prompt(2)) == 0
-    assert client.prepare_retrieve(prompt(2)) == MISSED
-    client.commit_store(prompt(2))
-    assert client.lookup(prompt(2)) == 2
+def test_nothing_is_readable_before_its_commit(worker: Client) -> None:
+    worker.prepare_store(prompt(2))
+    assert worker.lookup(prompt(2)) == 0
+    assert worker.prepare_retrieve(prompt(2)) == MISSED
+    worker.commit_store(prompt(2))
+    assert worker.lookup(prompt(2)) == 2
 
 
-def test_only_missing_chunks_have_slots(client: Client) -> None:
-    client.register()
-    client.store(prompt(2))
-    answer = client.prepare_store(prompt(4))
+def test_only_missing_chunks_have_slots(worker: Client) -> None:
+    worker.store(prompt(2))
+    answer = worker.prepare_store(prompt(4))
     assert answer["chunk_indices"] == [2, 3]
     assert len(answer["slots"]) == 2
-    assert client.commit_store(prompt(4)) is True
-    assert client.prepare_store(prompt(4)) == {"slots": [], "chunk_indices": []}
+    assert worker.commit_store(prompt(4)) is True
+    assert worker.prepare_store(prompt(4)) == {"slots": [], "chunk_indices": []}
 
 
-def test_a_part_of_a_request_is_stored_behind_the_part_before(client: Client) -> None:
-    client.register()
-    client.store(prompt(4), start=0, end=512)
-    answer = client.prepare_store(prompt(4), start=512, end=1024)
+def test_a_part_of_a_request_is_stored_behind_the_part_before(worker: Client) -> None:
+    worker.store(prompt(4), start=0, end=512)
+    answer = worker.prepare_store(prompt(4), start=512, end=1024)
     assert answer["chunk_indices"] == [0, 1]
-    assert client.commit_store(prompt(4), start=512, end=1024) is True
-    assert client.lookup(prompt(4)) == 4
+    assert worker.commit_store(prompt(4), start=512, end=1024) is True
+    assert worker.lookup(prompt(4)) == 4
 
 
-def test_a_request_shorter_than_a_chunk_has_nothing_to_store(client: Client) -> None:
-    client.register()
-    assert client.prepare_store(prompt(1)[:200]) == {"slots": [], "chunk_indices": []}
-    assert client.prepare_store(prompt(2), start=256, end=256) == {"slots": [], "chunk_indices": []}
+def test_a_request_shorter_than_a_chunk_has_nothing_to_store(worker: Client) -> None:
+    assert worker.prepare_store(prompt(1)[:200]) == {"slots": [], "chunk_indices": []}
+    assert worker.prepare_store(prompt(2), start=256, end=256) == {"slots": [], "chunk_indices": []}
 
 
-def test_a_repeated_request_has_one_reservation(client: Client, gateway: Gateway) -> None:
-    client.register()
-    first = client.prepare_store(prompt(2))
-    assert client.prepare_store(prompt(2)) == first
+def test_a_repeated_request_has_one_reservation(worker: Client, gateway: Gateway) -> None:
+    first = worker.prepare_store(prompt(2))
+    assert worker.prepare_store(prompt(2)) == first
     assert gateway.bench.pool.reserved_bytes == 2 * CHUNK_BYTES
-    assert client.commit_store(prompt(2)) is True
-    assert client.commit_store(prompt(2)) is False
-    assert client.lookup(prompt(2)) == 2
+    assert worker.commit_store(prompt(2)) is True
+    assert worker.commit_store(prompt(2)) is False
+    assert worker.lookup(prompt(2)) == 2
 
 
 def test_chunks_that_another_worker_writes_have_no_slot(client: Client) -> None:
@@ -137,84 +131,76 @@ def test_a_tenant_over_its_limit_is_refused(client: Client, gateway: Gateway) ->
     assert client.store(prompt(2, 5), "three", cache_salt="b") is True
 
 
-def test_a_draining_node_stores_nothing_and_serves_its_blocks(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2))
+def test_a_draining_node_stores_nothing_and_serves_its_blocks(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(2))
     gateway.bench.node.drain(on=True)
-    assert client.prepare_store(prompt(3)) == REFUSED
-    assert client.lookup(prompt(3)) == 2
-    assert client.prepare_retrieve(prompt(2))["success"] is True
-    assert client.register(8) == {"shm_name": "", "pool_size": 0}
+    assert worker.prepare_store(prompt(3)) == REFUSED
+    assert worker.lookup(prompt(3)) == 2
+    assert worker.prepare_retrieve(prompt(2))["success"] is True
+    assert worker.register(8) == {"shm_name": "", "pool_size": 0}
 
 
-def test_bytes_that_come_in_the_message_are_refused_unread(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.prepare_store(prompt(1))
+def test_bytes_that_come_in_the_message_are_refused_unread(worker: Client, gateway: Gateway) -> None:
+    worker.prepare_store(prompt(1))
     # What would run `os.abort()` when it is unpickled.
-    assert client.commit_store(prompt(1), data=b"cos\nabort\n(tR.") is False
+    assert worker.commit_store(prompt(1), data=b"cos\nabort\n(tR.") is False
     assert failures(gateway, "commit_store") == {"pickled": 1}
-    assert client.lookup(prompt(1)) == 0
+    assert worker.lookup(prompt(1)) == 0
     assert gateway.bench.pool.used_bytes == 0
-    assert client.store(prompt(3)) is True
-    assert client.lookup(prompt(3)) == 3
+    assert worker.store(prompt(3)) is True
+    assert worker.lookup(prompt(3)) == 3
 
 
-def test_a_store_past_its_deadline_is_never_published(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.prepare_store(prompt(2))
+def test_a_store_past_its_deadline_is_never_published(worker: Client, gateway: Gateway) -> None:
+    worker.prepare_store(prompt(2))
     gateway.pass_time(31)
     assert gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES
-    assert client.commit_store(prompt(2)) is False
+    assert worker.commit_store(prompt(2)) is False
     assert gateway.bench.pool.quarantined_bytes == 0
-    assert client.lookup(prompt(2)) == 0
-    assert client.store(prompt(2)) is True
+    assert worker.lookup(prompt(2)) == 0
+    assert worker.store(prompt(2)) is True
 
 
-def test_a_worker_that_begins_again_gets_new_room(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.prepare_store(prompt(2))
+def test_a_worker_that_begins_again_gets_new_room(worker: Client, gateway: Gateway) -> None:
+    worker.prepare_store(prompt(2))
     gateway.pass_time(31)
-    assert len(client.prepare_store(prompt(2))["slots"]) == 2
+    assert len(worker.prepare_store(prompt(2))["slots"]) == 2
     assert gateway.bench.pool.quarantined_bytes == 0
-    assert client.commit_store(prompt(2)) is True
+    assert worker.commit_store(prompt(2)) is True
 
 
-def test_a_retrieve_holds_its_blocks_until_its_commit(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2))
-    first = client.prepare_retrieve(prompt(2))
+def test_a_retrieve_holds_its_blocks_until_its_commit(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(2))
+    first = worker.prepare_retrieve(prompt(2))
     assert gateway.leased() == 2
-    assert client.prepare_retrieve(prompt(2)) == first
+    assert worker.prepare_retrieve(prompt(2)) == first
     assert gateway.leased() == 2
-    assert client.commit_retrieve(prompt(2)) is True
-    assert client.commit_retrieve(prompt(2)) is False
+    assert worker.commit_retrieve(prompt(2)) is True
+    assert worker.commit_retrieve(prompt(2)) is False
     assert gateway.leased() == 0
 
 
-def test_a_retrieve_that_is_never_committed_ends_after_a_time(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2))
-    client.prepare_retrieve(prompt(2))
+def test_a_retrieve_that_is_never_committed_ends_after_a_time(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(2))
+    worker.prepare_retrieve(prompt(2))
     gateway.pass_time(LEASE_TTL_S + 1)
     assert gateway.leased() == 0
 
 
-def test_a_retrieve_of_more_than_there_is_holds_nothing(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2))
-    assert client.prepare_retrieve(prompt(3)) == MISSED
-    assert client.prepare_retrieve(prompt(1)[:100]) == MISSED
+def test_a_retrieve_of_more_than_there_is_holds_nothing(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(2))
+    assert worker.prepare_retrieve(prompt(3)) == MISSED
+    assert worker.prepare_retrieve(prompt(1)[:100]) == MISSED
     assert gateway.leased() == 0
     assert failures(gateway, "prepare_retrieve") == {"not_cached": 1, "bad_arguments": 1}
 
 
-def test_stores_and_reads_are_reported(client: Client, gateway: Gateway) -> None:
-    client.register()
-    client.store(prompt(2), cache_salt="a")
+def test_stores_and_reads_are_reported(worker: Client, gateway: Gateway) -> None:
+    worker.store(prompt(2), cache_salt="a")
     (stored,) = gateway.bench.events(BlocksStored)
     assert (stored.tenant, stored.blocks, stored.bytes) == ("a", 2, 2 * CHUNK_BYTES)
-    client.prepare_retrieve(prompt(2), cache_salt="a")
-    client.commit_retrieve(prompt(2), cache_salt="a")
+    worker.prepare_retrieve(prompt(2), cache_salt="a")
+    worker.commit_retrieve(prompt(2), cache_salt="a")
     gateway.pass_time(0.1)
     assert node_stats(gateway.bench.node, gateway.bench.now).totals.read_bytes == 2 * CHUNK_BYTES
 
@@ -241,12 +227,11 @@ def test_stores_and_reads_are_reported(client: Client, gateway: Gateway) -> None
     ],
     ids=str,
 )
-def test_a_wrong_key_is_refused_everywhere(client: Client, gateway: Gateway, fields: dict[str, Any]) -> None:
-    client.register()
-    assert client.prepare_store(prompt(2), **fields) == REFUSED
-    assert client.commit_store(prompt(2), **fields) is False
-    assert client.prepare_retrieve(prompt(2), **fields) == MISSED
-    assert client.commit_retrieve(prompt(2), **fields) is False
+def test_a_wrong_key_is_refused_everywhere(worker: Client, gateway: Gateway, fields: dict[str, Any]) -> None:
+    assert worker.prepare_store(prompt(2), **fields) == REFUSED
+    assert worker.commit_store(prompt(2), **fields) is False
+    assert worker.prepare_retrieve(prompt(2), **fields) == MISSED
+    assert worker.commit_retrieve(prompt(2), **fields) is False
     assert failures(gateway, "prepare_store") == {"bad_arguments": 1}
     assert gateway.bench.pool.used_bytes == 0
 
@@ -262,22 +247,20 @@ def test_an_unregistered_worker_is_refused(client: Client, gateway: Gateway) -> 
 
 
 class TestClear:
-    def test_clear_removes_everything_that_is_not_leased(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(2, 1), "one")
-        client.store(prompt(2, 2), "two")
-        client.lookup(prompt(2, 1), "one")
-        client.ask("clear", False)
+    def test_clear_removes_everything_that_is_not_leased(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(2, 1), "one")
+        worker.store(prompt(2, 2), "two")
+        worker.lookup(prompt(2, 1), "one")
+        worker.ask("clear", False)
         gateway.pass_time(1)
-        assert client.lookup(prompt(2, 2), "two") == 0
-        assert client.lookup(prompt(2, 1), "one") == 2
+        assert worker.lookup(prompt(2, 2), "two") == 0
+        assert worker.lookup(prompt(2, 1), "one") == 2
 
-    def test_clear_by_force_takes_that_too(self, client: Client, gateway: Gateway) -> None:
-        client.register()
-        client.store(prompt(2))
-        client.lookup(prompt(2))
-        client.ask("clear", True)
-        assert client.lookup(prompt(2)) == 0
+    def test_clear_by_force_takes_that_too(self, worker: Client, gateway: Gateway) -> None:
+        worker.store(prompt(2))
+        worker.lookup(prompt(2))
+        worker.ask("clear", True)
+        assert worker.lookup(prompt(2)) == 0
 
     def test_an_operator_may_forbid_it(self, make_gateway: Callable[..., Gateway]) -> None:
         gateway = make_gateway(allow_clear=False)

@@ -85,29 +85,26 @@ def test_a_request_is_answered_byte_for_byte(client: Client, request_: str, answ
     assert client.receive() == frames(answer)
 
 
-def test_a_look_up_and_its_status_are_answered_byte_for_byte(client: Client) -> None:
-    client.register()
-    client.store(prompt(2))
-    client.send([b"\x0a", b"\x08", packed(lookup_key(prompt(2), "r1")), b"\x01"])
-    assert client.receive() == [b"\x0a", b"\x08"]
-    client.send([b"\x0b", b"\x09", b"\xa2r1"])
-    assert client.receive() == [b"\x0b", b"\x09", b"\x02"]
+def test_a_look_up_and_its_status_are_answered_byte_for_byte(worker: Client) -> None:
+    worker.store(prompt(2))
+    worker.send([b"\x0a", b"\x08", packed(lookup_key(prompt(2), "r1")), b"\x01"])
+    assert worker.receive() == [b"\x0a", b"\x08"]
+    worker.send([b"\x0b", b"\x09", b"\xa2r1"])
+    assert worker.receive() == [b"\x0b", b"\x09", b"\x02"]
 
 
-def test_a_commit_from_shared_memory_is_answered_byte_for_byte(client: Client) -> None:
-    client.register()
-    assert client.prepare_store(prompt(1))["slots"]
-    client.send([b"\x09", b"\x11", packed(key(prompt(1))), b"\x07", b"\xc4\x00"])
-    assert client.receive() == [b"\x09", b"\x11", b"\xc3"]
+def test_a_commit_from_shared_memory_is_answered_byte_for_byte(worker: Client) -> None:
+    assert worker.prepare_store(prompt(1))["slots"]
+    worker.send([b"\x09", b"\x11", packed(key(prompt(1))), b"\x07", b"\xc4\x00"])
+    assert worker.receive() == [b"\x09", b"\x11", b"\xc3"]
 
 
 def test_a_registration_names_the_segment_and_its_size(client: Client, gateway: Gateway) -> None:
     assert client.register() == {"shm_name": SHM_NAME, "pool_size": gateway.pool.nbytes}
 
 
-def test_slots_have_an_address_and_a_chunk(client: Client, gateway: Gateway) -> None:
-    client.register()
-    answer = client.prepare_store(prompt(2))
+def test_slots_have_an_address_and_a_chunk(worker: Client, gateway: Gateway) -> None:
+    answer = worker.prepare_store(prompt(2))
     assert answer["chunk_indices"] == [0, 1]
     first, second = answer["slots"]
     assert first == {"offset": first["offset"], "length": 16_384, "shape": [2, 2, 256, 8], "dtype": "float16"}
