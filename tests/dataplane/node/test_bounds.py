@@ -13,8 +13,6 @@ from dataplane.core.stats import node_stats
 from dataplane.memory.prefault import Prefault
 from dataplane.memory.shared_file import SharedFile
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control.messages import ControlRefused
-from dataplane.protocol.control.snapshots import Bodies, Nack
 from dataplane.protocol.layout import RING_COUNT_BITS, RING_COUNT_MASK, RING_KIND_SHIFT, RING_LOOKUP
 from tests.core.tenancy import bench_of
 from tests.dataplane import factories as make
@@ -57,30 +55,6 @@ def test_a_segment_that_is_retired_while_it_is_prefaulted_keeps_no_page() -> Non
         assert os.fstat(file.fd).st_blocks == 0
         file.close()
     assert failures == []
-
-
-def test_a_deeply_nested_snapshot_is_a_fault_like_any_other(plane: Plane) -> None:
-    with plane.manager() as manager:
-        answer = manager.ask(make.snapshot("pins", b"\x91" * 200_000 + b"\xc0"))
-        assert isinstance(answer, Nack)
-        assert [fault.code for fault in answer.errors] == ["malformed"]
-
-
-def test_unrequested_bodies_are_not_stored(plane: Plane) -> None:
-    pins, _ = make.pins([make.pin("one", make.keys(3))])
-    with plane.manager() as manager:
-        manager.ask(pins)
-        manager.socket.send_multipart([_encoded(Bodies(pins.nonce, {"unasked": b"x" * 1000}, last=False))])
-        answer = manager.ask(Bodies(pins.nonce, {}, last=True))
-        assert isinstance(answer, Nack)
-        assert [fault.code for fault in answer.errors] == ["unknown_body"]
-
-
-def test_labels_of_a_snapshot_are_short(plane: Plane) -> None:
-    with plane.manager() as manager:
-        answer = manager.ask(make.quotas({"a": 1}, store="s" * 1000))
-        assert isinstance(answer, ControlRefused)
-        assert answer.field == "store"
 
 
 def test_counters_that_engines_feed_stay_within_a_message() -> None:
@@ -133,9 +107,3 @@ def test_eight_ranks_share_a_small_pool_without_taking_each_others_segments() ->
     for rank in ranks:
         assert rank.store(chain, make.MIB).written == 4
     assert [rank.lookup(chain) for rank in ranks] == [4] * 8
-
-
-def _encoded(message: object) -> bytes:
-    from dataplane.protocol.codec import encode
-
-    return encode(message)

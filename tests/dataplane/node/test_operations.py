@@ -107,6 +107,8 @@ def test_dropped_entries_of_a_ring_never_fall() -> None:
         reported.append(node_stats(bench.node, bench.now).totals.ring_dropped)
     assert reported == sorted(reported)
     assert (reported[0], reported[3] - reported[2]) == (5, 7)
+    engine.detach_cleanly()
+    assert node_stats(bench.node, bench.now).totals.ring_dropped == reported[3], "also without their engine"
 
 
 def test_earlier_counts_of_an_adopted_area_are_not_counted_again() -> None:

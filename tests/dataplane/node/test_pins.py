@@ -142,6 +142,7 @@ def test_a_space_that_attaches_after_the_pin_is_applied_too() -> None:
     bench = Bench(8 * make.MIB, pin_budget_bytes=make.MIB)
     chain = make.keys(4)
     bench.apply(*make.pins([make.pin("x", chain)]))
+    assert (bench.pin("x").resolved, bench.pin("x").resident) == (4, 0)
     engine = bench.attach(make.space(rank=0, world_size=2), make.space(rank=1, world_size=2))
     engine.store(chain, PAGE, space=0)
     engine.store(chain, PAGE, space=1)

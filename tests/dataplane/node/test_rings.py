@@ -33,6 +33,8 @@ def test_a_touch_of_another_incarnation_counts_for_nothing() -> None:
     bench.pass_time(0.1)
     assert node_stats(bench.node, bench.now).totals.read_bytes == 0
     assert bench.node.engines[engine.client].ring.invalid == 1
+    engine.detach_cleanly()
+    assert node_stats(bench.node, bench.now).totals.ring_entries_rejected == 1, "also without its engine"
 
 
 @pytest.mark.parametrize(
@@ -65,13 +67,6 @@ def test_no_content_of_a_ring_breaks_the_node(entries: list[tuple[int, int]], he
     bench.pass_time(0.1)
     assert engine.store(make.keys(8, "new"), PAGE).written == 8
     node_stats(bench.node, bench.now)
-
-
-def test_entries_that_did_not_fit_in_a_ring_are_counted() -> None:
-    bench, engine = bench_of(8)
-    engine.area.header[A_RING_DROPPED] = 17
-    bench.pass_time(0.1)
-    assert node_stats(bench.node, bench.now).totals.ring_dropped == 17
 
 
 def test_a_wild_lease_counter_only_keeps_blocks() -> None:

@@ -32,9 +32,10 @@ HUGE = 2**64 - 1
         (Resize("n", -(2**63)), "capacity_bytes"),
         (Snapshot("quotas", "s", HUGE, "n", digest_of(b"\x90"), b"\x90"), "generation"),
         (Snapshot("quotas", "s", -1, "n", digest_of(b"\x90"), b"\x90"), "generation"),
+        (Snapshot("quotas", "s" * 1000, 1, "n", digest_of(b"\x90"), b"\x90"), "store"),
     ],
 )
-def test_a_number_out_of_range_is_refused_with_its_field_and_nonce(
+def test_a_value_out_of_range_is_refused_with_its_field_and_nonce(
     shared_plane: Plane, message: ControlRequest, field: str
 ) -> None:
     with shared_plane.manager() as manager:

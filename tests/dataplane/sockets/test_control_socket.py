@@ -123,6 +123,7 @@ def test_unrequested_bodies_are_refused(manager: Manager) -> None:
     snapshot, bodies = make.pins([make.pin("x", make.keys(2))])
     manager.ask(snapshot)
     assert isinstance(manager.ask(Bodies("another nonce", bodies)), ControlRefused)
+    manager.socket.send(encode(Bodies(snapshot.nonce, {"unasked": b"x" * 1000}, last=False)))
     assert isinstance(manager.ask(Bodies(snapshot.nonce, bodies)), Ack)
 
 

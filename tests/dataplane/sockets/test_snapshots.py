@@ -183,7 +183,8 @@ def test_a_body_with_a_wrong_digest_is_refused(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\xc1", b"\x80", b"\x91", b"\xdd\xff\xff\xff\xff", b"hello", msgspec.msgpack.encode({"a": 1}), b"\xc0"],
+    [b"", b"\xc1", b"\x80", b"\x91", b"\xdd\xff\xff\xff\xff", b"hello", b"\x81\xa1a\x01", b"\xc0", b"\x91" * 200_000],
+    ids=range(9),
 )
 @pytest.mark.parametrize("kind", ["quotas", "pins"])
 def test_a_body_that_is_not_a_list_is_one_fault(bench: Bench, kind: SnapshotType, body: bytes) -> None:
