@@ -45,13 +45,14 @@ _control_decoder = decoder(ControlReply)
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
     """The first true answer of `condition`; fails with `what` at the deadline."""
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while True:
         answer = condition()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"waited {timeout_s} s: {what}"
-        time.sleep(0.01)
+        waited_s = time.monotonic() - began
+        assert waited_s < timeout_s, f"waited {timeout_s} s: {what}"
+        time.sleep(min(0.01 + waited_s / 25, 0.05))  # most conditions ask another process
 
 
 @dataclass
@@ -175,16 +176,16 @@ class Plane:
             return manager.describe()
 
     def wait_stats(self, condition: Callable[[NodeStats], Any], what: str, timeout_s: float = WAIT_S) -> NodeStats:
-        """The node's state once `condition` holds of it."""
+        """The node's state once `condition` holds of it; its accounts are audited then."""
         with self.manager() as manager:
-            last: list[NodeStats] = []
 
-            def holds() -> bool:
-                last[:] = [manager.describe()]
-                return bool(condition(last[0]))
+            def found() -> NodeStats | None:
+                stats = manager.describe(audit=False)
+                return stats if condition(stats) else None
 
-            wait_for(holds, what, timeout_s)
-            return last[0]
+            stats: NodeStats = wait_for(found, what, timeout_s)
+            manager.describe()
+            return stats
 
     def open_fds(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -194,8 +195,7 @@ class Manager:
     """The other end of a control socket."""
 
     def __init__(self, url: str) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = self._context.socket(zmq.DEALER)
+        self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.connect(url)
 
@@ -215,15 +215,14 @@ class Manager:
             answer = self.ask(Bodies(answer.nonce, given))
         return answer
 
-    def describe(self) -> NodeStats:
-        answer = self.ask(DescribeNode("test", audit=True))
+    def describe(self, *, audit: bool = True) -> NodeStats:
+        answer = self.ask(DescribeNode("test", audit=audit))
         assert isinstance(answer, Description)
         assert answer.faults == []
         return answer.stats
 
     def close(self) -> None:
         self.socket.close()
-        self._context.term()
 
     def __enter__(self) -> Manager:
         return self

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dataplane.client import Client, attach
+from dataplane.protocol.control.moves import Move, Moved, MoveState, ReadMove
 from dataplane.protocol.control.records import encode_tiers
 from dataplane.protocol.control.snapshots import Ack
 from dataplane.protocol.stats.tiers import TierStats
@@ -64,8 +66,8 @@ def load(client: Client, chain: Sequence[bytes], blocks: int) -> None:
     wait_for(arrived, f"{blocks} blocks are loaded")
 
 
-def disk_tier(folder: Path, name: str = "fast", **fields: object) -> TierSpec:
-    parameters = {"directories": [str(folder)], "segment_bytes": 4 << 20}
+def disk_tier(folder: Path, name: str = "fast", segment_bytes: int = 4 << 20, **fields: object) -> TierSpec:
+    parameters = {"directories": [str(folder)], "segment_bytes": segment_bytes}
     spec = {"type": "disk", "budget_bytes": 64 << 20, "parameters": parameters, **fields}
     return TierSpec(name=name, **spec)  # type: ignore[arg-type]
 
@@ -95,22 +97,52 @@ def push(plane: Plane, generation: int, *specs: TierSpec) -> None:
 
 
 def tier(plane: Plane, name: str = "fast") -> TierStats | None:
-    return next((each for each in plane.describe().tiers if each.name == name), None)
+    with plane.manager() as manager:
+        return next((each for each in manager.describe(audit=False).tiers if each.name == name), None)
 
 
-def in_service(plane: Plane, name: str = "fast") -> None:
-    def serves() -> bool:
-        known = tier(plane, name)
-        return known is not None and known.serves
+def known_tier(plane: Plane, name: str = "fast") -> TierStats:
+    known = tier(plane, name)
+    assert known is not None
+    return known
 
-    wait_for(serves, f"{name} is in service")
+
+def _serves(plane: Plane, name: str) -> bool:
+    known = tier(plane, name)
+    return known is not None and known.serves
+
+
+def in_service(plane: Plane, *names: str) -> None:
+    """Wait until the tiers with these names serve; "fast" by default."""
+    for name in names or ("fast",):
+        wait_for(partial(_serves, plane, name), f"{name} is in service")
 
 
 def copied(plane: Plane, blocks: int, name: str = "fast") -> None:
     """Wait until a tier holds so many blocks."""
+    wait_for(lambda: (known := tier(plane, name)) and known.blocks >= blocks, "the blocks are in the tier")
 
-    def holds() -> bool:
-        known = tier(plane, name)
-        return known is not None and known.blocks >= blocks
 
-    wait_for(holds, "the blocks are in the tier")
+def listed(plane: Plane) -> TierStats:
+    """Wait until a shared tier has been listed, and return what the node reports about it."""
+
+    def complete() -> TierStats | None:
+        known = tier(plane)
+        return known if known is not None and known.serves and known.listed_blocks is None else None
+
+    known: TierStats = wait_for(complete, "the tier is listed")
+    return known
+
+
+def move(plane: Plane, message: Move, until: Callable[[MoveState], object] = lambda state: False) -> MoveState:
+    """Begin a move, and return its state once it has ended, or the condition holds of it."""
+    with plane.manager() as manager:
+        begun = manager.ask(message)
+        assert isinstance(begun, Moved), begun
+
+        def progress() -> MoveState | None:
+            state: MoveState = manager.ask(ReadMove("n", begun.state.number)).state
+            return state if state.ended_at is not None or until(state) else None
+
+        state: MoveState = wait_for(progress, "the move ends")
+    return state

@@ -14,7 +14,18 @@ from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.tiers import TierSpec
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
-from tests.dataplane.tiering.chains import BLOCKS, connect, disk_tier, in_service, load, push, right, store, tier
+from tests.dataplane.tiering.chains import (
+    BLOCKS,
+    connect,
+    disk_tier,
+    in_service,
+    known_tier,
+    load,
+    push,
+    right,
+    store,
+    tier,
+)
 from tests.dataplane.tiering.faulty_tier import FaultyTier
 from tests.dataplane.tiering.mover_bench import NBYTES as SMALL
 from tests.dataplane.tiering.mover_bench import MoverBench
@@ -103,15 +114,16 @@ def test_a_tier_that_hangs_stops_neither_stores_nor_evictions(run: CascadeBench)
     assert set(run.below_state.contents.entries) == set(run.below.stored)
 
 
-ABOVE_BYTES, BELOW_BYTES = 32 << 20, 2 << 30
+ABOVE_BYTES, BELOW_BYTES = 8 << 20, 2 << 30
+"""The upper disk has room for seven chains."""
 
 
 def above(folder: Path, **fields: object) -> TierSpec:
-    return disk_tier(folder, "above", budget_bytes=ABOVE_BYTES, **fields)
+    return disk_tier(folder, "above", 1 << 20, budget_bytes=ABOVE_BYTES, **fields)
 
 
-def below(folder: Path, **fields: object) -> TierSpec:
-    return disk_tier(folder, "below", order=1, **{"spill": "cascade", "budget_bytes": BELOW_BYTES, **fields})
+def below(folder: Path, spill: str = "cascade") -> TierSpec:
+    return disk_tier(folder, "below", order=1, spill=spill, budget_bytes=BELOW_BYTES)
 
 
 def fill(plane: Plane, client: Client, first: int, count: int) -> list[list[bytes]]:
@@ -146,13 +158,11 @@ def _waits(plane: Plane) -> bool:
 
 def test_a_chain_that_both_disks_hold_in_part_is_loaded(plane: Plane, tmp_path: Path) -> None:
     push(plane, 1, above(tmp_path / "a"), below(tmp_path / "b"))
-    in_service(plane, "above")
-    in_service(plane, "below")
+    in_service(plane, "above", "below")
     with connect(plane) as client:
-        chains = fill(plane, client, 0, 45)
-        known = tier(plane, "below")
-        assert known is not None
-        assert known.cascaded_blocks == known.spilled_blocks > 200
+        chains = fill(plane, client, 0, 14)
+        known = known_tier(plane, "below")
+        assert known.cascaded_blocks == known.spilled_blocks > 50
         for chain in chains[:4]:
             load(client, chain, BLOCKS)
             assert right(client, chain) == BLOCKS
@@ -161,22 +171,17 @@ def test_a_chain_that_both_disks_hold_in_part_is_loaded(plane: Plane, tmp_path: 
 
 def test_a_lower_disk_that_is_gone_fails_nothing(plane: Plane, tmp_path: Path) -> None:
     push(plane, 1, above(tmp_path / "a"), below(tmp_path / "b"))
-    in_service(plane, "above")
-    in_service(plane, "below")
+    in_service(plane, "above", "below")
     (tmp_path / "b").rename(tmp_path / "gone")
     wait_for(lambda: (known := tier(plane, "below")) is None or not known.serves, "it is out of service")
     with connect(plane) as client:
-        chains = fill(plane, client, 0, 40)
-        known = tier(plane, "below")
-        assert known is not None
-        assert known.refused["evicted"] > 50
+        chains = fill(plane, client, 0, 14)
+        assert known_tier(plane, "below").refused["evicted"] > 50
         assert right(client, chains[-1]) == BLOCKS
         (tmp_path / "gone").rename(tmp_path / "b")
         in_service(plane, "below")
-        fill(plane, client, 100, 20)
-        known = tier(plane, "below")
-        assert known is not None
-        assert known.cascaded_blocks > 100
+        fill(plane, client, 100, 8)
+        assert known_tier(plane, "below").cascaded_blocks > 50
     assert plane.stop() == 0
 
 
@@ -188,22 +193,18 @@ def test_kills_while_blocks_cascade_leave_no_wrong_byte_and_no_block_in_neither_
     choice = random.Random(11)
     specs = [above(tmp_path / "a"), below(tmp_path / "b")]
     push(plane, 1, *specs)
-    in_service(plane, "above")
-    in_service(plane, "below")
+    in_service(plane, "above", "below")
     held: list[list[bytes]] = []
     for number in range(kills):
         with connect(plane) as client:
-            held += fill(plane, client, 1000 * number, size(8, 34))
-            before = tier(plane, "below")
-            assert before is not None
-            assert "evicted" not in before.refused
+            held += fill(plane, client, 1000 * number, 8)
+            assert "evicted" not in known_tier(plane, "below").refused
             store(client, make.keys(BLOCKS, ("killed", number)))
             threading.Event().wait(choice.random() / 50)  # its copies, and those of what it evicts, are under way
             plane.kill()
         plane.start()
         push(plane, 2 + number, *specs)
-        in_service(plane, "above")
-        in_service(plane, "below")
+        in_service(plane, "above", "below")
         settled(plane)
         with connect(plane) as client:
             for chain in choice.sample(held, min(len(held), 6)):
@@ -212,9 +213,7 @@ def test_kills_while_blocks_cascade_leave_no_wrong_byte_and_no_block_in_neither_
                 load(client, chain, BLOCKS)
                 assert right(client, chain) == BLOCKS
         for name, budget_bytes in (("above", ABOVE_BYTES), ("below", BELOW_BYTES)):
-            known = tier(plane, name)
-            assert known is not None
-            assert known.stored_bytes <= budget_bytes
+            assert known_tier(plane, name).stored_bytes <= budget_bytes
 
 
 def test_a_drain_continues_after_kills_and_leaves_no_block_in_the_drained_tier_alone(
@@ -225,8 +224,8 @@ def test_a_drain_continues_after_kills_and_leaves_no_block_in_the_drained_tier_a
     push(plane, 1, *specs)
     in_service(plane, "above")
     with connect(plane) as client:
-        chains = fill(plane, client, 0, 40)
-    assert len(chains) == 40
+        chains = fill(plane, client, 0, size(40, 16))
+    assert len(chains) == size(40, 16)
     drained = [disk_tier(tmp_path / "a", "above", spill="drain"), below(tmp_path / "b", spill="evict")]
     for number in range(size(20, 3)):
         push(plane, 2 + number, *drained)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,27 +12,28 @@ import obstore
 import pytest
 
 from dataplane.client import Client, attach
-from dataplane.protocol.control.moves import Move, Moved, MoveState, ReadMove
+from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.records import encode_tiers
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.control.snapshots import Nack
 from dataplane.protocol.spaces import Space
-from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiers.values import value_size
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane, wait_for
+from tests.dataplane.plane import Plane
 from tests.dataplane.tiering.chains import (
     BLOCKS,
     copied,
     disk_tier,
     in_service,
+    known_tier,
+    listed,
     load,
+    move,
     push,
     push_out,
     s3_tier,
     set_credentials,
-    tier,
 )
 from tests.tiers.s3_server import BUCKET, S3Server, s3_server
 
@@ -51,22 +52,20 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture
 def spec(server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TierSpec:
     set_credentials(monkeypatch)
-    folder = request.node.name.replace("[", "-").replace("]", "")
-    return s3_tier(server, folder, load_deadline_s=60.0)
+    return s3_tier(server, re.sub(r"\W", "-", request.node.name), load_deadline_s=60.0)
 
 
-@contextmanager
-def node(folder: Path, name: str, *specs: TierSpec) -> Iterator[Plane]:
-    (folder / name).mkdir()
-    plane = Plane(folder / name, {"dataplane__node": name}).start()
-    try:
+@pytest.fixture
+def node(make_plane: Callable[..., Plane]) -> Callable[..., Plane]:
+    """`node("a", *specs)`: a data plane with these tiers in service. Its pool has room for 64 blocks."""
+
+    def new(name: str, *specs: TierSpec) -> Plane:
+        plane = make_plane(dataplane__node=name, pool_bytes="4MiB").start()
         push(plane, 1, *specs)
-        for spec in specs:
-            in_service(plane, spec.name)
-        yield plane
-    finally:
-        if plane.alive:
-            plane.kill()
+        in_service(plane, *(spec.name for spec in specs))
+        return plane
+
+    return new
 
 
 def with_codec(spec: TierSpec, compress: str) -> TierSpec:
@@ -95,25 +94,15 @@ def read(client: Client, chain: Sequence[bytes]) -> list[bytes]:
         return [bytes(lease.view(at)) for at in range(len(lease))]
 
 
-def tier_stats(plane: Plane) -> TierStats:
-    known = tier(plane)
-    assert known is not None
-    return known
-
-
 def test_zstd_blocks_take_less_room_and_come_back_on_another_node(
-    spec: TierSpec, server: S3Server, socket_dir: Path
+    spec: TierSpec, server: S3Server, node: Callable[..., Plane]
 ) -> None:
     packed = with_codec(spec, "zstd")
-    with (
-        node(socket_dir, "a", packed) as first,
-        node(socket_dir, "b", spec) as second,
-        connect(first) as one,
-        connect(second) as two,
-    ):
+    first, second = node("a", packed), node("b", spec)
+    with connect(first) as one, connect(second) as two:
         store(one, CHAIN)
         copied(first, BLOCKS)
-        found = tier_stats(first)
+        found = known_tier(first)
         assert found.encodings == {"zstd": BLOCKS}
         assert found.logical_bytes == found.spilled_bytes == BLOCKS * NBYTES
         prefix = str(spec.parameters["url"]).removeprefix(f"s3://{BUCKET}/")
@@ -121,19 +110,20 @@ def test_zstd_blocks_take_less_room_and_come_back_on_another_node(
         assert sum(meta["size"] for meta in objects) == found.stored_bytes < 0.8 * found.logical_bytes
         load(two, CHAIN, BLOCKS)
         assert read(two, CHAIN) == [content(key) for key in CHAIN]
-        assert tier_stats(second).loaded_bytes == BLOCKS * NBYTES
-        assert tier_stats(second).load_bytes_per_s > 0
+        assert known_tier(second).loaded_bytes == BLOCKS * NBYTES
+        assert known_tier(second).load_bytes_per_s > 0
 
 
-def test_a_change_of_compress_keeps_stored_blocks(spec: TierSpec, socket_dir: Path) -> None:
-    with node(socket_dir, "a", spec) as plane, connect(plane) as client:
+def test_a_change_of_compress_keeps_stored_blocks(spec: TierSpec, node: Callable[..., Plane]) -> None:
+    plane = node("a", spec)
+    with connect(plane) as client:
         store(client, CHAIN)
         copied(plane, BLOCKS)
-        assert tier_stats(plane).stored_bytes == BLOCKS * value_size(NBYTES)
+        assert known_tier(plane).stored_bytes == BLOCKS * value_size(NBYTES)
         push(plane, 2, with_codec(spec, "zstd"))
         store(client, OTHER)
         copied(plane, 2 * BLOCKS)
-        found = tier_stats(plane)
+        found = known_tier(plane)
         assert found.encodings == {"none": BLOCKS, "zstd": BLOCKS}
         assert found.stored_bytes < BLOCKS * value_size(NBYTES) + 0.8 * BLOCKS * value_size(NBYTES)
         for chain in (CHAIN, OTHER):
@@ -142,85 +132,69 @@ def test_a_change_of_compress_keeps_stored_blocks(spec: TierSpec, socket_dir: Pa
         for chain in (CHAIN, OTHER):
             load(client, chain, BLOCKS)
             assert read(client, chain) == [content(key) for key in chain]
-        assert "corrupt" not in tier_stats(plane).lost
+        assert "corrupt" not in known_tier(plane).lost
 
 
 def compressed(plane: Plane, scope: Scope | None = None) -> MoveState:
     """Encode what the tier holds again, and return the result."""
-    return ended_move(plane, Move("begin", scope or Scope(), "fast", compress=True))
+    return move(plane, Move("begin", scope or Scope(), "fast", compress=True))
 
 
 def moved(plane: Plane, source: str, target: str) -> MoveState:
     """Move all blocks of a tier to another, and return the result."""
-    return ended_move(plane, Move("begin", Scope(tenant=""), target, release=True, source=source))
+    return move(plane, Move("begin", Scope(tenant=""), target, release=True, source=source))
 
 
-def ended_move(plane: Plane, message: Move) -> MoveState:
-    with plane.manager() as manager:
-        begun = manager.ask(message)
-        assert isinstance(begun, Moved), begun
-        number, states = begun.state.number, [begun.state]
-
-        def ended() -> bool:
-            answer = manager.ask(ReadMove("read", number))
-            assert isinstance(answer, Moved), answer
-            states.append(answer.state)
-            return answer.state.ended_at is not None
-
-        wait_for(ended, "the blocks are encoded")
-        return states[-1]
-
-
-def test_blocks_of_a_tier_are_reencoded_on_request(spec: TierSpec, socket_dir: Path) -> None:
-    with node(socket_dir, "a", spec) as plane, connect(plane) as client:
+def test_blocks_of_a_tier_are_reencoded_on_request(spec: TierSpec, node: Callable[..., Plane]) -> None:
+    plane = node("a", spec)
+    with connect(plane) as client:
         for chain, tenant in ((CHAIN, "acme"), (OTHER, "zoo")):
             store(client, chain, tenant)
         copied(plane, 2 * BLOCKS)
         push(plane, 2, with_codec(spec, "zstd"))
         one = compressed(plane, Scope("acme"))
         assert (one.blocks, one.moved_blocks, one.refused) == (BLOCKS, BLOCKS, {})
-        assert tier_stats(plane).encodings == {"none": BLOCKS, "zstd": BLOCKS}
+        assert known_tier(plane).encodings == {"none": BLOCKS, "zstd": BLOCKS}
         rest = compressed(plane)
         assert (rest.blocks, rest.moved_blocks, rest.present_blocks) == (2 * BLOCKS, BLOCKS, BLOCKS)
-        packed = tier_stats(plane)
+        packed = known_tier(plane)
         assert packed.encodings == {"zstd": 2 * BLOCKS}
         assert packed.stored_bytes < 0.8 * packed.logical_bytes
         assert sum(each.bytes for each in packed.tenants) == packed.stored_bytes
         push(plane, 3, spec)
         back = compressed(plane)
         assert (back.moved_blocks, back.refused) == (2 * BLOCKS, {})
-        assert tier_stats(plane).encodings == {"none": 2 * BLOCKS}
-        assert tier_stats(plane).stored_bytes == 2 * BLOCKS * value_size(NBYTES)
+        assert known_tier(plane).encodings == {"none": 2 * BLOCKS}
+        assert known_tier(plane).stored_bytes == 2 * BLOCKS * value_size(NBYTES)
         for chain in (CHAIN, OTHER):
             push_out(client, chain)
             load(client, chain, BLOCKS)
             assert read(client, chain) == [content(key) for key in chain]
 
 
-def test_fp8_is_not_taken_by_blocks_of_unknown_form(spec: TierSpec, socket_dir: Path) -> None:
+def test_fp8_is_not_taken_by_blocks_of_unknown_form(spec: TierSpec, node: Callable[..., Plane]) -> None:
     space = msgspec.structs.replace(SPACE, head_size=0)
-    with node(socket_dir, "a", spec) as plane, connect(plane, space) as client:
+    plane = node("a", spec)
+    with connect(plane, space) as client:
         store(client, CHAIN)
         copied(plane, BLOCKS)
         push(plane, 2, with_codec(spec, "fp8"))
         state = compressed(plane)
         assert (state.moved_blocks, state.refused) == (0, {"heads": BLOCKS})
-        assert tier_stats(plane).encodings == {"none": BLOCKS}
+        assert known_tier(plane).encodings == {"none": BLOCKS}
 
 
-def test_fp8_blocks_take_half_the_room_and_come_back_with_a_small_error(spec: TierSpec, socket_dir: Path) -> None:
+def test_fp8_blocks_take_half_the_room_and_come_back_with_a_small_error(
+    spec: TierSpec, node: Callable[..., Plane]
+) -> None:
     packed = with_codec(spec, "fp8")
-    with (
-        node(socket_dir, "a", packed) as first,
-        node(socket_dir, "b", spec) as second,
-        connect(first) as one,
-        connect(second) as two,
-    ):
+    first, second = node("a", packed), node("b", spec)
+    with connect(first) as one, connect(second) as two:
         store(one, CHAIN)
         copied(first, BLOCKS)
         count = NBYTES // 2
-        assert tier_stats(first).encodings == {"fp8": BLOCKS}
-        assert tier_stats(first).stored_bytes == BLOCKS * value_size(count + count // HEAD)
+        assert known_tier(first).encodings == {"fp8": BLOCKS}
+        assert known_tier(first).stored_bytes == BLOCKS * value_size(count + count // HEAD)
         load(two, CHAIN, BLOCKS)
         for key, data in zip(CHAIN, read(two, CHAIN), strict=True):
             before, after = (
@@ -229,45 +203,43 @@ def test_fp8_blocks_take_half_the_room_and_come_back_with_a_small_error(spec: Ti
             )
             assert not np.array_equal(before, after)
             assert np.abs(after - before).max() <= np.abs(before).max() / 16
-        assert "corrupt" not in tier_stats(second).lost
+        assert "corrupt" not in known_tier(second).lost
 
 
 @pytest.mark.parametrize("compress", ["zstd", "fp8"])
-def test_a_restart_counts_blocks_as_they_are_encoded(spec: TierSpec, socket_dir: Path, compress: str) -> None:
+def test_a_restart_counts_blocks_as_they_are_encoded(spec: TierSpec, node: Callable[..., Plane], compress: str) -> None:
     packed = with_codec(spec, compress)
-    with node(socket_dir, "a", packed) as plane:
-        with connect(plane) as client:
-            store(client, CHAIN)
-            copied(plane, BLOCKS)
-            before = tier_stats(plane)
-        plane.kill()
-        plane.start()
-        in_service(plane)
-        wait_for(lambda: tier_stats(plane).listed_blocks is None, "the listing ends")
-        after = tier_stats(plane)
-        assert (after.encodings, after.stored_bytes) == (before.encodings, before.stored_bytes)
-        assert after.logical_bytes == before.logical_bytes
+    plane = node("a", packed)
+    with connect(plane) as client:
+        store(client, CHAIN)
+        copied(plane, BLOCKS)
+        before = known_tier(plane)
+    plane.kill()
+    plane.start()
+    after = listed(plane)
+    assert (after.encodings, after.stored_bytes) == (before.encodings, before.stored_bytes)
+    assert after.logical_bytes == before.logical_bytes
 
 
 @pytest.mark.parametrize("compress", ["zstd", "fp8"])
 def test_blocks_that_move_between_tiers_are_encoded_for_the_target(
-    spec: TierSpec, socket_dir: Path, tmp_path: Path, compress: str
+    spec: TierSpec, node: Callable[..., Plane], tmp_path: Path, compress: str
 ) -> None:
     packed = msgspec.structs.replace(with_codec(spec, compress), spill="off", order=1)
-    with node(socket_dir, "a", disk_tier(tmp_path, "disk"), packed) as plane, connect(plane) as client:
+    plane = node("a", disk_tier(tmp_path, "disk"), packed)
+    with connect(plane) as client:
         store(client, CHAIN)
         copied(plane, BLOCKS, "disk")
         assert moved(plane, "disk", "fast").moved_blocks == BLOCKS
-        assert tier_stats(plane).encodings == {compress: BLOCKS}
-        assert tier_stats(plane).stored_bytes < 0.8 * tier_stats(plane).logical_bytes
+        assert known_tier(plane).encodings == {compress: BLOCKS}
+        assert known_tier(plane).stored_bytes < 0.8 * known_tier(plane).logical_bytes
         push_out(client, CHAIN)
-        disk = tier(plane, "disk")
-        assert disk is not None
+        disk = known_tier(plane, "disk")
         assert moved(plane, "fast", "disk").moved_blocks == BLOCKS
         load(client, CHAIN, BLOCKS)
         exact = read(client, CHAIN) == [content(key) for key in CHAIN]
         assert exact == (compress == "zstd")
-        assert all("corrupt" not in each.lost for each in (tier_stats(plane), disk))
+        assert all("corrupt" not in each.lost for each in (known_tier(plane), disk))
 
 
 @pytest.mark.parametrize(
@@ -278,23 +250,24 @@ def test_blocks_that_move_between_tiers_are_encoded_for_the_target(
     ],
 )
 def test_blocks_that_fp8_cannot_encode_are_stored_as_they_are_and_counted(
-    spec: TierSpec, socket_dir: Path, space: Space, reason: str
+    spec: TierSpec, node: Callable[..., Plane], space: Space, reason: str
 ) -> None:
-    with node(socket_dir, "a", with_codec(spec, "fp8")) as plane, connect(plane, space) as client:
+    plane = node("a", with_codec(spec, "fp8"))
+    with connect(plane, space) as client:
         store(client, CHAIN)
         copied(plane, BLOCKS)
-        assert (tier_stats(plane).encodings, tier_stats(plane).not_compressed) == ({"none": BLOCKS}, {reason: BLOCKS})
+        stats = known_tier(plane)
+        assert (stats.encodings, stats.not_compressed) == ({"none": BLOCKS}, {reason: BLOCKS})
         push_out(client, CHAIN)
         load(client, CHAIN, BLOCKS)
         assert read(client, CHAIN) == [content(key) for key in CHAIN]
 
 
-def test_a_node_refuses_to_compress_in_a_type_without_codecs(socket_dir: Path, tmp_path: Path) -> None:
-    parameters = {"directories": [str(tmp_path / "disk")], "segment_bytes": 4 << 20}
-    disk = TierSpec("fast", "disk", 64 << 20, parameters, compress="zstd")
-    with node(socket_dir, "a") as plane, plane.manager() as manager:
+def test_a_node_refuses_to_compress_in_a_type_without_codecs(plane: Plane, tmp_path: Path) -> None:
+    disk = disk_tier(tmp_path / "disk", compress="zstd")
+    with plane.manager() as manager:
         answer = manager.push(make.snapshot("tiers", encode_tiers([disk]), 2))
-        assert isinstance(answer, Nack), answer
-        assert [(fault.path, fault.message) for fault in answer.errors] == [
-            ("tiers[0].compress", "expected none: tiers of the type disk cannot compress with zstd")
-        ]
+    assert isinstance(answer, Nack), answer
+    assert [(fault.path, fault.message) for fault in answer.errors] == [
+        ("tiers[0].compress", "expected none: tiers of the type disk cannot compress with zstd")
+    ]

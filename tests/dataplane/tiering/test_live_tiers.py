@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control.moves import Move, MoveState, ReadMove
+from dataplane.protocol.control.moves import Move
 from dataplane.protocol.control.records import encode_tiers
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from dataplane.protocol.control.snapshots import Nack
@@ -21,7 +21,9 @@ from tests.dataplane.tiering.chains import (
     copied,
     disk_tier,
     in_service,
+    known_tier,
     load,
+    move,
     push,
     push_out,
     right,
@@ -38,26 +40,15 @@ def test_a_tier_that_is_added_serves_engines_that_attached_before(plane: Plane, 
         store(client, make.keys(4, "before"))
         push(plane, 1, disk_tier(tmp_path / "t"))
         in_service(plane)
-        known = tier(plane)
-        assert known is not None
+        known = known_tier(plane)
         assert (known.state, known.from_settings) == ("in service", False)
         store(client, CHAIN)
         copied(plane, BLOCKS)
         push_out(client, CHAIN)
+        with connect(plane) as later:
+            assert later.lookup_tiers(CHAIN).coming == BLOCKS, "the first look-up after an attach finds tiers"
         load(client, CHAIN, BLOCKS)
         assert right(client, CHAIN) == BLOCKS
-    assert plane.stop() == 0
-
-
-def test_the_first_look_up_after_an_attach_finds_tiers(plane: Plane, tmp_path: Path) -> None:
-    with connect(plane) as client:
-        push(plane, 1, disk_tier(tmp_path / "t"))
-        in_service(plane)
-        store(client, CHAIN)
-        copied(plane, BLOCKS)
-        push_out(client, CHAIN)
-    with connect(plane) as client:
-        assert client.lookup_tiers(CHAIN).coming == BLOCKS
     assert plane.stop() == 0
 
 
@@ -103,19 +94,22 @@ def test_blocks_invalidated_during_an_outage_of_a_tier_do_not_come_back(plane: P
     assert plane.stop() == 0
 
 
-def test_a_tier_of_a_record_is_open_again_after_a_kill_without_a_management_plane(plane: Plane, tmp_path: Path) -> None:
+def test_a_tier_of_a_record_is_open_again_after_a_kill_and_a_move_loads_blocks_before_an_engine_attaches(
+    plane: Plane, tmp_path: Path
+) -> None:
     with connect(plane) as client:
         push(plane, 7, disk_tier(tmp_path / "t"))
         in_service(plane)
-        store(client, CHAIN)
+        store(client, CHAIN, "acme")
         copied(plane, BLOCKS)
         wait_for((plane.folder / "tiers.snapshot").exists, "the snapshot is saved")
     plane.kill()
     plane.start()
     assert plane.describe().observed["tiers"].generation == 7
     in_service(plane)
+    state = move(plane, Move("n", Scope(tenant="acme"), MEMORY))
+    assert (state.moved_blocks, state.refused) == (BLOCKS, {})
     with connect(plane) as client:
-        load(client, CHAIN, BLOCKS)
         assert right(client, CHAIN) == BLOCKS
     assert plane.stop() == 0
 
@@ -132,6 +126,12 @@ def test_a_kill_while_tiers_are_applied_leaves_a_state_that_opens(plane: Plane, 
         store(client, CHAIN)
         copied(plane, BLOCKS)
     wait_for(lambda: tier(plane, "second") is None, "the other one is closed")
+    wrong = disk_tier(tmp_path / "u", "other", parameters={"directories": ["relative"]})
+    with plane.manager() as manager:
+        answer = manager.push(make.snapshot("tiers", encode_tiers([disk_tier(tmp_path / "last"), wrong]), 10))
+        assert isinstance(answer, Nack)
+        assert [fault.path for fault in answer.errors] == ["tiers[1].parameters.directories[0]"]
+    assert [each.name for each in plane.describe().tiers] == ["fast"], "a refused snapshot changes nothing"
     assert plane.stop() == 0
 
 
@@ -144,9 +144,7 @@ def test_changes_that_need_no_new_store_apply_at_once(plane: Plane, tmp_path: Pa
         push(plane, 2, disk_tier(tmp_path / "t", spill="commit", order=5, budget_bytes=128 << 20))
         store(client, CHAIN)
         copied(plane, BLOCKS)
-        known = tier(plane)
-        assert known is not None
-        assert known.budget_bytes == 128 << 20
+        assert known_tier(plane).budget_bytes == 128 << 20
         assert plane.log().count("tier.opened") == opened
     assert plane.stop() == 0
 
@@ -159,12 +157,7 @@ def test_a_smaller_budget_holds_and_keeps_the_newest_blocks(plane: Plane, tmp_pa
             store(client, make.keys(BLOCKS, ("old", number)))
             copied(plane, (number + 1) * BLOCKS)  # the pool is smaller: what it evicts first is not copied
         push(plane, 2, disk_tier(tmp_path / "t", budget_bytes=8 << 20))
-
-        def fits() -> bool:
-            known = tier(plane)
-            return known is not None and known.serves and known.stored_bytes <= 8 << 20
-
-        wait_for(fits, "the budget holds")
+        wait_for(lambda: (known := known_tier(plane)).serves and known.stored_bytes <= 8 << 20, "the budget holds")
         files = sum(each.stat().st_size for each in (tmp_path / "t").glob("segment-*"))
         assert files <= 8 << 20
     assert plane.stop() == 0
@@ -217,53 +210,16 @@ def test_a_tier_that_cannot_be_opened_is_shown_with_its_reason_and_tried_again(p
     folder = tmp_path / "place"
     folder.write_text("a file")
     push(plane, 1, disk_tier(folder / "t"))
-
-    def is_reported() -> bool:
-        known = tier(plane)
-        return known is not None and known.state == "not opened" and str(folder) in known.reason
-
-    wait_for(is_reported, "the reason is shown")
+    wait_for(
+        lambda: (known := tier(plane)) and known.state == "not opened" and str(folder) in known.reason,
+        "the reason is shown",
+    )
     folder.unlink()
     in_service(plane)
     assert plane.stop() == 0
-
-
-def test_a_refused_snapshot_changes_nothing(plane: Plane, tmp_path: Path) -> None:
-    push(plane, 1, disk_tier(tmp_path / "t"))
-    in_service(plane)
-    wrong = disk_tier(tmp_path / "u", "other", parameters={"directories": ["relative"]})
-    with plane.manager() as manager:
-        body = encode_tiers([disk_tier(tmp_path / "t"), wrong])
-        answer = manager.push(make.snapshot("tiers", body, 2))
-        assert isinstance(answer, Nack)
-        assert [fault.path for fault in answer.errors] == ["tiers[1].parameters.directories[0]"]
-    assert [each.name for each in plane.describe().tiers] == ["fast"]
 
 
 def test_an_engine_cannot_take_the_group_of_the_data_plane(plane: Plane) -> None:
     with RawEngine(plane.socket) as engine:
         message = Attach(1, VERSION, TIER_MOVER, [SpaceRequest(make.space())])
         assert engine.refusal(message) == (Code.BAD_GROUP, "group")
-
-
-def test_a_move_after_a_kill_loads_blocks_before_an_engine_attaches(plane: Plane, tmp_path: Path) -> None:
-    with connect(plane) as client:
-        push(plane, 1, disk_tier(tmp_path / "t"))
-        in_service(plane)
-        store(client, CHAIN, "acme")
-        copied(plane, BLOCKS)
-    plane.kill()
-    plane.start()
-    in_service(plane)
-    with plane.manager() as manager:
-        number = manager.ask(Move("n", Scope(tenant="acme"), MEMORY)).state.number
-
-        def ended() -> MoveState | None:
-            state = manager.ask(ReadMove("n", number)).state
-            return state if state.ended_at is not None else None
-
-        state = wait_for(ended, "the move ends")
-    assert (state.moved_blocks, state.refused) == (BLOCKS, {})
-    with connect(plane) as client:
-        assert right(client, CHAIN) == BLOCKS
-    assert plane.stop() == 0

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dataplane.protocol.control.moves import Move, MoveState, ReadMove
+from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.tiers import TierSpec
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane, wait_for
+from tests.dataplane.plane import Plane
 from tests.dataplane.tiering.chains import (
     BLOCKS,
     connect,
     copied,
     disk_tier,
     in_service,
+    listed,
     load,
+    move,
     push,
     right,
     s3_tier,
     set_credentials,
     store,
-    tier,
 )
 from tests.tiers.s3_server import s3_server
 
@@ -37,27 +39,11 @@ def restarted(plane: Plane, specs: list[TierSpec]) -> None:
     plane.start()
     push(plane, 1, *specs)
     in_service(plane, "nvme")
-    in_service(plane)
-
-    def listed() -> bool:
-        known = tier(plane)
-        return known is not None and known.listed_blocks is None
-
-    wait_for(listed, "the blocks in S3 are listed")
+    listed(plane)
 
 
-def moved(plane: Plane, to: str, source: str, blocks: int) -> MoveState:
-    """Begin to move all blocks, and return the state once it has released so many, or has ended."""
-    with plane.manager() as manager:
-        state = manager.ask(Move("n", Scope(tenant="acme"), to, release=True, source=source)).state
-
-        def progress() -> MoveState | None:
-            found = manager.ask(ReadMove("n", state.number)).state
-            return found if found.ended_at is not None or found.released_blocks >= blocks else None
-
-        found = wait_for(progress, "blocks are released")
-    assert isinstance(found, MoveState)
-    return found
+def has_released(blocks: int, state: MoveState) -> bool:
+    return state.released_blocks >= blocks
 
 
 @pytest.mark.full
@@ -78,7 +64,8 @@ def test_moves_that_are_killed_lose_nothing(tmp_path: Path, socket_dir: Path, mo
                 plane.kill()
                 restarted(plane, specs)
                 there = ("fast", "nvme") if number % 2 == 0 else ("nvme", "fast")
-                moved(plane, *there, blocks=choice.randrange(BLOCKS * len(CHAINS)))
+                message = Move("n", Scope(tenant="acme"), there[0], release=True, source=there[1])
+                move(plane, message, partial(has_released, choice.randrange(BLOCKS * len(CHAINS))))
                 plane.kill()
                 restarted(plane, specs)
                 with connect(plane) as client:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from dataplane.client import Client
-from dataplane.protocol.control.moves import Move, MoveState, ReadMove
+from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Invalidate, Scope
-from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import TierSpec
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
@@ -23,7 +22,10 @@ from tests.dataplane.tiering.chains import (
     copied,
     disk_tier,
     in_service,
+    known_tier,
+    listed,
     load,
+    move,
     push,
     push_out,
     right,
@@ -33,52 +35,42 @@ from tests.dataplane.tiering.chains import (
     tier,
 )
 from tests.tiers.redis_server import RedisServer
-from tests.tiers.s3_server import s3_server
+from tests.tiers.s3_server import S3Server, s3_server
 
 CHAIN = make.keys(BLOCKS, "chain")
+POOL_BYTES = "4MiB"
+"""Room for 64 blocks: what pushes a chain out goes to the tier too."""
 
 
-@contextmanager
-def redis_spec() -> Iterator[TierSpec]:
-    server = RedisServer()
-    try:
-        server.start()
-        parameters = {"servers": [server.address]}
-        yield TierSpec(name="fast", type="redis", budget_bytes=64 << 20, parameters=parameters)
-    finally:
-        server.stop()
-
-
-@contextmanager
-def s3_spec(monkeypatch: pytest.MonkeyPatch) -> Iterator[TierSpec]:
-    set_credentials(monkeypatch)
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
     with s3_server() as server:
-        yield s3_tier(server)
+        yield server
 
 
 @pytest.fixture(params=["redis", "s3"])
 def spec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[TierSpec]:
-    with redis_spec() if request.param == "redis" else s3_spec(monkeypatch) as spec:
-        yield spec
+    """A tier that holds nothing."""
+    if request.param == "s3":
+        set_credentials(monkeypatch)
+        yield s3_tier(request.getfixturevalue("s3"), re.sub(r"\W", "-", request.node.name))
+        return
+    server = RedisServer()
+    try:
+        server.start()
+        yield TierSpec("fast", "redis", 64 << 20, {"servers": [server.address]})
+    finally:
+        server.stop()
 
 
 @pytest.fixture
-def planes(spec: TierSpec, tmp_path: Path, socket_dir: Path) -> Iterator[tuple[Plane, Plane]]:
+def planes(spec: TierSpec, make_plane: Callable[..., Plane]) -> tuple[Plane, Plane]:
     """Two nodes with the tier in service."""
-    both = []
-    for name in ("a", "b"):
-        folder = socket_dir / name
-        folder.mkdir()
-        both.append(Plane(folder, {"dataplane__node": name}).start())
-    try:
-        for plane in both:
-            push(plane, 1, spec)
-            in_service(plane)
-        yield both[0], both[1]
-    finally:
-        for plane in both:
-            if plane.alive:
-                plane.kill()
+    first, second = (make_plane(dataplane__node=name, pool_bytes=POOL_BYTES).start() for name in ("a", "b"))
+    for plane in (first, second):
+        push(plane, 1, spec)
+        in_service(plane)
+    return first, second
 
 
 def unknown(client: Client, chain: list[bytes]) -> int:
@@ -93,39 +85,30 @@ def test_a_block_of_one_node_is_found_and_loaded_by_another(planes: tuple[Plane,
         wait_for(lambda: unknown(two, CHAIN) == BLOCKS, "the engine learns that there is a shared tier")
         load(two, CHAIN, BLOCKS)
         assert right(two, CHAIN) == BLOCKS
-        known = tier(second)
-        assert known is not None
+        known = known_tier(second)
         assert (known.shared, known.blocks, known.stored_bytes) == (True, 0, 0), "it pays for what it wrote"
         assert known.loaded_blocks == BLOCKS
         assert [each.tenant for each in second.describe().tenants if each.blocks] == ["acme"]
         push_out(two, CHAIN)
-        wait_for(lambda: client_finds(two), "it is in the directory")
+        wait_for(lambda: two.lookup_tiers(CHAIN, counted=False).coming == BLOCKS, "it is in the directory")
 
 
-def client_finds(client: Client) -> bool:
-    return client.lookup_tiers(CHAIN, counted=False).coming == BLOCKS
-
-
-def test_missing_blocks_are_remembered_for_a_while(planes: tuple[Plane, Plane]) -> None:
+def test_missing_blocks_are_remembered_for_a_while_and_the_start_of_a_chain_is_loaded(
+    planes: tuple[Plane, Plane],
+) -> None:
     first, second = planes
+    part = make.keys(BLOCKS, "part")
     with connect(first) as one, connect(second) as two:
         wait_for(lambda: unknown(two, CHAIN) == BLOCKS, "the engine learns that there is a shared tier")
         assert two.prefetch(CHAIN, wait_s=60.0)
         wait_for(lambda: unknown(two, CHAIN) == 0, "the answer is known")
         store(one, CHAIN)
-        copied(first, BLOCKS)
+        store(one, part[:5])
+        copied(first, BLOCKS + 5)
+        load(two, part, 5)
+        wait_for(lambda: two.lookup_tiers(part, counted=False)[:5] == (5, 0, 0.0, 0, 0), "the rest is not there")
         wait_for(lambda: unknown(two, CHAIN) == BLOCKS, "the answer is forgotten")
         load(two, CHAIN, BLOCKS)
-
-
-def test_the_start_of_a_chain_that_is_there_is_loaded(planes: tuple[Plane, Plane]) -> None:
-    first, second = planes
-    with connect(first) as one, connect(second) as two:
-        store(one, CHAIN[:5])
-        copied(first, 5)
-        wait_for(lambda: unknown(two, CHAIN) == BLOCKS, "the engine learns that there is a shared tier")
-        load(two, CHAIN, 5)
-        wait_for(lambda: two.lookup_tiers(CHAIN, counted=False)[:5] == (5, 0, 0.0, 0, 0), "the rest is not there")
 
 
 @pytest.mark.parametrize("prefix", [0, 4])
@@ -139,12 +122,7 @@ def test_blocks_of_others_invalidated_by_this_node_are_not_loaded(planes: tuple[
         with second.manager() as manager:
             manager.ask(Invalidate("n", scope))
         assert two.prefetch(CHAIN, wait_s=60.0)
-
-        def refused() -> bool:
-            known = tier(second)
-            return known is not None and sum(known.lost.values()) >= BLOCKS
-
-        wait_for(refused, "the blocks are not published")
+        wait_for(lambda: sum(known_tier(second).lost.values()) >= BLOCKS, "the blocks are not published")
         assert two.lookup(CHAIN) == 0
         later = make.keys(BLOCKS, "later")
         store(one, later, "acme")
@@ -160,8 +138,7 @@ def test_a_restart_counts_earlier_writes_and_finds_their_blocks(planes: tuple[Pl
         store(two, theirs, "acme")
         copied(first, BLOCKS)
         copied(second, BLOCKS)
-    before = tier(first)
-    assert before is not None
+    before = known_tier(first)
     first.kill()
     first.start()
     known = listed(first)
@@ -181,53 +158,35 @@ def test_a_restart_counts_earlier_writes_and_finds_their_blocks(planes: tuple[Pl
     assert listed(second).blocks == BLOCKS, "the first node deleted its own blocks alone"
 
 
-def move(plane: Plane, to: str, source: str) -> MoveState:
-    """Move all blocks of the tenant from one tier to another and release them; return the result."""
-    with plane.manager() as manager:
-        state = manager.ask(Move("n", Scope(tenant="acme"), to, release=True, source=source)).state
+def test_blocks_move_from_a_disk_to_a_shared_tier_and_back(spec: TierSpec, tmp_path: Path, plane: Plane) -> None:
+    def moved(to: str, source: str) -> MoveState:
+        return move(plane, Move("n", Scope(tenant="acme"), to, release=True, source=source))
 
-        def ended() -> MoveState | None:
-            progress = manager.ask(ReadMove("n", state.number)).state
-            return progress if progress.ended_at is not None else None
-
-        found = wait_for(ended, "the move ends")
-    assert isinstance(found, MoveState)
-    return found
-
-
-def test_blocks_move_from_a_disk_to_a_shared_tier_and_back(spec: TierSpec, tmp_path: Path, socket_dir: Path) -> None:
-    plane = Plane(socket_dir).start()
-    try:
-        push(plane, 1, disk_tier(tmp_path / "t", name="nvme"), msgspec.structs.replace(spec, spill="off", order=1))
-        in_service(plane, "nvme")
-        in_service(plane)
-        listed(plane)
-        with connect(plane) as client:
-            store(client, CHAIN, "acme")
-            copied(plane, BLOCKS, "nvme")
-        there = move(plane, "fast", "nvme")
-        assert (there.moved_blocks, there.released_blocks, there.refused) == (BLOCKS, BLOCKS, {})
-        assert (blocks_of(plane), blocks_of(plane, "nvme")) == (BLOCKS, 0)
-        plane.kill()
-        plane.start()
-        assert listed(plane).blocks == BLOCKS
-        in_service(plane, "nvme")
-        with connect(plane) as client:
-            back = move(plane, "nvme", "fast")
-            # Of what the disk freed just before the kill, it may find blocks again, which then need no copy.
-            assert (back.released_blocks, back.refused) == (BLOCKS, {})
-            assert (blocks_of(plane), blocks_of(plane, "nvme")) == (0, BLOCKS)
-            load(client, CHAIN, BLOCKS)
-            assert right(client, CHAIN) == BLOCKS
-        assert plane.stop() == 0
-    finally:
-        if plane.alive:
-            plane.kill()
+    push(plane, 1, disk_tier(tmp_path / "t", name="nvme"), msgspec.structs.replace(spec, spill="off", order=1))
+    in_service(plane, "nvme", "fast")
+    listed(plane)
+    with connect(plane) as client:
+        store(client, CHAIN, "acme")
+        copied(plane, BLOCKS, "nvme")
+    there = moved("fast", "nvme")
+    assert (there.moved_blocks, there.released_blocks, there.refused) == (BLOCKS, BLOCKS, {})
+    assert (blocks_of(plane), blocks_of(plane, "nvme")) == (BLOCKS, 0)
+    plane.kill()
+    plane.start()
+    assert listed(plane).blocks == BLOCKS
+    in_service(plane, "nvme")
+    with connect(plane) as client:
+        back = moved("nvme", "fast")
+        # Of what the disk freed just before the kill, it may find blocks again, which then need no copy.
+        assert (back.released_blocks, back.refused) == (BLOCKS, {})
+        assert (blocks_of(plane), blocks_of(plane, "nvme")) == (0, BLOCKS)
+        load(client, CHAIN, BLOCKS)
+        assert right(client, CHAIN) == BLOCKS
+    assert plane.stop() == 0
 
 
 def blocks_of(plane: Plane, name: str = "fast") -> int:
-    known = tier(plane, name)
-    return -1 if known is None else known.blocks
+    return known_tier(plane, name).blocks
 
 
 def test_blocks_invalidated_before_a_restart_are_deleted_after_it(planes: tuple[Plane, Plane]) -> None:
@@ -245,30 +204,11 @@ def test_blocks_invalidated_before_a_restart_are_deleted_after_it(planes: tuple[
     assert [(each.tenant, each.blocks) for each in known.tenants] == [("other", BLOCKS)]
 
 
-def listed(plane: Plane) -> TierStats:
-    """Wait until the tier has been listed, and return what the node says about it."""
-
-    def complete() -> TierStats | None:
-        known = tier(plane)
-        return known if known is not None and known.serves and known.listed_blocks is None else None
-
-    known = wait_for(complete, "the tier is listed")
-    assert isinstance(known, TierStats)
-    return known
-
-
-def test_a_server_that_is_not_there_is_shown_and_used_when_it_comes(socket_dir: Path) -> None:
+def test_a_server_that_is_not_there_is_shown_and_used_when_it_comes(plane: Plane) -> None:
     server = RedisServer()
-    plane = Plane(socket_dir).start()
     try:
-        parameters = {"servers": [server.address], "connect_timeout_s": 0.5}
-        push(plane, 1, TierSpec("fast", "redis", 64 << 20, parameters))
-
-        def is_reported() -> bool:
-            known = tier(plane)
-            return known is not None and known.state == "not opened" and bool(known.reason)
-
-        wait_for(is_reported, "it is not opened")
+        push(plane, 1, TierSpec("fast", "redis", 64 << 20, {"servers": [server.address], "connect_timeout_s": 0.5}))
+        wait_for(lambda: (known := tier(plane)) and known.state == "not opened" and known.reason, "it is not opened")
         with connect(plane) as client:
             assert store(client, CHAIN) == BLOCKS
             assert client.lookup_tiers(make.keys(4, "none"))[:5] == (0, 0, 0.0, 0, 0)
@@ -277,5 +217,3 @@ def test_a_server_that_is_not_there_is_shown_and_used_when_it_comes(socket_dir: 
         assert plane.stop() == 0
     finally:
         server.stop()
-        if plane.alive:
-            plane.kill()
