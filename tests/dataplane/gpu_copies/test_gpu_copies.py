@@ -44,11 +44,15 @@ def bench_of() -> Iterator[MakeBench]:
     assert [fault for each in made for fault in each.faults()] == []
 
 
-def store_pinned(bench: Bench, engine: BenchEngine, device: BenchDevice, chain: list[bytes]) -> None:
-    """Store a chain that the pin "g" wants on the device, and let the device copy it."""
-    engine.store(chain, BIG)
-    bench.apply(*make.pins([make.pin("g", chain, tier="gpu")]))
+def store_pinned(
+    bench: Bench, engine: BenchEngine, device: BenchDevice, blocks: int = 4, name: str = "chain", **fields: Any
+) -> list[bytes]:
+    """Store a chain that the pin "g" wants on the device, let the device copy it, and return its keys."""
+    chain = make.keys(blocks, name)
+    engine.store(chain, BIG, tenant=fields.get("tenant", ""))
+    bench.apply(*make.pins([make.pin("g", chain, tier="gpu", **fields)]))
     device.run()
+    return chain
 
 
 def test_blocks_of_a_gpu_pin_get_gpu_copies_and_others_do_not(bench_of: MakeBench) -> None:
@@ -128,8 +132,7 @@ def test_an_extent_is_granted_to_engines_of_its_space_alone(bench_of: MakeBench)
     bench, engine, device = bench_of()
     far = bench.attach(make.space(dtype="fp8"))
     device.read_by(far)
-    chain = make.keys(3)
-    store_pinned(bench, engine, device, chain)
+    store_pinned(bench, engine, device, 3)
     (number,) = device.table.extents()
     gpu_copies = bench.node.gpu_copies
     assert gpu_copies.grant(far.client, device.device, [number, 0, 99, -1, 2**63]) == []
@@ -140,8 +143,7 @@ def test_an_extent_is_granted_to_engines_of_its_space_alone(bench_of: MakeBench)
 
 def test_blocks_that_do_not_fit_wait_and_the_head_of_a_chain_comes_first(bench_of: MakeBench) -> None:
     bench, engine, device = bench_of(extents=1)
-    chain = make.keys(12)
-    store_pinned(bench, engine, device, chain)
+    chain = store_pinned(bench, engine, device, 12)
     assert device.load(engine, chain) == [True] * 8 + [False] * 4
     assert (device.stats.gpu_copies, device.stats.wanted) == (8, 12)
 
@@ -212,22 +214,9 @@ def test_soft_pins_of_tenants_share_a_device_by_weight(bench_of: MakeBench) -> N
     assert (bench.pin("a").gpu_copies, bench.pin("b").gpu_copies) == (24, 8)
 
 
-def test_the_pin_budget_of_a_tenant_holds_on_the_device_too(bench_of: MakeBench) -> None:
+def test_the_pin_budget_of_a_tenant_holds_on_the_device_also_when_it_changes(bench_of: MakeBench) -> None:
     bench, engine, device = bench_of()
-    bench.apply(make.shares(QuotaSpec("a", pin_budget_bytes=3 * BIG)))
-    chain = make.keys(6)
-    engine.store(chain, BIG, tenant="a")
-    bench.apply(*make.pins([make.pin("g", chain, tenant="a", tier="gpu")]))
-    device.run()
-    assert bench.pin("g").gpu_copies == 3
-
-
-def test_a_budget_that_changes_is_seen_on_the_device(bench_of: MakeBench) -> None:
-    bench, engine, device = bench_of()
-    chain = make.keys(6)
-    engine.store(chain, BIG, tenant="a")
-    bench.apply(*make.pins([make.pin("g", chain, tenant="a", tier="gpu")]))
-    device.run()
+    store_pinned(bench, engine, device, 6, tenant="a")
     assert bench.pin("g").gpu_copies == 6
     for generation, (budget, left) in enumerate([(2 * BIG, 2), (5 * BIG, 5), (None, 6)], 1):
         bench.apply(make.shares(QuotaSpec("a", pin_budget_bytes=budget), generation=generation))
@@ -304,8 +293,7 @@ def test_an_extent_goes_when_every_engine_has_closed_it(bench_of: MakeBench) -> 
     bench, engine, device = bench_of()
     other = bench.attach(pid=101)
     device.read_by(other)
-    chain = make.keys(4)
-    store_pinned(bench, engine, device, chain)
+    chain = store_pinned(bench, engine, device)
     for each in (engine, other):
         device.load(each, chain)
         device.release(each)
@@ -327,8 +315,7 @@ def test_an_extent_goes_when_every_engine_has_closed_it(bench_of: MakeBench) -> 
 
 def test_an_extent_closed_early_by_an_engine_does_not_wait_for_it(bench_of: MakeBench) -> None:
     bench, engine, device = bench_of()
-    chain = make.keys(4)
-    store_pinned(bench, engine, device, chain)
+    chain = store_pinned(bench, engine, device)
     device.load(engine, chain)
     device.release(engine)
     closed = [*device.open_in[engine.client]]
@@ -341,8 +328,7 @@ def test_an_extent_closed_early_by_an_engine_does_not_wait_for_it(bench_of: Make
 
 def test_without_engines_a_device_keeps_nothing(bench_of: MakeBench) -> None:
     bench, engine, device = bench_of()
-    chain = make.keys(4)
-    store_pinned(bench, engine, device, chain)
+    chain = store_pinned(bench, engine, device)
     device.load(engine, chain)
     device.end(engine)
     engine.die()
@@ -370,10 +356,7 @@ def test_another_shape_gets_the_room_that_a_thinned_one_does_not_need(bench_of: 
 
 def test_a_block_that_goes_takes_its_gpu_copy_with_it(bench_of: MakeBench) -> None:
     bench, engine, device = bench_of(blocks=32, pin_budget_bytes=0)
-    chain = make.keys(4)
-    engine.store(chain, BIG)
-    bench.apply(*make.pins([make.pin("g", chain, strength="soft", tier="gpu")]))
-    device.run()
+    chain = store_pinned(bench, engine, device, 4, strength="soft")
     assert bench.pin("g").gpu_copies == 4
     engine.store(make.keys(32, "all of it"), BIG)
     assert engine.lookup(chain) == 0
@@ -384,8 +367,7 @@ def test_a_block_that_goes_takes_its_gpu_copy_with_it(bench_of: MakeBench) -> No
 
 def test_a_gpu_copy_of_an_invalidated_block_stays_as_long_as_its_lease(bench_of: MakeBench) -> None:
     bench, engine, device = bench_of()
-    chain = make.keys(4)
-    store_pinned(bench, engine, device, chain)
+    chain = store_pinned(bench, engine, device)
     device.load(engine, chain)
     bench.node.operator.clear(bench.now, permanent=True)
     device.run()
@@ -401,8 +383,7 @@ def test_a_gpu_copy_of_an_invalidated_block_stays_as_long_as_its_lease(bench_of:
 def test_a_device_without_memory_is_reported_and_retried_later(bench_of: MakeBench) -> None:
     bench, engine, device = bench_of()
     device.refuses = True
-    chain = make.keys(4)
-    store_pinned(bench, engine, device, chain)
+    chain = store_pinned(bench, engine, device)
     stats = device.stats
     assert (stats.gpu_copies, stats.problem, stats.used_bytes) == (0, "out of memory", 0)
     assert len(bench.events(GpuCopyPoolFailed)) == 1

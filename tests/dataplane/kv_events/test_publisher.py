@@ -18,7 +18,6 @@ from dataplane.kv_events.messages import block_hash, rank
 from dataplane.kv_events.publisher import KvEventOptions, KvEventPublisher
 from dataplane.kv_events.token_ids import TokenIds
 from dataplane.protocol.control.scopes import Scope
-from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.spaces import Space
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
@@ -144,52 +143,6 @@ def test_a_stored_chain_is_one_event_with_its_parent(published: Published, engin
     assert first == Decoded("AllBlocksCleared")
     assert second == Decoded("BlockStored", tuple(hashes(chain[:3])), None, (), 256, "CPU")
     assert third == Decoded("BlockStored", tuple(hashes(chain[3:])), block_hash(chain[2]), (), 256, "CPU")
-
-
-def test_a_router_tracks_the_cached_blocks_through_evictions_and_invalidations(
-    published: Published, bench: Bench, engine: BenchEngine
-):
-    cached: set[int] = set()
-    for turn in range(40):
-        engine.store(make.keys(7, turn), PAGE, tenant=f"t{turn % 3}")
-        if turn % 10 == 9:
-            bench.node.operator.invalidate(Scope(tenant="t1"), bench.now)
-        bench.pass_time(0.05)
-        cached = known(published.events(), cached)
-        assert cached == ready(bench)
-    bench.node.operator.clear(bench.now, permanent=True)
-    bench.pass_time(0.05)
-    assert known(published.events(), cached) == ready(bench) == set()
-
-
-def test_a_block_that_is_stored_again_at_once_is_known_in_the_end(
-    published: Published, bench: Bench, engine: BenchEngine
-):
-    chain = make.keys(3)
-    engine.store(chain, PAGE)
-    bench.node.operator.invalidate(Scope(tenant=""), bench.now)
-    bench.pass_time(0.05)
-    engine.store(chain, PAGE)
-    assert known(published.events()) == set(hashes(chain))
-
-
-def test_a_block_is_published_when_every_rank_has_it_and_withdrawn_when_one_loses_it(tmp_path: Path):
-    bench = Bench(8 * make.MIB)
-    published = Published(bench, tmp_path)
-    ranks = [bench.attach(make.space(rank=each, world_size=3), pid=100 + each) for each in range(3)]
-    chain = make.keys(4)
-    for one in ranks[:2]:
-        one.store(chain, PAGE)
-        assert known(published.events()) == set()
-    ranks[2].store(chain[:2], PAGE)
-    assert known(published.events()) == set(hashes(chain[:2]))
-    ranks[2].store(chain, PAGE)
-    cached = known(published.events(), set(hashes(chain[:2])))
-    assert cached == set(hashes(chain))
-    (block,) = bench.node.pool.table.find(pack_keys([chain[1]]), ranks[1].spaces[0])
-    assert block is not None
-    bench.node.pool.mark_dead([block])
-    assert known(published.events(), cached) == set(hashes([chain[0], *chain[2:]]))
 
 
 def test_each_model_has_its_topic_and_other_kv_groups_have_none(tmp_path: Path):
