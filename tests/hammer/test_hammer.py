@@ -1,6 +1,6 @@
 """The memory protocol under fire: four readers, two writers, eviction pressure, random sizes, random kills.
 
-`LARDER_TEST_HAMMER_S` sets the seconds; else 60 in a full run (`make full`), 12 otherwise.
+`LARDER_TEST_HAMMER_S` sets the seconds; else 60 in a full run (`make full`), 2 otherwise.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +36,7 @@ KILL_INTERVAL_S = 1.0
 
 
 def seconds() -> float:
-    return float(os.environ.get("LARDER_TEST_HAMMER_S", size(60, 3)))
+    return float(os.environ.get("LARDER_TEST_HAMMER_S", size(60, 2)))
 
 
 @dataclass
@@ -154,13 +153,8 @@ def hammer(folder: Path, *options: str) -> Iterator[Hammer]:
         "LARDER_POOL_BYTES": str(POOL_BYTES),
         "LARDER_DATAPLANE__SEGMENT_BYTES": "4MiB",
     }
-    plane = subprocess.Popen(
-        [sys.executable, "-m", "tests.hammer.plane", *options],
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    plane = Forked("tests.hammer.plane", *options, env=environ, stdout=pipe, stderr=null, text=True)
     beaten = Hammer(plane, folder)
     try:
         deadline = time.monotonic() + 90

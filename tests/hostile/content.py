@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from dataplane.client import Client, attach
+from dataplane.client import Client
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane, contents
+from tests.dataplane.plane import contents
 
 NBYTES = 16 << 10
 CHAINS = 300
@@ -22,10 +22,6 @@ def chain(number: int) -> list[bytes]:
 def expected(number: int) -> list[bytes]:
     """The bytes of each block of a chain."""
     return contents(chain(number), NBYTES)
-
-
-def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 def fill(client: Client, name: object, count: int = 16) -> None:

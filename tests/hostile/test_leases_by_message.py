@@ -13,8 +13,9 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
 from tests.hammer.content import MODEL
 from tests.hammer.test_hammer import hammer, seconds
-from tests.hostile.content import chain, connect, fill, read, store
+from tests.hostile.content import chain, fill, read, store
 from tests.hostile.misfits import attachment_of
+from tests.restart.support.blocks import connect
 
 
 def counted(client: Client) -> int:

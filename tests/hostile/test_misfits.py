@@ -21,12 +21,14 @@ from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, engine_process, line, wait_for
 from tests.forked import Forked
-from tests.hostile.content import chain, connect, fill, read, store
+from tests.hostile.content import chain, fill, read, store
 from tests.hostile.misfits import ROLES
 from tests.hostile.soak import NOT_HERE
+from tests.restart.support.blocks import connect
+from tests.sizes import size
 
 PAGE = 4096
-TURNS = 150
+TURNS = 60
 
 
 @contextmanager
@@ -167,11 +169,12 @@ time.sleep(60)
             assert reservation.refused == {}
 
 
-def test_a_thousand_detaches_cost_nothing(plane: Plane) -> None:
+@pytest.mark.parametrize("detaches", [size(1000, 100)])
+def test_detaches_cost_nothing(plane: Plane, detaches: int) -> None:
     with connect(plane) as client:
         client.lookup(chain(0))
     before = plane.open_fds()
-    for _ in range(1000):
+    for _ in range(detaches):
         with connect(plane) as client:
             assert client.connected
     stats = plane.wait_stats(lambda stats: not stats.engines, "all detached")
@@ -179,14 +182,14 @@ def test_a_thousand_detaches_cost_nothing(plane: Plane) -> None:
     wait_for(lambda: plane.open_fds() <= before + 2, "their descriptors are closed")
 
 
-def test_a_process_that_attaches_a_thousand_times_without_detaching_is_refused_alone(plane: Plane) -> None:
+def test_a_process_that_attaches_without_detaching_is_refused_alone(make_plane: Callable[..., Plane]) -> None:
     code = """
 import socket
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.engine import VERSION, Attach, Attached, EngineReply, SpaceRequest
 request, answers = encode(Attach(1, VERSION, "crowd", [SpaceRequest(make.space())])), decoder(EngineReply)
 taken = 0
-for _ in range(1000):
+for _ in range(150):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(sys.argv[1])
         connection.send(request)
@@ -194,11 +197,12 @@ for _ in range(1000):
 tell(taken)
 time.sleep(60)
 """
+    plane = make_plane(dataplane__max_clients="128").start()
     work(plane)  # takes the pool's segments
     before = plane.open_fds()
     with engine_process(code, plane.socket) as crowd:
         taken = int(line(crowd))
-        assert 64 <= taken <= 512, "half of the places at most"
+        assert taken == 64, "half of the places"
         stats = plane.describe()
         assert len(stats.engines) == taken
         assert {engine.pid for engine in stats.engines} == {crowd.pid}

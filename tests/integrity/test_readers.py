@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
-from dataplane.client import Client, ClientEvent, attach
+from dataplane.client import ClientEvent, attach
 from dataplane.protocol.engine import SpaceRequest
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents, wait_for
 from tests.integrity.faulty_memory import flip, row_of, say_adopted
+from tests.restart.support.blocks import connect, store
 
 PAGE = 4096
-
-
-def store(client: Client, chain: list[bytes], nbytes: int = PAGE, space: int = 0) -> int:
-    with client.reserve(chain, nbytes, space=space) as reservation:
-        reservation.copy_from(b"".join(contents(chain, nbytes)))
-        return reservation.commit().blocks
-
-
-def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 def names(events: list[ClientEvent]) -> list[str]:
@@ -185,29 +175,19 @@ def test_views_that_are_being_read_outlive_the_block(plane: Plane) -> None:
         view = client.acquire(chain).view(0)
         flip(plane, client, chain[0])
         assert len(reader.acquire(chain)) == 0
-        number = row_of_descriptor(client, view)
+        assert plane.describe().pool.blocks == 1, "its counter is up"
         assert bytes(view[1:]) == contents(chain, PAGE)[0][1:]
         del view
         wait_for(lambda: plane.describe().pool.blocks == 0, "the last view lets the block go")
-        assert number == 1
 
 
-def row_of_descriptor(client: Client, view: memoryview) -> int:
-    """How many counters of this client are up."""
-    attachment = client._link.attachment
-    assert attachment is not None
-    assert len(view) == PAGE
-    return int((attachment.area.counters != 0).sum())
+def test_an_unknown_verification_is_a_wrong_argument(plane: Plane) -> None:
+    for verify in ("sometimes", "", "ALWAYS", None):
+        with pytest.raises(ValueError, match="verify must be one of off, sample, always"):
+            connect(plane, verify=verify)
 
 
-@pytest.mark.parametrize("verify", ["sometimes", "", "ALWAYS", None])
-def test_an_unknown_verification_is_a_wrong_argument(plane: Plane, verify: object) -> None:
-    with pytest.raises(ValueError, match="verify must be one of off, sample, always"):
-        connect(plane, verify=verify)
-
-
-def test_without_membarrier_the_same_holds(make_plane: Callable[..., Plane]) -> None:
-    plane = make_plane().start()
+def test_without_membarrier_the_same_holds(plane: Plane) -> None:
     chain = make.keys(3)
     with connect(plane, verify="always") as client:
         store(client, chain)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataplane.core.operator.integrity import ENGINE_BYTES_PER_S, MAX_BYTES_PER_REPORT
+from dataplane.core.operator.integrity import ENGINE_BYTES_PER_S, MAX_BYTES_PER_BLOCK, MAX_BYTES_PER_REPORT
+from dataplane.memory.memory import READ_BYTES, NodeMemory
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code
 from dataplane.protocol.engine import Report
@@ -61,7 +64,6 @@ def test_a_corrupt_block_is_dropped_at_once_and_reported_with_its_finder() -> No
         ("_default", make.MODEL, PAGE, reader.client)
     ] * 2
     assert bench.pool.used_bytes == 2 * PAGE
-    assert bench.faults() == []
     store(bench, writer, [chain[1]])
 
 
@@ -74,7 +76,6 @@ def test_a_liar_drops_nothing_and_is_counted() -> None:
         assert report(liar, *seen(liar, chain)) == 0
     assert writer.has(chain) == [True] * 8
     assert bench.node.pool.totals.false_reports == 80
-    assert bench.faults() == []
 
 
 def test_a_liar_cannot_burn_the_nodes_time_and_others_are_still_heard() -> None:
@@ -95,7 +96,6 @@ def test_a_liar_cannot_burn_the_nodes_time_and_others_are_still_heard() -> None:
     bench.pass_time(1.0)
     damage(bench, writer, chain[14])
     assert report(liar, descriptors[14:15], controls[14:15]) == 1, "it gets another one"
-    assert bench.faults() == []
 
 
 def test_one_report_reads_a_bounded_number_of_bytes_and_any_block_can_be_reported() -> None:
@@ -155,7 +155,6 @@ def test_a_leased_corrupt_block_waits_outside_of_the_index() -> None:
     reader.release()
     bench.pass_time(0.1)
     assert bench.pool.blocks == 1
-    assert bench.faults() == []
 
 
 @pytest.mark.parametrize(
@@ -195,7 +194,6 @@ def test_no_report_drops_a_block_that_is_whole(reported: list[tuple[int, int]]) 
     bench.pass_time(0.1)
     assert report(engine, [number for number, _ in reported], [control for _, control in reported]) == 0
     assert engine.has(chain) == [True] * 8
-    assert bench.faults() == []
 
 
 def test_a_machine_that_cannot_check_reports_it_and_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,3 +219,38 @@ def test_records_of_an_engine_end_with_it() -> None:
         report(engine, *seen(engine, [make.key(engine.client)]))
         engine.detach_cleanly()
     assert bench.node.integrity._engines == {}
+
+
+def test_a_block_too_large_to_look_at_is_refused_and_others_of_the_report_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dataplane.core.operator.integrity.MAX_BYTES_PER_BLOCK", make.MIB)
+    assert MAX_BYTES_PER_BLOCK > make.MIB
+    large = 2 * make.MIB
+    bench = Bench(8 * make.MIB, segment_bytes=large)
+    engine = bench.attach(make.space(), make.space("large", block_bytes=large))
+    one, other = make.keys(2)
+    store(bench, engine, [one], large, space=1)
+    store(bench, engine, [other], make.MIB)
+    damage(bench, engine, other)
+    descriptors, controls = seen(engine, [one], 1)
+    more = seen(engine, [other])
+    assert report(engine, descriptors + more[0], controls + more[1]) == 1
+    assert bench.refused() == {"rate_limited": 1}
+
+
+def test_the_checksum_is_that_of_the_bytes_and_takes_no_page() -> None:
+    memory = NodeMemory(1024)
+    try:
+        memory.create_segment(1, 64 * READ_BYTES)
+        file = memory.segments[1]
+        content = np.random.default_rng(7).bytes(3 * READ_BYTES + 17)
+        os.pwrite(file.fd, content, READ_BYTES)
+        taken = os.fstat(file.fd).st_blocks
+        assert memory.digest(1, READ_BYTES, len(content)) == checksum(content)
+        assert memory.digest(1, 8 * READ_BYTES, 40 * READ_BYTES) == checksum(bytes(40 * READ_BYTES))
+        assert os.fstat(file.fd).st_blocks == taken
+        with pytest.raises(MemoryError):
+            memory.digest(1, 60 * READ_BYTES, 5 * READ_BYTES)
+    finally:
+        memory.close()

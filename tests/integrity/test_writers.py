@@ -5,35 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dataplane.client import Client, attach
 from dataplane.protocol.checksums import NONE, Checksum, checksum
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents
 from tests.integrity.faulty_memory import checksum_in_index
+from tests.restart.support.blocks import connect
 
 PAGE = 4096
 
 
-def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("nbytes", [1, PAGE, 64 << 10, (512 << 10) - 1, 512 << 10, (512 << 10) + 1, 1_500_000])
-def test_copied_blocks_carry_the_checksum_of_their_bytes(plane: Plane, nbytes: int) -> None:
-    chain = make.keys(7)
-    data = np.random.default_rng(nbytes).integers(0, 256, 7 * nbytes, np.uint8)
+def test_copied_blocks_carry_the_checksum_of_their_bytes(plane: Plane) -> None:
     with connect(plane, verify="always") as client:
-        with client.reserve(chain[2:4], nbytes) as hole:  # the rest is no run of neighbours
-            hole.copy_from(data[2 * nbytes : 4 * nbytes])
-            hole.commit()
-        with client.reserve(chain, nbytes) as reservation:
-            assert reservation.copy_from(data) == 5 * nbytes
-            assert reservation.commit().blocks == 5
-        for at, key in enumerate(chain):
-            assert checksum_in_index(client, key) == checksum(data[at * nbytes : (at + 1) * nbytes])
-        with client.acquire(chain) as lease:
-            assert len(lease) == 7
-            assert b"".join(bytes(lease.view(at)) for at in range(7)) == data.tobytes()
+        for nbytes in (1, PAGE, 64 << 10, (512 << 10) - 1, 512 << 10, (512 << 10) + 1, 1_500_000):
+            chain = make.keys(7, nbytes)
+            data = np.random.default_rng(nbytes).integers(0, 256, 7 * nbytes, np.uint8)
+            with client.reserve(chain[2:4], nbytes) as hole:  # the rest is no run of neighbours
+                hole.copy_from(data[2 * nbytes : 4 * nbytes])
+                hole.commit()
+            with client.reserve(chain, nbytes) as reservation:
+                assert reservation.copy_from(data) == 5 * nbytes
+                assert reservation.commit().blocks == 5
+            for at, key in enumerate(chain):
+                assert checksum_in_index(client, key) == checksum(data[at * nbytes : (at + 1) * nbytes])
+            with client.acquire(chain) as lease:
+                assert len(lease) == 7
+                assert b"".join(bytes(lease.view(at)) for at in range(7)) == data.tobytes()
 
 
 def test_blocks_filled_through_views_are_summed_at_commit_also_after_a_copy(plane: Plane) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from dataplane.base.child_command import module_command
 from dataplane.client import ClientEvent
 from dataplane.holding import requests
 from dataplane.holding.folder import SOCKET_NAME
@@ -24,6 +22,7 @@ from dataplane.holding.messages import VERSION, send
 from dataplane.holding.process import WARM_STARTS
 from dataplane.holding.requests import HolderFailed, answer_to, release
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
+from tests import forked
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents, wait_for
 from tests.free_port import free_port
@@ -358,8 +357,7 @@ def test_memory_of_other_settings_is_not_adopted_and_the_loss_is_logged(
 def fail_to_start(plane: Relay) -> int:
     """Return the exit code of a data plane that cannot start."""
     environ = {**plane.environ, "LARDER_CONTROL_URL": "ipc:///proc/none/control.sock"}
-    command = module_command("dataplane")
-    return subprocess.run(command, env=environ, stderr=subprocess.DEVNULL, timeout=60, check=False).returncode
+    return forked.run("dataplane", env=environ).returncode
 
 
 def test_starts_that_fail_for_another_reason_leave_the_memory(plane: Relay) -> None:

@@ -55,7 +55,7 @@ def test_lmcache_clients_keep_their_connection_and_every_request_is_answered(soc
         looked: list[int] = []
 
         def look_up() -> None:
-            while not ended.is_set():
+            while not ended.wait(0.002):
                 request = f"r{len(looked)}"
                 looked.append(scheduler.lookup(prompt(3), request))
                 scheduler.ask("end_session", request)

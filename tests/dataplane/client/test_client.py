@@ -11,24 +11,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dataplane.client import AttachRefused, Client, ClientEvent, Code, ReserveOutcome, attach
+from dataplane.client import AttachRefused, Client, ClientEvent, Code, CommitResult, Lease, ReserveOutcome, attach
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane, contents, wait_for
+from tests.dataplane.plane import Plane, contents
+from tests.restart.support.blocks import connect, store
 from tests.threads import join
 
 PAGE = 4096
-
-
-def store(client: Client, chain: list[bytes], nbytes: int = PAGE, **where: object) -> int:
-    with client.reserve(chain, nbytes, **where) as reservation:  # type: ignore[arg-type]
-        for at in reservation.writable:
-            reservation.view(at)[:] = contents(chain, nbytes)[at]
-        return reservation.commit().blocks
-
-
-def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 def fill(client: Client, nbytes: int = make.MIB, blocks: int = 48) -> int:
@@ -51,6 +41,7 @@ def test_stored_blocks_are_read_by_another_engine(plane: Plane) -> None:
             assert lease.nbytes(0) == PAGE
             with pytest.raises(IndexError):
                 lease.view(4)
+        assert (reader.lookup([]), len(reader.acquire([]))) == (0, 0)
         with pytest.raises(ValueError, match="released"):
             lease.view(0)
 
@@ -197,59 +188,52 @@ def test_a_leased_block_survives_pressure_and_goes_when_it_is_released(plane: Pl
         assert client.lookup(chain) == 0
 
 
-def derive_view(array: np.ndarray) -> object:
-    return array.data
+DERIVED: dict[str, Callable[[Lease], object]] = {
+    "memoryview": lambda lease: lease.array(0).data,
+    "slice": lambda lease: lease.array(0)[10:20].view(np.int8)[::2],
+    "slice of a memoryview": lambda lease: lease.array(0).data[5:9],
+}
 
 
-def derive_slice(array: np.ndarray) -> object:
-    return array[10:20].view(np.int8)[::2]
+def keeps_its_block(client: Client, name: str, derive: Callable[[Lease], object]) -> None:
+    """Assert that what is derived from a lease keeps the block after the release until it is collected."""
+    chain = make.keys(1, name)
+    store(client, chain, make.MIB)
+    lease = client.acquire(chain)
+    derived = derive(lease)
+    lease.release()
+    del lease
+    gc.collect()
+    fill(client)
+    assert client.lookup(chain) == 1, f"the {name} is alive"
+    del derived
+    gc.collect()
+    fill(client)
+    assert client.lookup(chain) == 0, name
 
 
-def derive_memoryview_slice(array: np.ndarray) -> object:
-    return array.data[5:9]
-
-
-def derive_torch(array: np.ndarray) -> object:
-    torch = pytest.importorskip("torch")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array).view(torch.int32)[1:]
-
-
-@pytest.mark.parametrize("derive", [derive_view, derive_slice, derive_memoryview_slice, derive_torch])
-def test_a_view_keeps_its_block_after_the_release_until_it_is_collected(
-    plane: Plane, derive: Callable[[np.ndarray], object]
-) -> None:
-    chain = make.keys(1, "held")
+def test_whatever_is_derived_from_a_view_keeps_its_block_until_it_is_collected(plane: Plane) -> None:
     with connect(plane) as client:
-        store(client, chain, make.MIB)
-        lease = client.acquire(chain)
-        view = derive(lease.array(0))
-        lease.release()
-        del lease
-        gc.collect()
-        fill(client)
-        assert client.lookup(chain) == 1, "the view is alive"
-        del view
-        gc.collect()
-        fill(client)
-        assert client.lookup(chain) == 0
+        for name, derive in DERIVED.items():
+            keeps_its_block(client, name, derive)
 
 
-def test_tensors_of_a_lease_keep_it_too(plane: Plane) -> None:
+def test_tensors_keep_their_block_too(plane: Plane) -> None:
     torch = pytest.importorskip("torch")
-    chain = make.keys(1, "held")
-    with connect(plane) as client:
-        store(client, chain, make.MIB)
-        lease = client.acquire(chain)
+
+    def of_an_array(lease: Lease) -> object:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.from_numpy(lease.array(0)).view(torch.int32)[1:]
+
+    def of_the_lease(lease: Lease) -> object:
         tensor = lease.tensor(0, torch.int16, (2, make.MIB // 4))
-        lease.release()
-        fill(client)
-        assert client.lookup(chain) == 1
-        assert bytes(tensor.view(torch.uint8).flatten()[:32].tolist()) == chain[0]
-        del tensor
-        fill(client)
-        assert client.lookup(chain) == 0
+        assert bytes(tensor.view(torch.uint8).flatten()[:32].tolist()) == make.key(("tensor", 0))
+        return tensor
+
+    with connect(plane) as client:
+        keeps_its_block(client, "tensor of an array", of_an_array)
+        keeps_its_block(client, "tensor", of_the_lease)
 
 
 def test_views_of_a_lease_are_read_only(plane: Plane) -> None:
@@ -323,6 +307,24 @@ def test_bytes_of_an_open_reservation_are_not_reused_when_its_client_is_closed(p
     assert reservation.commit().blocks == 0
 
 
+def test_a_partial_commit_returns_the_refused_blocks_and_reasons(make_plane: Callable[..., Plane]) -> None:
+    plane = make_plane(pool_bytes="4MiB").start()
+    with connect(plane) as client, client.reserve(make.keys(6), make.MIB) as reservation:
+        granted = len(reservation.writable)
+        assert 0 < granted < 6
+        result = reservation.commit()
+    assert (result.blocks, result.code) == (granted, None)
+    assert result.refused_blocks == dict.fromkeys(range(granted, 6), Code.POOL_FULL)
+    assert result.refused == reservation.refused == {Code.POOL_FULL: 6 - granted}
+    assert repr(result) == f"CommitResult(blocks={granted}, code=None, refused={{POOL_FULL: {6 - granted}}})"
+
+
+def test_blocks_that_are_there_already_or_on_their_way_were_not_refused() -> None:
+    others = bytes((ReserveOutcome.PRESENT, ReserveOutcome.BUSY, ReserveOutcome.WRITE))
+    assert CommitResult(1, None, others).refused_blocks == {}
+    assert repr(CommitResult(1, None, others)) == "CommitResult(blocks=1, code=None)"
+
+
 # ---- arguments
 
 
@@ -392,12 +394,6 @@ def test_wrong_positions_in_a_commit_raise_and_the_reservation_stays_open(shared
     shared_plane.wait_stats(lambda stats: stats.pool.reserved_bytes == 0, "nothing stays reserved")
 
 
-def test_empty_lookups_and_acquires_are_valid(shared_plane: Plane) -> None:
-    with connect(shared_plane) as client:
-        assert client.lookup([]) == 0
-        assert len(client.acquire([])) == 0
-
-
 # ---- threads
 
 
@@ -441,4 +437,3 @@ def test_hits_and_stores_are_counted(plane: Plane) -> None:
     assert (stats.totals.stored_blocks, stats.totals.stored_bytes, stats.totals.read_bytes) == (4, 4 * PAGE, 4 * PAGE)
     (tenant,) = stats.tenants
     assert (tenant.tenant, tenant.requested_blocks, tenant.hit_blocks) == ("a", 5 + 3, 4 + 2)
-    wait_for(lambda: plane.alive, "alive")

@@ -6,34 +6,22 @@ import gc
 import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dataplane.client import Client, ClientEvent, Code, attach
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents, engine_process, line, wait_for
+from tests.restart.support.blocks import attached_again, connected, lost, store
 
 PAGE = 4096
 SHORT_S = 3.0
 """Time-out of clients whose data plane is stopped. A data plane that runs answers sooner, also on a busy machine."""
 
 
-def connect(plane: Plane, **options: object) -> Client:
-    options = {"timeout_s": 30, **options}
-    return attach(plane.socket, [make.space()], **options)  # type: ignore[arg-type]
-
-
-def store(client: Client, chain: list[bytes], nbytes: int = PAGE) -> int:
-    with client.reserve(chain, nbytes) as reservation:
-        for at in reservation.writable:
-            reservation.view(at)[:] = contents(chain, nbytes)[at]
-        return reservation.commit().blocks
-
-
-def connected(client: Client) -> bool:
-    """Use the client as an engine does, and say whether it is attached."""
-    client.lookup(make.keys(1))
-    return client.connected
+def connect(plane: Plane, **options: Any) -> Client:
+    return attach(plane.socket, [make.space()], **{"timeout_s": 30, **options})
 
 
 def test_without_a_data_plane_lookups_miss_and_a_later_one_is_found(make_plane: Callable[..., Plane]) -> None:
@@ -49,7 +37,7 @@ def test_without_a_data_plane_lookups_miss_and_a_later_one_is_found(make_plane: 
         assert reservation.writable == []
         assert reservation.commit().blocks == 0
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches by itself")
+        attached_again(client)
         assert store(client, make.keys(3)) == 3
     assert [event.name for event in events][:1] == ["attached"]
 
@@ -62,13 +50,13 @@ def test_after_kill_9_reads_continue_stores_are_refused_and_a_new_data_plane_is_
         old = client.epoch
         lease = client.acquire(chain)
         plane.kill()
-        wait_for(lambda: not connected(client), "the loss is noticed")
+        lost(client)
         assert client.lookup(chain) == 3
         with client.acquire(chain) as again:
             assert bytes(again.view(1)) == contents(chain, PAGE)[1]
         assert client.reserve(make.keys(1, "new"), PAGE).refused == {Code.UNAVAILABLE: 1}
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches again")
+        attached_again(client)
         assert client.epoch not in (0, old)
         assert client.lookup(chain) == 0, "the new one starts cold"
         assert store(client, make.keys(2, "new")) == 2
@@ -88,14 +76,14 @@ def test_an_engine_that_never_mapped_the_pool_misses_without_a_data_plane_and_at
         store(writer, chain)
         assert reader.lookup(chain) == 3, "it has mapped the index, and no segment"
         plane.kill()
-        wait_for(lambda: not connected(reader), "the loss is noticed")
+        lost(reader)
         with reader.acquire(chain) as lease:
             assert len(lease) == 0
         with writer.acquire(chain) as lease:
             assert len(lease) == 3, "an engine that has mapped the segment still reads"
         plane.start()
-        wait_for(lambda: connected(reader), "the client attaches by itself")
-        wait_for(lambda: connected(writer), "the client attaches by itself")
+        attached_again(reader)
+        attached_again(writer)
         assert store(writer, chain) == 3
         with reader.acquire(chain) as lease:
             assert bytes(lease.view(2)) == contents(chain, PAGE)[2]
@@ -107,14 +95,14 @@ def test_a_reservation_of_a_dead_data_plane_commits_nothing_in_the_next(plane: P
         old = client.reserve(chain, PAGE)
         assert old.writable == [0, 1]
         plane.kill()
-        wait_for(lambda: not connected(client), "the loss is noticed")
+        lost(client)
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches again")
+        attached_again(client)
         new = client.reserve(make.keys(2, "other"), PAGE)
         assert new.number == old.number, "the numbers mean other things now"
         old.view(0)[:] = b"x" * PAGE
         committed = old.commit()
-        assert (committed.blocks, committed.code) == (0, Code.UNAVAILABLE)
+        assert (committed.blocks, committed.code, committed.refused) == (0, Code.UNAVAILABLE, {Code.UNAVAILABLE: 2})
         assert client.lookup(chain) == client.lookup(make.keys(2, "other")) == 0
         assert new.commit().blocks == 2
 
@@ -124,7 +112,7 @@ def test_a_clean_stop_lets_the_memory_go(plane: Plane) -> None:
     with connect(plane) as client:
         store(client, chain)
         assert plane.stop() == 0
-        wait_for(lambda: not connected(client), "the end is noticed")
+        lost(client)
         assert client.lookup(chain) == 0
         assert client.epoch == 0
         gc.collect()

@@ -11,7 +11,6 @@ from struct import pack
 import pytest
 import zmq
 
-from dataplane.client import attach
 from dataplane.kv_events.messages import block_hash
 from dataplane.kv_events.stream import END
 from tests.dataplane import factories as make
@@ -20,6 +19,8 @@ from tests.dataplane.plane import Plane, wait_for
 from tests.free_port import free_port
 from tests.lmcache.client import Client, prompt
 from tests.lmcache.planes import gateway_plane, url_of
+from tests.restart.support import blocks
+from tests.restart.support.blocks import connect
 from tests.restart.support.harness import supervised
 
 PAGE = 4096
@@ -91,8 +92,8 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
 
 
 def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
-    with attach(plane.socket, [make.space()], timeout_s=30) as engine, engine.reserve(chain, nbytes) as reservation:
-        reservation.commit()
+    with connect(plane) as engine:
+        blocks.store(engine, chain, nbytes)
 
 
 def hashes(chain: list[bytes]) -> set[int]:

@@ -23,6 +23,7 @@ from dataplane.protocol.control.snapshots import Ack, Nack, NeedBodies
 from dataplane.protocol.control.verification import Verification, VerificationState, Verified, Verify
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Manager, Plane, contents, wait_for
+from tests.restart.support.blocks import store
 
 PAGE = 4096
 
@@ -31,14 +32,6 @@ PAGE = 4096
 def engine(plane: Plane) -> Iterator[Client]:
     with attach(plane.socket, [make.space()], timeout_s=30) as client:
         yield client
-
-
-def store(engine: Client, chain: list[bytes], tenant: str = "") -> None:
-    """Blocks whose bytes follow from their keys, with checksums."""
-    with engine.reserve(chain, PAGE, tenant=tenant) as reservation:
-        for at, data in enumerate(contents(chain, PAGE)):
-            reservation.view(at)[:] = data
-        reservation.commit()
 
 
 def blocks(manager: Manager, **fields: object) -> list[CachedBlock]:
@@ -55,7 +48,7 @@ def blocks(manager: Manager, **fields: object) -> list[CachedBlock]:
 
 def test_a_node_reports_the_hits_of_an_engine(engine: Client, manager: Manager) -> None:
     chain = make.keys(5)
-    store(engine, chain[:3], "a")
+    store(engine, chain[:3], tenant="a")
     answer = manager.ask(LookupChain("n", make.MODEL, make.packed(chain), "a"))
     assert isinstance(answer, Looked)
     (space,) = answer.spaces
@@ -65,7 +58,7 @@ def test_a_node_reports_the_hits_of_an_engine(engine: Client, manager: Manager) 
 
 def test_blocks_are_listed_with_their_leases(engine: Client, manager: Manager) -> None:
     chain = make.keys(5)
-    store(engine, chain, "a")
+    store(engine, chain, tenant="a")
     with engine.acquire(chain[:2]):
         found = blocks(manager, limit=2)
     assert [each.key for each in found] == [key.hex() for key in chain]
@@ -91,7 +84,7 @@ def verified(manager: Manager, scope: Scope | None = None) -> VerificationState:
 
 def test_verification_finds_a_changed_block(plane: Plane, engine: Client, manager: Manager) -> None:
     chain = make.keys(40)
-    store(engine, chain, "a")
+    store(engine, chain, tenant="a")
     whole = verified(manager)
     assert (whole.blocks, whole.checked, whole.corrupt, whole.without_checksum) == (40, 40, 0, 0)
     (block,) = blocks(manager, keys=chain[7])
@@ -117,7 +110,7 @@ def segment_fd(plane: Plane, segment: int) -> int:
 
 
 def test_clear_empties_the_node(plane: Plane, engine: Client, manager: Manager) -> None:
-    store(engine, make.keys(5), "a")
+    store(engine, make.keys(5), tenant="a")
     store(engine, make.keys(5, "b"))
     assert isinstance(manager.ask(Clear("n")), Swept)
     assert (engine.lookup(make.keys(5)), engine.lookup(make.keys(5, "b"))) == (0, 0)
@@ -131,7 +124,7 @@ def dry(snapshot: object) -> object:
 def test_a_trial_is_answered_as_the_snapshot_would_be_and_changes_nothing(
     plane: Plane, engine: Client, manager: Manager
 ) -> None:
-    store(engine, make.keys(5), "a")
+    store(engine, make.keys(5), tenant="a")
     assert isinstance(manager.ask(make.quotas({"a": None}, 3)), Ack)
     before = manager.ask(Hello(CONTROL_VERSION, "x")).observed
     answer = manager.ask(dry(make.quotas({"a": PAGE}, 4)))

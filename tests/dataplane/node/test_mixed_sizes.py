@@ -24,8 +24,8 @@ def two_spaces(capacity: int, segment: int = 2 * make.MIB, **options: Any):
     return bench, bench.attach(make.space(dtype="bf16"), make.space(dtype="fp8"))
 
 
-@pytest.mark.parametrize("size", SIZES[:: size_of(1, 2)])
-@pytest.mark.parametrize("before", SIZES[:: size_of(1, 2)])
+@pytest.mark.parametrize("size", SIZES[:: size_of(1, 3)])
+@pytest.mark.parametrize("before", SIZES[:: size_of(1, 3)])
 @pytest.mark.parametrize("other_space", [False, True])
 def test_a_full_pool_of_one_size_makes_room_for_another(size: int, before: int, other_space: bool) -> None:
     _bench, engine = two_spaces(8 * make.MIB, 4 * make.MIB)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import pytest
 
-from dataplane.client import attach
 from dataplane.holding import requests
 from dataplane.holding.folder import SOCKET_NAME
 from dataplane.holding.messages import close_all
@@ -21,20 +20,15 @@ from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT,
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, contents, engine_process, line
 from tests.require import require
+from tests.restart.support.blocks import connect, store, store_alone
 
 PAGE = 4096
 
 
-def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
-    with attach(plane.socket, [make.space()], timeout_s=30) as client, client.reserve(chain, nbytes) as reservation:
-        for at, content in zip(reservation.writable, contents(chain, nbytes), strict=True):
-            reservation.view(at)[:] = content
-        assert reservation.commit().blocks == len(chain)
-
-
 def test_ready_blocks_are_in_memory_of_the_holder_after_kill_9(plane: Plane) -> None:
     chain = make.keys(3)
-    store(plane, chain)
+    with connect(plane) as client:
+        assert store(client, chain) == 3
     plane.kill_process()
     peeked = requests.peek(plane.folder)
     memory = {(kind, number): fd for kind, number, fd in peeked}
@@ -84,7 +78,7 @@ def test_memory_is_sealed_private_and_the_index_read_only(plane: Plane) -> None:
 
 def test_nothing_of_it_has_a_name(plane: Plane) -> None:
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-    store(plane, make.keys(3))
+    store_alone(plane)
     after = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     assert not {name for name in after - before if "larder" in name}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from dataplane.client import Client, attach
 from dataplane.protocol.layout import H_CLOSED
@@ -17,9 +18,9 @@ def connect(plane: Plane, **options: object) -> Client:
     return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
-def store(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES, tenant: str = "") -> int:
+def store(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES, tenant: str = "", **where: Any) -> int:
     """Return the number of blocks that were published."""
-    with client.reserve(chain, nbytes, tenant=tenant) as reservation:
+    with client.reserve(chain, nbytes, tenant=tenant, **where) as reservation:
         for at in reservation.writable:
             reservation.view(at)[:] = contents(chain, nbytes)[at]
         return reservation.commit().blocks
