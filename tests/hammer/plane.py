@@ -1,33 +1,20 @@
-"""A data plane for the hammer: `python -m tests.hammer.plane [--no-scan]`.
-
-`--no-scan` is the negative control: eviction does not ask who reads. At its end the process prints what contradicts
-itself in its accounts.
-"""
+"""A data plane for the hammer: at its end it prints what contradicts itself in its accounts."""
 
 from __future__ import annotations
 
 import json
 import signal
 import sys
-from collections.abc import Sequence
 
 from dataplane.compose import DataPlane
-from dataplane.core.blocks.blocks import Block
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.observe.log import configure
 from dataplane.settings import load
 
 
-class BlindLeaseTable(LeaseTable):
-    """Sees no reader."""
-
-    def held(self, blocks: Sequence[Block]) -> list[bool]:
-        return [False] * len(blocks)
-
-
-def main(arguments: list[str]) -> None:
+def main(leases: type[LeaseTable] = LeaseTable) -> None:
     configure()
-    plane = DataPlane(load(), leases=BlindLeaseTable if "--no-scan" in arguments else LeaseTable)
+    plane = DataPlane(load(), leases=leases)
     signal.signal(signal.SIGTERM, lambda *_: plane.stop())
     plane.run()
     totals = plane.node.pool.totals
@@ -36,4 +23,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -18,13 +18,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import msgspec
-import zmq
 
 from dataplane.client import Space, attach
-from dataplane.protocol.codec import decode, decoder, encode
-from dataplane.protocol.control.messages import ControlReply
-from dataplane.protocol.control.nodes import DescribeNode, Description
 from dataplane.protocol.stats.node import NodeStats
+from tests.dataplane.plane import Plane
 from tests.forked import Forked
 from tests.hammer.content import MODEL
 from tests.sizes import size
@@ -40,31 +37,23 @@ def seconds() -> float:
 
 
 @dataclass
-class Hammer:
+class Hammer(Plane):
     """A data plane and the engines that beat on it."""
 
-    plane: subprocess.Popen[str]
-    folder: Path
     engines: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    kills: int = 0
     _seed: int = 0
 
-    @property
-    def socket(self) -> str:
-        return str(self.folder / "engine.sock")
-
-    def start(self, role: str) -> None:
+    def start_engine(self, role: str) -> None:
         self._seed += 1
         report = self.folder / f"report-{self._seed}.jsonl"
         self.engines[f"{role}-{self._seed}"] = Forked(
             "tests.hammer.engine", role, self.socket, str(self._seed), str(report), env=dict(os.environ)
         )
 
-    def kill(self, name: str) -> None:
+    def kill_engine(self, name: str) -> None:
         process = self.engines.pop(name)
         process.send_signal(signal.SIGKILL)
         process.wait(60)
-        self.kills += 1
 
     def lines(self) -> Iterator[dict[str, object]]:
         for path in self.folder.glob("report-*.jsonl"):
@@ -82,28 +71,18 @@ class Hammer:
         names = ("blocks", "stored", "aborted", "refused")
         return {name: sum(int(str(line[name])) for line in last.values()) for name in names}
 
-    def describe(self) -> NodeStats:
-        with zmq.Context() as context, context.socket(zmq.DEALER) as control:
-            control.linger = 0
-            control.connect(f"ipc://{self.folder / 'control.sock'}")
-            control.send(encode(DescribeNode("hammer")))
-            assert control.poll(60_000), "the data plane answers on its control socket"
-            answer = decode(decoder(ControlReply), control.recv())
-        assert isinstance(answer, Description)
-        return answer.stats
-
     def run(self, duration_s: float, until: Callable[[], object]) -> None:
         """Beat for a while and then until the condition holds, `LIMIT_S` at most, killing an engine now and then and
         starting another of its kind. On a busy machine engines that have not reported yet are left to work."""
         rng = random.Random(7)
         for _ in range(READERS):
-            self.start("reader")
+            self.start_engine("reader")
         for _ in range(WRITERS):
-            self.start("writer")
+            self.start_engine("writer")
         began = time.monotonic()
         while time.monotonic() - began < LIMIT_S:
             time.sleep(KILL_INTERVAL_S)
-            assert self.plane.poll() is None, "the data plane lives"
+            assert self.alive, "the data plane lives"
             for name, engine in self.engines.items():
                 assert engine.poll() is None, f"{name} never fails by itself"
             if time.monotonic() - began >= duration_s and until():
@@ -111,8 +90,8 @@ class Hammer:
             reported = sorted(name for name in self.engines if self.has_reported(name))
             if reported:
                 victim = rng.choice(reported)
-                self.kill(victim)
-                self.start(victim.split("-")[0])
+                self.kill_engine(victim)
+                self.start_engine(victim.split("-")[0])
 
     def has_reported(self, name: str) -> bool:
         """Whether an engine has worked since its start."""
@@ -129,48 +108,27 @@ class Hammer:
     def settle(self) -> NodeStats:
         """Kill every engine; the state once the data plane has noticed."""
         for name in list(self.engines):
-            self.kill(name)
-        deadline = time.monotonic() + 90
-        while (stats := self.describe()).engines and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return stats
+            self.kill_engine(name)
+        return self.wait_stats(lambda stats: not stats.engines, "every killed engine was noticed", 90)
 
-    def stop(self) -> dict[str, object]:
-        self.plane.terminate()
-        out, _ = self.plane.communicate(timeout=60)
-        assert self.plane.returncode == 0
-        result: dict[str, object] = json.loads(out.splitlines()[-1])
-        return result
+    def result(self) -> dict[str, object]:
+        """Stop the data plane, and return what it says at its end."""
+        assert self.stop() == 0
+        found: dict[str, object] = json.loads(self.log().splitlines()[-1])
+        return found
 
 
 @contextmanager
-def hammer(folder: Path, *options: str) -> Iterator[Hammer]:
-    environ = {
-        **os.environ,
-        "LARDER_STATE_DIR": str(folder),
-        "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
-        "LARDER_LMCACHE_PORT": "0",
-        "LARDER_POOL_BYTES": str(POOL_BYTES),
-        "LARDER_DATAPLANE__SEGMENT_BYTES": "4MiB",
-    }
-    pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    plane = Forked("tests.hammer.plane", *options, env=environ, stdout=pipe, stderr=null, text=True)
-    beaten = Hammer(plane, folder)
+def hammer(folder: Path, module: str = "tests.hammer.plane", **settings: str) -> Iterator[Hammer]:
+    sizes = {"pool_bytes": str(POOL_BYTES), "dataplane__segment_bytes": "4MiB", "dataplane__prefault": "true"}
+    beaten = Hammer(folder, {**sizes, **settings}, module=module)
     try:
-        deadline = time.monotonic() + 90
-        while not (folder / "engine.sock").exists():
-            assert plane.poll() is None, "the data plane starts"
-            assert time.monotonic() < deadline, "the data plane starts in time"
-            time.sleep(0.02)
+        beaten.start()
         yield beaten
     finally:
-        for engine in beaten.engines.values():
-            engine.kill()
-            engine.wait(60)
-        plane.kill()
-        plane.wait(60)
-        if plane.stdout is not None:
-            plane.stdout.close()
+        for name in list(beaten.engines):
+            beaten.kill_engine(name)
+        beaten.kill()
 
 
 def test_no_byte_is_wrong_and_nothing_leaks_when_engines_are_killed_at_random(socket_dir: Path) -> None:
@@ -181,19 +139,18 @@ def test_no_byte_is_wrong_and_nothing_leaks_when_engines_are_killed_at_random(so
         assert totals["blocks"] > 1000, totals
         assert totals["stored"] > 1000, totals
         stats = beaten.settle()
-        assert stats.engines == [], "every killed engine was noticed"
         assert stats.pool.reserved_bytes == 0
         assert stats.pool.quarantined_bytes == 0
         assert stats.pool.used_bytes == sum(tenant.bytes for tenant in stats.tenants)
         assert_whole_pool_is_usable(beaten)
-        result = beaten.stop()
+        result = beaten.result()
         assert result["faults"] == []
         assert int(str(result["evicted"])) > 1000, "there was pressure"
         assert int(str(result["put_back"])) > 0, "eviction met readers"
 
 
 def test_with_the_counter_scan_off_the_hammer_finds_wrong_bytes(socket_dir: Path) -> None:
-    with hammer(socket_dir, "--no-scan") as beaten:
+    with hammer(socket_dir, "tests.hammer.blind_plane") as beaten:
         beaten.run(0, beaten.wrong)
         assert beaten.wrong(), "the hammer proves nothing if it cannot find the errors that the scan prevents"
 
