@@ -195,7 +195,8 @@ class Manager:
     """The other end of a control socket."""
 
     def __init__(self, url: str) -> None:
-        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.connect(url)
 
