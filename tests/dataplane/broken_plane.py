@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dataplane.client import Client
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.layout import (
@@ -133,3 +134,17 @@ class BrokenPlane:
                     socket.send_fds(connection, [encode(message)], fds)
                     for fd in fds:
                         os.close(fd)
+
+
+def use(client: Client, keys: list[bytes], nbytes: int = 4096) -> None:
+    """Do all that an engine does."""
+    client.lookup(keys)
+    with client.acquire(keys) as lease:
+        for at in range(len(lease)):
+            bytes(lease.view(at))
+        lease.copy_to(bytearray(sum(lease.nbytes(at) for at in range(len(lease)))))
+    with client.reserve(keys, nbytes) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:] = b"x" * nbytes
+        reservation.copy_from(b"y" * nbytes * len(keys))
+        reservation.commit()

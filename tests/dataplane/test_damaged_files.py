@@ -40,7 +40,19 @@ from dataplane.tiers.disk.superblock import Superblock
 from dataplane.tiers.tier import TierError
 from tests.dataplane import factories as make
 
-FOREIGN = (b"", b"\0" * 64, b"\xff" * 300, b"{}", b"[[[[", b"[" * 5000, b"\x91" * 5000, b"LARDERSN1\n", b"#!/bin/sh\n")
+FOREIGN = (
+    b"",
+    b"\0" * 64,
+    b"\xff" * 300,
+    b"{}",
+    b"null",
+    b'{"blocks":-5}',
+    b"[[[[",
+    b"[" * 5000,
+    b"\x91" * 5000,
+    b"LARDERSN1\n",
+    b"#!/bin/sh\n",
+)
 
 
 @dataclass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from dataplane.client.link_state import (
@@ -36,12 +38,10 @@ def test_every_state_can_be_dropped_and_closed_and_a_closed_one_stays_closed() -
         assert advance(state, LinkStep.DROP) is after
 
 
-@pytest.mark.parametrize(
-    ("state", "step"), [(state, step) for state in LinkState for step in LinkStep if (state, step) not in TRANSITIONS]
-)
-def test_a_step_that_the_table_lacks_raises(state: LinkState, step: LinkStep) -> None:
-    with pytest.raises(IllegalLinkTransition, match=f"{step.name} of a connection in state {state.name}"):
-        advance(state, step)
+def test_a_step_that_the_table_lacks_raises() -> None:
+    for state, step in set(product(LinkState, LinkStep)) - TRANSITIONS.keys():
+        with pytest.raises(IllegalLinkTransition, match=f"{step.name} of a connection in state {state.name}"):
+            advance(state, step)
 
 
 def test_a_connection_to_the_holder_can_always_be_ended_and_nothing_follows() -> None:

@@ -93,15 +93,6 @@ def scribble_counters(path: str, seed: int) -> None:
     _scribble(path, harm, seed)
 
 
-def hold_everything(path: str, seed: int) -> None:
-    """Raise every counter, for ever."""
-
-    def harm(attachment: Attachment, rng: np.random.Generator) -> None:
-        attachment.area.counters[:] = 1
-
-    _scribble(path, harm, seed)
-
-
 def lie(path: str, seed: int) -> None:
     """Report blocks as corrupt that are not, as fast as it goes."""
     rng = np.random.default_rng(seed)
@@ -222,7 +213,7 @@ def fork(path: str, seed: int) -> None:
 
 ROLES: dict[str, Callable[[str, int], None]] = {
     each.__name__: each
-    for each in (scribble_ring, scribble_header, scribble_counters, hold_everything, lie, be_deaf, babble, hang,
+    for each in (scribble_ring, scribble_header, scribble_counters, lie, be_deaf, babble, hang,
                  come_and_go, fork)
 }  # fmt: skip
 

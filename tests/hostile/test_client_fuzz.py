@@ -11,12 +11,12 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from dataplane.client import Client, attach
+from dataplane.client import attach
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.layout import H_ADOPTED_NS
 from tests.dataplane import factories as make
-from tests.dataplane.broken_plane import SEGMENT, BrokenPlane, memory
+from tests.dataplane.broken_plane import SEGMENT, BrokenPlane, memory, use
 
 KEYS = make.keys(4)
 NBYTES = 4096
@@ -111,18 +111,6 @@ def wild(rng: random.Random, value: object) -> object:
     return value
 
 
-def use(client: Client) -> None:
-    """All that an engine does."""
-    client.lookup(KEYS)
-    with client.acquire(KEYS) as lease:
-        lease.copy_to(bytearray(sum(lease.nbytes(at) for at in range(len(lease)))))
-    with client.reserve(KEYS, NBYTES) as reservation:
-        for at in reservation.writable[:2]:
-            reservation.view(at)[:] = b"x" * NBYTES
-        reservation.copy_from(b"y" * NBYTES * len(KEYS))
-        reservation.commit()
-
-
 @pytest.mark.parametrize("membarrier", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_answer_raises_in_the_engine(broken: Callable[..., BrokenPlane], seed: int, membarrier: bool) -> None:
@@ -138,6 +126,6 @@ def test_no_answer_raises_in_the_engine(broken: Callable[..., BrokenPlane], seed
             plane.socket, [make.space()], timeout_s=0.05, verify="always", on_event=lambda event: None
         ) as client:
             for _ in range(3):
-                use(client)
+                use(client, KEYS)
         kinds |= {type(request).__name__ for request in plane.requests}
     assert kinds >= {"Attach", "Reserve", "Commit", "Map" if membarrier else "LeaseRequest"}

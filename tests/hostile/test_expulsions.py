@@ -125,6 +125,8 @@ def test_a_client_of_the_same_space_is_expelled_and_its_blocks_go(plane: Plane, 
 def test_a_connected_engine_is_cut_off_and_killed_on_request(plane: Plane, full: Client) -> None:
     with claimant(plane, make.MODEL, lost=False) as process:
         assert store(full, "new") is Code.POOL_FULL
+        engine = engine_of(plane.describe(), process)
+        assert (engine.connected, engine.alive, engine.group) == (True, True, "claimant")
         done = expel(plane, process, kill=True)
         assert isinstance(done, Expelled)
         assert (done.killed, done.leased_blocks) == (True, BLOCKS)

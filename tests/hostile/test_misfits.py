@@ -6,26 +6,20 @@ import os
 import random
 import signal
 import subprocess
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
 
 import pytest
 
 from dataplane.client import Code
-from dataplane.protocol.codec import encode
-from dataplane.protocol.engine import Map
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane, RawEngine, engine_process, line, wait_for
+from tests.dataplane.plane import Plane, engine_process, line, wait_for
 from tests.forked import Forked
-from tests.hostile.content import chain, fill, read, store
+from tests.hostile.content import fill, read, store
 from tests.hostile.misfits import ROLES
-from tests.hostile.soak import NOT_HERE
 from tests.restart.support.blocks import connect
-from tests.sizes import size
 
 PAGE = 4096
 TURNS = 60
@@ -66,7 +60,7 @@ def work(plane: Plane, turns: int = 50, seed: int = 3) -> tuple[int, int]:
     return stored, seen
 
 
-@pytest.mark.parametrize("role", sorted(ROLES.keys() - NOT_HERE))
+@pytest.mark.parametrize("role", sorted(ROLES))
 def test_others_work_on_beside_a_misfit_and_nothing_of_it_is_left(plane: Plane, role: str) -> None:
     with misfit(plane, role, 1), misfit(plane, role, 2):
         stored, seen = work(plane, TURNS)
@@ -79,21 +73,6 @@ def test_others_work_on_beside_a_misfit_and_nothing_of_it_is_left(plane: Plane, 
     with connect(plane, group="fresh") as client:
         fill(client, "fresh")
     assert "Traceback" not in plane.log()
-
-
-def test_an_engine_that_leases_everything_is_shown_and_others_get_the_reason(plane: Plane) -> None:
-    with connect(plane, group="honest") as client:
-        fill(client, "old")
-        with misfit(plane, "hold_everything") as holder:
-            with client.reserve([make.key("new")], make.MIB) as reservation:
-                assert set(reservation.refused) <= {Code.POOL_FULL, Code.FRAGMENTED}
-                assert reservation.writable == []
-            engine = shown(plane.describe(), holder.pid)
-            assert engine.leased_blocks >= 16
-            assert (engine.connected, engine.alive, engine.group) == (True, True, "scribbler-1")
-        plane.wait_stats(lambda stats: len(stats.engines) == 1, "the holder is gone")
-        with client.reserve([make.key("new")], make.MIB) as reservation:
-            assert reservation.refused == {}
 
 
 def test_a_hung_writer_is_quarantined_and_harmless_when_it_continues(make_plane: Callable[..., Plane]) -> None:
@@ -169,19 +148,6 @@ time.sleep(60)
             assert reservation.refused == {}
 
 
-@pytest.mark.parametrize("detaches", [size(1000, 100)])
-def test_detaches_cost_nothing(plane: Plane, detaches: int) -> None:
-    with connect(plane) as client:
-        client.lookup(chain(0))
-    before = plane.open_fds()
-    for _ in range(detaches):
-        with connect(plane) as client:
-            assert client.connected
-    stats = plane.wait_stats(lambda stats: not stats.engines, "all detached")
-    assert stats.pool.used_bytes == 0
-    wait_for(lambda: plane.open_fds() <= before + 2, "their descriptors are closed")
-
-
 def test_a_process_that_attaches_without_detaching_is_refused_alone(make_plane: Callable[..., Plane]) -> None:
     code = """
 import socket
@@ -213,16 +179,3 @@ time.sleep(60)
         crowd.kill()
         plane.wait_stats(lambda stats: not stats.engines, "all went with their process")
     wait_for(lambda: plane.open_fds() <= before + 16, "their descriptors are closed")
-
-
-def test_a_client_that_never_drains_its_socket_loses_its_connection(plane: Plane) -> None:
-    with RawEngine(plane.socket) as deaf:
-        deaf.attach(group="deaf")
-        ask = encode(Map(1, []))
-        with pytest.raises(OSError, match=r"Broken pipe|reset"):  # the answers fill its socket
-            deque(map(deaf.send, repeat(ask, 100_000)))
-        stats = plane.wait_stats(
-            lambda stats: not any(engine.connected for engine in stats.engines), "it lost its connection"
-        )
-        assert stats.totals.malformed_messages == 0
-    work(plane)

@@ -441,7 +441,7 @@ def test_the_deadline_waits_for_a_data_plane_that_takes_the_memory(make_plane: C
 # ---- the record
 
 
-@pytest.mark.parametrize("content", [b'{"x":' + b"[" * 4000, b'{"blocks":-5}', b"\xff" * 100, b"null", b"", None])
+@pytest.mark.parametrize("content", [b'{"x":' + b"[" * 4000, None])  # others are read in test_damaged_files.py
 def test_a_record_that_cannot_be_read_is_none(make_plane: Callable[..., Relay], content: bytes | None) -> None:
     """Without a content it is a pipe, which would block."""
     plane = make_plane()

@@ -28,7 +28,7 @@ from tests.restart.support.load import engines
 from tests.sizes import size
 
 KILLS = int(os.environ.get("LARDER_TEST_KILLS", size(20, 4)))
-ENGINES = size(4, 2)
+ENGINES = 4
 BACK_S = 1.0
 """For the median of the kills that had a standby; asserted by `make kills`, which has the machine for itself."""
 TIMED = "LARDER_TEST_KILLS" in os.environ

@@ -22,7 +22,7 @@ from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.layout import A_RING_DROPPED, A_RING_HEAD, A_RING_TAIL
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
-from tests.dataplane.broken_plane import SEALS, SEGMENT, BrokenPlane, memory
+from tests.dataplane.broken_plane import SEALS, SEGMENT, BrokenPlane, memory, use
 from tests.dataplane.plane import wait_for
 from tests.threads import join
 
@@ -68,17 +68,7 @@ class Engine:
         return [event.name for event in self.events]
 
     def use(self) -> None:
-        """All that an engine does."""
-        self.client.lookup(KEYS)
-        with self.client.acquire(KEYS) as lease:
-            for at in range(len(lease)):
-                bytes(lease.view(at))
-            lease.copy_to(bytearray(sum(lease.nbytes(at) for at in range(len(lease)))))
-        with self.client.reserve(KEYS, NBYTES) as reservation:
-            for at in reservation.writable:
-                reservation.view(at)[:] = b"x" * NBYTES
-            reservation.copy_from(b"y" * NBYTES * len(KEYS))
-            reservation.commit()
+        use(self.client, KEYS, NBYTES)
 
 
 def reserved(

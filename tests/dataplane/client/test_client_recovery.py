@@ -216,20 +216,6 @@ def test_leases_of_a_killed_engine_end(plane: Plane) -> None:
         assert client.lookup(make.keys(4, "held")) == 0
 
 
-def test_bytes_of_a_killed_scheduler_wait_for_its_workers(plane: Plane) -> None:
-    grouped = HALF_A_STORE.replace("timeout_s=30", "timeout_s=30, group='tp'")
-    worker = "client = attach(sys.argv[1], [make.space()], timeout_s=30, group='tp')\ntell('here')\ntime.sleep(60)\n"
-    with engine_process(worker, plane.socket) as second, engine_process(grouped, plane.socket) as first:
-        assert (line(second), line(first)) == ("here", "half")
-        first.kill()
-        plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 4 * PAGE, "the bytes are quarantined")
-        second.kill()
-        stats = plane.wait_stats(lambda stats: not stats.engines, "both are gone")
-        assert stats.pool.used_bytes == 0
-    with connect(plane) as client:
-        assert store(client, make.keys(4, "half")) == 4
-
-
 # ---- fork
 
 

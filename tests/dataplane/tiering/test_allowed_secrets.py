@@ -40,16 +40,14 @@ def test_a_reference_that_an_entry_covers_is_allowed(reference: str) -> None:
         "file:/proc/self/environ",
     ],
 )
-@pytest.mark.parametrize("shape", ["plain", "mapping", "list"])
-def test_other_references_are_refused_wherever_they_are(reference: str, shape: str) -> None:
+def test_other_references_are_refused_wherever_they_are(reference: str) -> None:
     shapes: dict[str, dict[str, Any]] = {
-        "plain": {"password": reference},
-        "mapping": {"credentials": {"key": reference}},
-        "list": {"keys": ["env:TIER_KEY", reference]},
+        "password": {"password": reference},
+        "credentials.key": {"credentials": {"key": reference}},
+        "keys[1]": {"keys": ["env:TIER_KEY", reference]},
     }
-    parameters = shapes[shape]
-    path = {"plain": "password", "mapping": "credentials.key", "list": "keys[1]"}[shape]
-    assert [field for field, _ in faults(parameters, ALLOWED)] == [f"parameters.{path}"]
+    for path, parameters in shapes.items():
+        assert [field for field, _ in faults(parameters, ALLOWED)] == [f"parameters.{path}"]
 
 
 @pytest.mark.parametrize("reference", ["env:AWS_ACCESS_KEY_ID", "file:/etc/larder/other"])

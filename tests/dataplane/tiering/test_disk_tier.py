@@ -36,18 +36,6 @@ def on_disk(plane: Plane, blocks: int) -> None:
     wait_for(lambda: plane.describe().tiers[0].blocks >= blocks, "the blocks are on disk")
 
 
-def test_an_evicted_chain_is_loaded_again(plane: Plane) -> None:
-    chain = make.keys(BLOCKS, "chain")
-    with connect(plane) as client:
-        assert store(client, chain, "acme") == BLOCKS
-        on_disk(plane, BLOCKS)
-        push_out(client, chain)
-        wait_for(lambda: client.lookup_tiers(chain).coming == BLOCKS, "the directory lists it")
-        load(client, chain, BLOCKS)
-        assert right(client, chain) == BLOCKS
-        assert client.lookup_tiers(chain)[:5] == (BLOCKS, 0, 0.0, 0, 0)
-
-
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_the_disk_keeps_blocks_evicted_from_memory(plane: Plane, end: str) -> None:
     chain, dead = make.keys(BLOCKS, "chain"), make.keys(4, "dead")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dataplane.client import Client, attach
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from dataplane.protocol.control.snapshots import Ack
@@ -15,8 +14,8 @@ from dataplane.protocol.stats.pins import PinInTier
 from dataplane.protocol.stats.tiers import TierStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
+from tests.dataplane.tiering.chains import NBYTES, connect, store
 
-NBYTES = 64 << 10
 CHARGE = NBYTES + 4096
 """Bytes of a block in a disk tier: its data and a header."""
 DISK_BYTES = 16 << 20
@@ -27,17 +26,6 @@ CHAIN = 16
 def plane(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
     folder = {"dataplane__disk_tier_directories": str(tmp_path / "tier")}
     return make_plane(**folder, dataplane__disk_tier_bytes=str(DISK_BYTES)).start()
-
-
-def connect(plane: Plane) -> Client:
-    return attach(plane.socket, [make.space(block_bytes=NBYTES)], timeout_s=30)
-
-
-def store(client: Client, chain: Sequence[bytes], tenant: str) -> None:
-    with client.reserve(chain, NBYTES, tenant=tenant) as reservation:
-        for at in reservation.writable:
-            reservation.view(at)[:32] = chain[at]
-        reservation.commit()
 
 
 def disk(plane: Plane) -> TierStats:

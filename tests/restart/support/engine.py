@@ -11,15 +11,19 @@ import json
 import random
 import signal
 import sys
+import time
 
 from dataplane.client import Client, attach
 from tests.dataplane import factories as make
 from tests.restart.support.blocks import read, store
+from tests.sizes import size
 
 BLOCK_BYTES = 16 << 10
 OWN_BLOCKS = 8
 CHAINS = 160
 LONGEST = 32
+PAUSE_S = size(0, 5) / 1000
+"""After each round: without it, engines take all of the time that the data plane needs to start again."""
 
 
 class Load:
@@ -67,6 +71,7 @@ def main(path: str, seed: int) -> None:
         sys.stdout.flush()
         while going:
             load.round()
+            time.sleep(PAUSE_S)
         sys.stdout.write(json.dumps(load.seen) + "\n")
         sys.stdout.flush()
 
