@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import Popen
@@ -114,12 +115,18 @@ def test_a_client_of_the_same_space_is_expelled_and_its_blocks_go(plane: Plane, 
         done = expel(plane, process, force=True)
         assert isinstance(done, Expelled)
         assert (done.pid, done.leased_blocks, done.dropped, done.killed) == (process.pid, BLOCKS, True, False)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert line(process) == "EXPELLED", "it cannot attach again, and another one can"
+        with attach(plane.socket, [make.space()], timeout_s=30) as another:
+            assert another.lookup([make.key(0)]) == 1
         assert store(full, "new") is None
         assert engine_of(plane.describe(), process).expelled == "barred"
         clear(plane)
         plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "everything is freed")
         process.kill()
-        plane.wait_stats(lambda stats: len(stats.engines) == 1, "its end is noticed")
+        plane.wait_stats(lambda stats: [each.pid for each in stats.engines] == [os.getpid()], "its end is noticed")
 
 
 def test_a_connected_engine_is_cut_off_and_killed_on_request(plane: Plane, full: Client) -> None:
@@ -163,14 +170,3 @@ def test_an_honest_client_stops_reading_at_once_and_continues_when_it_is_readmit
     wait_for(lambda: full.lookup(chain) == 1, "it attaches again")
     assert len(full.acquire(chain)) == 1
     assert len(plane.describe().engines) == 2, "the expelled attachment stays until the process ends"
-
-
-def test_an_expelled_process_cannot_attach_again_and_another_one_can(plane: Plane, full: Client) -> None:
-    with claimant(plane, make.MODEL) as process:
-        expel(plane, process, force=True)
-        assert process.stdin is not None
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-        assert line(process) == "EXPELLED"
-        with attach(plane.socket, [make.space()], timeout_s=30) as another:
-            assert another.lookup([make.key(0)]) == 1
