@@ -111,19 +111,7 @@ def test_a_dry_run_changes_nothing(bench: Bench, recorder: Recorder) -> None:
     assert recorder.applied == []
 
 
-def test_an_older_generation_is_refused(bench: Bench, recorder: Recorder) -> None:
-    assert bench.apply(body([record()], 5)) == []
-    assert found(bench.apply(body([], 4))) == [("generation", "stale_generation")]
-    assert len(recorder.applied) == 1
-
-
 def test_a_node_that_cannot_open_tiers_takes_only_an_empty_list() -> None:
     bench = Bench(64 * PAGE)
     assert found(bench.apply(body([record()]))) == [("tiers", "unsupported")]
     assert bench.apply(body([])) == []
-
-
-@pytest.mark.parametrize("data", [b"", b"\xc0", b"\x91", b"hello", msgspec.msgpack.encode([1, [2]])])
-def test_no_bytes_raise(bench: Bench, recorder: Recorder, data: bytes) -> None:
-    assert bench.apply(make.snapshot("tiers", data))
-    assert recorder.applied == []
