@@ -14,18 +14,7 @@ from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.tiers import TierSpec
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
-from tests.dataplane.tiering.chains import (
-    BLOCKS,
-    connect,
-    disk_tier,
-    in_service,
-    known_tier,
-    load,
-    push,
-    right,
-    store,
-    tier,
-)
+from tests.dataplane.tiering.chains import connect, disk_tier, in_service, known_tier, load, push, right, store, tier
 from tests.dataplane.tiering.faulty_tier import FaultyTier
 from tests.dataplane.tiering.mover_bench import NBYTES as SMALL
 from tests.dataplane.tiering.mover_bench import MoverBench
@@ -114,12 +103,14 @@ def test_a_tier_that_hangs_stops_neither_stores_nor_evictions(run: CascadeBench)
     assert set(run.below_state.contents.entries) == set(run.below.stored)
 
 
-ABOVE_BYTES, BELOW_BYTES = 8 << 20, 2 << 30
-"""The upper disk has room for seven chains."""
+BLOCKS = 8
+"""Of a chain."""
+ABOVE_BYTES, BELOW_BYTES = 16 << 20, 2 << 30
+"""The upper disk has room for 30 chains, and for three when cascades begin, at nine tenths."""
 
 
 def above(folder: Path, **fields: object) -> TierSpec:
-    return disk_tier(folder, "above", 1 << 20, budget_bytes=ABOVE_BYTES, **fields)
+    return disk_tier(folder, "above", 2 << 20, budget_bytes=ABOVE_BYTES, **fields)
 
 
 def below(folder: Path, spill: str = "cascade") -> TierSpec:
@@ -152,17 +143,18 @@ def settled(plane: Plane) -> None:
 
 
 def _waits(plane: Plane) -> bool:
-    found = [tier(plane, name) for name in ("above", "below")]
-    return any(each is None or each.waiting_bytes or each.spilling_bytes for each in found)
+    with plane.manager() as manager:
+        tiers = manager.describe(audit=False).tiers
+    return len(tiers) < 2 or any(each.waiting_bytes or each.spilling_bytes for each in tiers)
 
 
 def test_a_chain_that_both_disks_hold_in_part_is_loaded(plane: Plane, tmp_path: Path) -> None:
     push(plane, 1, above(tmp_path / "a"), below(tmp_path / "b"))
     in_service(plane, "above", "below")
     with connect(plane) as client:
-        chains = fill(plane, client, 0, 14)
+        chains = fill(plane, client, 0, 45)
         known = known_tier(plane, "below")
-        assert known.cascaded_blocks == known.spilled_blocks > 50
+        assert known.cascaded_blocks == known.spilled_blocks > 100
         for chain in chains[:4]:
             load(client, chain, BLOCKS)
             assert right(client, chain) == BLOCKS
@@ -175,12 +167,12 @@ def test_a_lower_disk_that_is_gone_fails_nothing(plane: Plane, tmp_path: Path) -
     (tmp_path / "b").rename(tmp_path / "gone")
     wait_for(lambda: (known := tier(plane, "below")) is None or not known.serves, "it is out of service")
     with connect(plane) as client:
-        chains = fill(plane, client, 0, 14)
-        assert known_tier(plane, "below").refused["evicted"] > 50
+        chains = fill(plane, client, 0, 40)
+        assert known_tier(plane, "below").refused["evicted"] > 25
         assert right(client, chains[-1]) == BLOCKS
         (tmp_path / "gone").rename(tmp_path / "b")
         in_service(plane, "below")
-        fill(plane, client, 100, 8)
+        fill(plane, client, 100, 20)
         assert known_tier(plane, "below").cascaded_blocks > 50
     assert plane.stop() == 0
 
@@ -197,7 +189,7 @@ def test_kills_while_blocks_cascade_leave_no_wrong_byte_and_no_block_in_neither_
     held: list[list[bytes]] = []
     for number in range(kills):
         with connect(plane) as client:
-            held += fill(plane, client, 1000 * number, 8)
+            held += fill(plane, client, 1000 * number, 8 if number else 34)  # the disk is full from then on
             assert "evicted" not in known_tier(plane, "below").refused
             store(client, make.keys(BLOCKS, ("killed", number)))
             threading.Event().wait(choice.random() / 50)  # its copies, and those of what it evicts, are under way
