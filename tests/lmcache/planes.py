@@ -14,9 +14,9 @@ from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, Blocks, Cached
 from dataplane.protocol.stats.gateways import GatewayStats
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane.plane import Plane, wait_for
+from tests.dataplane.recovery.support.harness import Supervised, supervised
 from tests.free_port import free_port
 from tests.lmcache.client import Client
-from tests.restart.support.harness import Supervised, supervised
 
 FOLDER = Path("/dev/shm")
 

@@ -18,6 +18,7 @@ import zmq
 from dataplane.memory.named import BACKUP_PREFIX
 from tests import forked
 from tests.dataplane.plane import WAIT_S, Plane, engine_process, line, wait_for
+from tests.dataplane.recovery.support.relay import Relay
 from tests.free_port import free_port
 from tests.lmcache.client import CHUNK_BYTES, Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
@@ -34,7 +35,6 @@ from tests.lmcache.planes import (
     url_of,
     wait_for_standby,
 )
-from tests.restart.support.relay import Relay
 from tests.sizes import size
 from tests.threads import join
 

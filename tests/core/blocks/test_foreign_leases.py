@@ -13,7 +13,7 @@ from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import SpaceRequest
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
-from tests.restart.support.cuts import KillBench
+from tests.dataplane.recovery.support.cuts import KillBench
 
 PAGE = 4096
 BLOCKS = 64

@@ -26,8 +26,8 @@ from dataplane.protocol.codes import Code
 from dataplane.protocol.events import BlocksRefused, IdJournalNearlyFilled
 from dataplane.protocol.layout import LayoutError
 from tests.dataplane import factories as make
-from tests.restart.support import cuts
-from tests.restart.support.cuts import KillBench
+from tests.dataplane.recovery.support import cuts
+from tests.dataplane.recovery.support.cuts import KillBench
 
 PAGE = 4096
 LONG = "\U00020000" * 120

@@ -18,7 +18,7 @@ from dataplane.protocol.spaces import LMCACHE
 from tests.core.gateway import peer, space
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
-from tests.memory.room import Traffic
+from tests.dataplane.memory.room import Traffic
 from tests.sizes import size
 
 SLOT = 64 << 10

@@ -11,7 +11,7 @@ from dataplane.protocol.layout import A_EXPELLED
 from tests.core.gateway import peer
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine, refused
-from tests.restart.support.cuts import KillBench
+from tests.dataplane.recovery.support.cuts import KillBench
 
 PAGE = 4096
 BLOCKS = 32

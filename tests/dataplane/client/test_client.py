@@ -15,7 +15,7 @@ from dataplane.client import AttachRefused, Client, ClientEvent, Code, CommitRes
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents
-from tests.restart.support.blocks import connect, store
+from tests.dataplane.recovery.support.blocks import connect, store
 from tests.threads import join
 
 PAGE = 4096

@@ -13,7 +13,7 @@ import pytest
 from dataplane.client import Client, ClientEvent, Code, attach
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents, engine_process, line, wait_for
-from tests.restart.support.blocks import attached_again, connected, lost, store
+from tests.dataplane.recovery.support.blocks import attached_again, connected, lost, store
 
 PAGE = 4096
 SHORT_S = 3.0

@@ -16,12 +16,12 @@ from dataplane.kv_events.stream import END
 from tests.dataplane import factories as make
 from tests.dataplane.kv_events.decoders import Decoded, aibrix, dynamo, llm_d
 from tests.dataplane.plane import Plane, wait_for
+from tests.dataplane.recovery.support import blocks
+from tests.dataplane.recovery.support.blocks import connect
+from tests.dataplane.recovery.support.harness import supervised
 from tests.free_port import free_port
 from tests.lmcache.client import Client, prompt
 from tests.lmcache.planes import gateway_plane, url_of
-from tests.restart.support import blocks
-from tests.restart.support.blocks import connect
-from tests.restart.support.harness import supervised
 
 PAGE = 4096
 WAIT_MS = 15_000

@@ -23,7 +23,7 @@ from dataplane.protocol.control.snapshots import Ack, Nack, NeedBodies
 from dataplane.protocol.control.verification import Verification, VerificationState, Verified, Verify
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Manager, Plane, contents, wait_for
-from tests.restart.support.blocks import store
+from tests.dataplane.recovery.support.blocks import store
 
 PAGE = 4096
 

@@ -19,8 +19,8 @@ from dataplane.protocol.engine import VERSION, EngineReply, Ping, Refused, Reser
 from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, IndexMemory, is_ready, pack_keys
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, contents, engine_process, line
+from tests.dataplane.recovery.support.blocks import connect, store, store_alone
 from tests.require import require
-from tests.restart.support.blocks import connect, store, store_alone
 
 PAGE = 4096
 

@@ -1,0 +1,87 @@
+"""One engine of the hammer: `python -m tests.dataplane.hammer.engine ROLE SOCKET SEED REPORT`.
+
+Appends a line to REPORT for every wrong byte at once, and a line of counts twice a second, because it may be killed at
+any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+
+from dataplane.client import Client, attach
+from dataplane.protocol.engine import SpaceRequest
+from dataplane.protocol.spaces import Space
+from tests.dataplane.hammer.content import MODEL, chain, expected, pick
+
+
+class Report:
+    """Lines that survive a kill: one write each."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.counts = {"blocks": 0, "stored": 0, "aborted": 0, "refused": 0}
+        self._next = 0.0
+
+    def wrong(self, what: str, key: bytes) -> None:
+        os.write(self._fd, json.dumps({"wrong": what, "key": key.hex()}).encode() + b"\n")
+
+    def progress(self) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + 0.5
+            os.write(self._fd, json.dumps({"pid": os.getpid(), **self.counts}).encode() + b"\n")
+
+
+def read(client: Client, rng: random.Random, report: Report) -> None:
+    """Hold a chain, check every byte, wait, check every byte again: nothing may change under a lease."""
+    keys, nbytes = chain(pick(rng))
+    with client.acquire(keys) as lease:
+        hits = len(lease)
+        if not hits:
+            return
+        arrays = [lease.array(at) for at in range(hits)]
+        for again in range(2):
+            for at, array in enumerate(arrays):
+                if len(array) != nbytes or not (array == expected(keys[at], nbytes)).all():
+                    report.wrong(f"read {again}", keys[at])
+            if again == 0:
+                time.sleep(rng.random() * 0.01)
+        report.counts["blocks"] += hits
+
+
+def write(client: Client, rng: random.Random, report: Report) -> None:
+    """Store a chain's missing blocks in two halves with a pause between, and sometimes change one's mind."""
+    keys, nbytes = chain(pick(rng))
+    tenant = "a" if rng.random() < 0.5 else "b"
+    with client.reserve(keys, nbytes, tenant=tenant) as reservation:
+        report.counts["refused"] += sum(reservation.refused.values())
+        writable = reservation.writable
+        arrays = [(reservation.array(at), expected(keys[at], nbytes)) for at in writable]
+        for array, content in arrays:
+            array[: nbytes // 2] = content[: nbytes // 2]
+        if rng.random() < 0.3:
+            time.sleep(rng.random() * 0.005)
+        for array, content in arrays:
+            array[nbytes // 2 :] = content[nbytes // 2 :]
+        if rng.random() < 0.1:
+            report.counts["aborted"] += len(writable)
+            return
+        report.counts["stored"] += reservation.commit().blocks
+
+
+def main(role: str, socket: str, seed: str, path: str) -> None:
+    rng = random.Random(int(seed))
+    report = Report(path)
+    space = SpaceRequest(Space(model=MODEL), writes=role == "writer")
+    client = attach(socket, [space], group=f"{role}-{seed}", timeout_s=30)
+    act = write if role == "writer" else read
+    while True:
+        act(client, rng, report)
+        report.progress()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

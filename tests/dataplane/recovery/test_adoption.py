@@ -1,0 +1,243 @@
+"""What a data plane goes on with, and what makes its start cold: one line in the log, never a crash."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from dataplane.client import Code
+from dataplane.core.journal.recovery_table import (
+    B_CAPACITY,
+    B_CLIENT,
+    B_RESERVATION,
+    B_SEGMENT,
+    B_SPACE,
+    B_TENANT,
+    ROW_HITS,
+    ROW_RESERVATION,
+    ROW_USED,
+)
+from dataplane.holding import requests
+from dataplane.holding.messages import close_all
+from dataplane.io.peers import open_process
+from dataplane.protocol.layout import H_BUCKETS, H_MAGIC, H_VERSION, HOT_WORDS, PAGE, IndexMemory
+from dataplane.protocol.states import STATE_MASK, State
+from tests.dataplane import factories as make
+from tests.dataplane.plane import engine_process, line, wait_for
+from tests.dataplane.recovery.support.blocks import PAGE_BYTES, attached_again, connect, connected, kill, read, store
+from tests.dataplane.recovery.support.relay import Relay, hold
+from tests.threads import JOIN_S, join
+
+
+def test_a_lease_taken_without_a_data_plane_prevents_eviction_after_its_start(plane: Relay) -> None:
+    files, others = make.keys(4, "held"), [make.key(number) for number in range(40)]
+    with connect(plane) as client:
+        store(client, files, make.MIB)
+        kill(plane, client)
+        lease = client.acquire(files)
+        assert len(lease) == 4
+        plane.start()
+        attached_again(client)
+        for each in others:
+            store(client, [each], make.MIB)
+        assert read(client, files, make.MIB) == 4
+        lease.release()
+        del lease
+        gc.collect()
+        for each in others:
+            store(client, [each], make.MIB)
+        assert client.lookup(files) == 0
+
+
+def test_a_store_that_was_cut_off_is_refused_and_can_be_done_again(plane: Relay) -> None:
+    chain = make.keys(3)
+    with connect(plane) as client:
+        reservation = client.reserve(chain, PAGE_BYTES)
+        kill(plane, client)
+        plane.start()
+        attached_again(client)
+        assert plane.describe().pool.quarantined_bytes == 3 * PAGE_BYTES, "it may still be writing"
+        reservation.view(0)[:] = b"x" * PAGE_BYTES
+        committed = reservation.commit()
+        assert (committed.blocks, committed.code) == (0, Code.RESERVATION_EXPIRED)
+        assert plane.describe().pool.used_bytes == 0
+        assert store(client, chain) == 3
+        assert read(client, chain) == 3
+
+
+HALF_A_STORE = """
+client = attach(sys.argv[1], [make.space()], timeout_s=30)
+reservation = client.reserve(make.keys(4, "half"), 4096)
+tell("half")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("dies_first", [True, False])
+def test_reserved_bytes_of_an_engine_are_freed_when_it_is_gone(plane: Relay, dies_first: bool) -> None:
+    with engine_process(HALF_A_STORE, plane.socket) as engine:
+        assert line(engine) == "half"
+        plane.kill()
+        if dies_first:
+            engine.kill()
+            engine.wait(60)
+        plane.start()
+        if not dies_first:
+            assert plane.describe().pool.quarantined_bytes == 4 * PAGE_BYTES, "it may still be writing"
+            engine.kill()
+        plane.wait_stats(lambda stats: not stats.engines and stats.pool.used_bytes == 0, "its bytes come back")
+
+
+# ---- cold starts
+
+
+@contextmanager
+def cold_start(plane: Relay, reason: str) -> Iterator[None]:
+    """The block changes what a killed data plane left: the next one serves, holds nothing, and says why."""
+    chain = make.keys(5)
+    with connect(plane) as client:
+        store(client, chain)
+        kill(plane, client)
+        yield
+        before = len(plane.logged("memory.not_adopted"))
+        plane.start()
+        line = plane.wait_logged("memory.not_adopted", before + 1)[before]
+        assert reason in line["reason"], line
+        wait_for(lambda: connected(client) and client.lookup(chain) == 0, "the client attaches again")
+        assert store(client, chain) == 5
+        assert read(client, chain) == 5
+        assert plane.describe().adopted_blocks == 0
+
+
+FOREIGN = [
+    ("index", H_VERSION, 1, "index memory has layout 1, expected 2"),
+    ("index", H_MAGIC, 7, "not index memory"),
+    ("index", H_BUCKETS, 3, "corrupted header"),
+    ("books", 1, 1, "the recovery table has layout 1, expected 2"),
+    ("books", 3, 5, "belong to different memory"),
+    *(
+        ("books", word, 2**64 - 1, f"word {word} of the recovery table is {2**64 - 1}, expected less than ")
+        for word in (B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, B_RESERVATION, B_CAPACITY)
+    ),
+    *(
+        ("books", PAGE // 8 + word, 2**64 - 1, f"a row of the recovery table has {2**64 - 1} in word {word}")
+        for word in (ROW_USED, ROW_HITS, ROW_RESERVATION)
+    ),
+    ("names", 1, 9, "the journal has layout 9, expected 2"),
+    ("names", PAGE // 8 + 1, 0x1234567812345678, "corrupted record"),
+    ("names", PAGE // 8, 0xFFFFFFFF, "a record of"),
+]
+"""Words of the held memory that are changed, and what the log says of it."""
+
+
+def test_memory_that_is_not_ours_is_a_cold_start(plane: Relay) -> None:
+    for kind, word, value, reason in FOREIGN:
+        with cold_start(plane, reason):
+            plane.words(kind)[word] = value
+
+
+def test_rows_that_contradict_each_other_are_a_cold_start(plane: Relay) -> None:
+    with cold_start(plane, "two blocks overlap"):
+        words = plane.words("index")
+        index = IndexMemory.attach(memoryview(words.data).cast("B"))
+        live = np.flatnonzero(index.control & np.uint64(STATE_MASK) == State.READY)
+        index.hot[live[1], HOT_WORDS - 2] = index.hot[live[0], HOT_WORDS - 2]
+
+
+def test_any_scribbling_is_survived(plane: Relay) -> None:
+    """Not every one is noticed; none keeps the node down."""
+    random = np.random.default_rng(5)
+    with connect(plane) as client:
+        for number in range(6):
+            attached_again(client)
+            store(client, make.keys(20, number))
+            kill(plane, client)
+            kind = ("index", "books", "names")[number % 3]
+            words = plane.words(kind)
+            used = np.flatnonzero(words)
+            at = random.choice(used, 40)
+            words[at] = random.integers(0, 1 << 63, 40).astype(np.uint64)
+            plane.start()
+            assert plane.alive
+
+
+def test_memory_of_a_live_writer_is_not_adopted(plane: Relay) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        second = Relay(plane.folder / "second", dict(plane.settings))
+        second.folder.mkdir()
+        try:
+            files = requests.peek(plane.folder)
+            hold(second.folder, [each for each in files if each[0] in ("index", "books", "names")])
+            close_all([fd for _, _, fd in files])
+            with pytest.raises(AssertionError, match=f"process {plane.pid} still writes the memory"):
+                second.start()
+        finally:
+            second.end()
+        assert read(client, make.keys(3)) == 3
+
+
+def test_a_segment_missing_from_the_holder_costs_its_blocks_alone(plane: Relay) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(2, "small"))
+        store(client, make.keys(2, "large"), make.MIB)
+        kill(plane, client)
+        plane.forget(("segment", 1))
+        plane.start()
+        attached_again(client)
+        assert client.lookup(make.keys(2, "small")) == 0
+        assert read(client, make.keys(2, "large"), make.MIB) == 2
+        assert [line["blocks"] for line in plane.wait_logged("memory.incomplete")] == [2]
+
+
+def test_unknown_leases_cause_a_cold_start(plane: Relay) -> None:
+    with cold_start(plane, "the area of client 1 is missing, although its process is running"):
+        plane.forget(("area", 1))
+
+
+# ---- what was in force
+
+
+def test_snapshots_are_in_force_after_a_restart_and_a_corrupt_one_is_set_aside(plane: Relay) -> None:
+    chain = make.keys(3, "pinned")
+    snapshot, bodies = make.pins([make.pin("p", chain)])
+    with plane.manager() as manager:
+        manager.push(make.quotas({"a": 8 << 20}, 7))
+        manager.push(snapshot, bodies)
+    with connect(plane) as client:
+        store(client, chain)
+    path = plane.folder / "quotas.snapshot"
+    wait_for(path.exists, "the quotas are written down")
+    wait_for(path.with_name("pins.snapshot").exists, "the pins are written down")
+    plane.kill()
+    plane.start()
+    stats = plane.describe()
+    assert stats.armed
+    assert (stats.observed["quotas"].generation, stats.observed["pins"].generation) == (7, 1)
+    assert [(pin.name, pin.guaranteed) for pin in stats.pins] == [("p", 3)]
+    assert {each.tenant: each.limit_bytes for each in stats.tenants}["a"] == 8 << 20
+    plane.kill()
+    path.write_bytes(path.read_bytes()[:-3] + b"xyz")
+    plane.start()
+    assert not plane.describe().armed
+    assert not path.exists()
+    assert path.with_suffix(".corrupt").exists()
+    assert len(plane.wait_logged("snapshot.set_aside")) == 1
+
+
+def test_a_process_whose_number_a_thread_has_now_is_gone() -> None:
+    """As after a restart in a container, where numbers are given out again from 1."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait, args=(JOIN_S,))
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        assert open_process(thread.native_id, 1) is None
+    finally:
+        ended.set()
+        join(thread)
