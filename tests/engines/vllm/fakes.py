@@ -18,6 +18,12 @@ from dataplane.protocol.spaces import Space
 PAGE_TOKENS = 16
 CHUNK_TOKENS = 64
 BLOCKS = 65
+TOKENS = list(range(1000, 1200))
+"""Three whole chunks and eight tokens: 12 blocks of the engine and a part of one."""
+CHUNKED = 192
+"""Tokens of the whole chunks."""
+SOURCE, TARGET = list(range(1, 14)), list(range(40, 27, -1))
+"""Blocks for TOKENS."""
 
 
 @dataclass

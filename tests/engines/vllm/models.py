@@ -1,10 +1,12 @@
-"""Tiny models without weights, for which vLLM creates random weights, and an adapter for one of them."""
+"""Tiny models without weights, for which vLLM creates random weights, and adapters for one of them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from struct import pack
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -59,3 +61,9 @@ def write_adapter(folder: Path, seed: int) -> Path:
         json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 160, "target_modules": ["q_proj", "v_proj"]})
     )
     return folder
+
+
+def lora(path: Path | str, name: str = "a", number: int = 1, **fields: Any) -> Any:
+    """Return vLLM's request for an adapter."""
+    found = {"load_inplace": False, "is_3d_lora_weight": False, "base_model_name": None, **fields}
+    return SimpleNamespace(lora_name=name, lora_int_id=number, lora_path=str(path), **found)

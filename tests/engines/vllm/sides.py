@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,8 +53,10 @@ class Step:
 
     def run(self, scheduled: dict[str, int] | None = None, preempted: tuple[str, ...] = ()) -> list[Results]:
         """Make a step, and return the results of each worker."""
-        plan = self.scheduler.plan(scheduled or {}, lambda name: [self.blocks[name]], preempted)
-        return self.carry_out(plan)
+        return self.carry_out(self.plan(scheduled, preempted))
+
+    def plan(self, scheduled: dict[str, int] | None = None, preempted: tuple[str, ...] = ()) -> StepPlan:
+        return self.scheduler.plan(scheduled or {}, lambda name: [self.blocks[name]], preempted)
 
     def carry_out(self, plan: StepPlan) -> list[Results]:
         found = []
@@ -70,8 +73,7 @@ class Step:
 
     def compute(self, request: Request, blocks: list[int], seed: int) -> None:
         """Compute a whole request, and wait until its saves have ended."""
-        self.blocks[request.request_id] = blocks
-        self.scheduler.matched_tokens(request, 0)
+        self.track(request, blocks)
         self.scheduler.allocated(request, [blocks], 0)
         for at, each in enumerate(self.caches):
             each.fill(blocks, seed + at)
@@ -96,26 +98,46 @@ class Step:
         keys = RequestKeys(request, CHUNK_TOKENS).extend(request, request.num_tokens)
         return client.lookup_tiers(keys, counted=False)
 
-    def load(self, request: Request, blocks: list[int], local: int = 0) -> tuple[int, list[Results]]:
-        """Look a request up and load its cached tokens. Return their number, and the results of each worker."""
+    def track(self, request: Request, blocks: list[int]) -> int | None:
+        """Look a request up that gets these blocks, as vLLM does before it computes the request."""
+        self.blocks[request.request_id] = blocks
+        return self.scheduler.matched_tokens(request, 0)
+
+    def begin_load(self, request: Request, blocks: list[int], local: int = 0) -> int:
+        """Look a request up and schedule a load of its cached tokens. Return their number."""
         self.blocks[request.request_id] = blocks
         tokens = self.scheduler.matched_tokens(request, local)
-        if not tokens:
-            return 0, []
-        self.scheduler.allocated(request, [blocks], tokens)
+        assert tokens is not None
+        if tokens:
+            self.scheduler.allocated(request, [blocks], tokens)
+        return tokens
+
+    def load(self, request: Request, blocks: list[int], local: int = 0) -> tuple[int, list[Results]]:
+        """Load the cached tokens of a request. Return their number, and the results of each worker."""
+        tokens = self.begin_load(request, blocks, local)
+        return tokens, self.end_load(self.run()) if tokens else []
+
+    def end_load(self, results: list[Results]) -> list[Results]:
+        """Make steps until each worker has reported the end of a load. Return the results with the reports."""
         done: dict[int, Results] = {}
 
         def ended() -> bool:
-            done.update({at: found for at, found in enumerate(self.run()) if found.received})
+            nonlocal results
+            done.update({at: each for at, each in enumerate(results) if each.received})
+            if len(done) < len(self.workers):
+                results = self.run()
             return len(done) == len(self.workers)
 
         wait_for(ended, "the load ends")
-        return tokens, [done[at] for at in range(len(self.workers))]
+        return [done[at] for at in range(len(self.workers))]
 
     def close(self) -> None:
         for worker in self.workers:
             worker.close()
         self.scheduler.close()
+
+
+Make = Callable[..., Step]
 
 
 @pytest.fixture
@@ -124,7 +146,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def make_step(clock: Clock) -> Iterator[Callable[..., Step]]:
+def make_step(clock: Clock) -> Iterator[Make]:
     """Return a function, as in `make_step(plane, ranks=2, timeout_s=1.0)`. Its engines end with the test."""
     made: list[Step] = []
 
@@ -135,3 +157,13 @@ def make_step(clock: Clock) -> Iterator[Callable[..., Step]]:
     yield new
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def make_engine(make_step: Make, plane: Plane) -> Make:
+    return partial(make_step, plane)
+
+
+@pytest.fixture
+def engine(make_engine: Make) -> Step:
+    return make_engine()

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,22 +18,11 @@ from dataplane.engines.vllm.scheduler import WORKERS_WAIT_S, SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S
 from tests.clock import Clock
-from tests.dataplane.conftest import make_plane, plane
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import CHUNK_TOKENS, PAGE_TOKENS, Request
-from tests.engines.vllm.sides import Step
+from tests.engines.vllm.fakes import CHUNK_TOKENS, CHUNKED, PAGE_TOKENS, SOURCE, TOKENS, Request
+from tests.engines.vllm.sides import Make, Step, engine, make_engine
 
-__all__ = ["make_plane", "plane"]
-TOKENS = list(range(1000, 1200))
-"""Three whole chunks and eight tokens."""
-CHUNKED = 192
-BLOCKS = list(range(1, 14))
-Make = Callable[..., Step]
-
-
-@pytest.fixture
-def make_engine(make_step: Make, plane: Plane) -> Make:
-    return partial(make_step, plane)
+__all__ = ["engine", "make_engine"]
 
 
 @pytest.fixture
@@ -55,9 +43,8 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 def answer(engine: Step, tokens: list[int] = TOKENS) -> Request:
     """Compute the only step of a request, as a prefill engine does, and return the request when vLLM would answer."""
     request = Request("prefill", tokens)
-    engine.blocks["prefill"] = BLOCKS
-    engine.scheduler.matched_tokens(request, 0)
-    engine.scheduler.allocated(request, [BLOCKS], 0)
+    engine.track(request, SOURCE)
+    engine.scheduler.allocated(request, [SOURCE], 0)
     engine.run({"prefill": len(tokens)})
     return request
 
@@ -116,10 +103,7 @@ def test_without_a_time_to_wait_a_chunk_that_is_being_written_is_a_miss(
     assert decode.scheduler.matched_tokens(Request("decode", TOKENS), 0) == 0
 
 
-def test_a_step_waits_once_for_a_data_plane_that_does_not_answer(
-    make_engine: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine()
+def test_a_step_waits_once_for_a_data_plane_that_does_not_answer(engine: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "RESERVE_WAIT_S", 0.01)
     go_on = threading.Event()
     reserve = Client.reserve
@@ -132,9 +116,8 @@ def test_a_step_waits_once_for_a_data_plane_that_does_not_answer(
     request = answer(engine)
     assert engine.workers[0]._reserves_late
     monkeypatch.setattr(worker, "RESERVE_WAIT_S", 600.0)
-    engine.blocks["next"] = BLOCKS
     following = Request("next", TOKENS[::-1])
-    engine.scheduler.matched_tokens(following, 0)
+    engine.track(following, SOURCE)
     engine.run({"next": 200})  # would wait for ten minutes
     go_on.set()
     wait_for(lambda: engine.lookup(request).ready == engine.lookup(following).ready == 3, "both are saved")
@@ -152,7 +135,7 @@ def scheduler_side(plane: Plane, clock: Clock, **options: Any) -> SchedulerSide:
 @pytest.mark.parametrize("role", ["both", "producer", "consumer"])
 def test_requests_wait_for_the_groups_of_all_workers(make_engine: Make, plane: Plane, clock: Clock, role: str) -> None:
     engine = make_engine(2)
-    engine.compute(Request("a", TOKENS), BLOCKS, seed=1)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=1)
     late = scheduler_side(plane, clock, loads=role != "producer", saves=role != "consumer")
     request = Request("b", TOKENS)
     assert late.matched_tokens(request, 0) is None
@@ -186,14 +169,13 @@ def test_without_usable_groups_requests_are_misses(
         assert "Larder is not used: " in caplog.text
         assert not late.plan({}, lambda name: None).asks_layouts
     assert late.matched_tokens(request, 0) == 0
-    assert not late.plan({"b": 200}, lambda name: [BLOCKS]).saves
+    assert not late.plan({"b": 200}, lambda name: [SOURCE]).saves
     late.close()
 
 
 def test_groups_that_come_while_the_data_plane_is_away_are_used_when_it_is_back(
-    make_engine: Make, plane: Plane, clock: Clock
+    engine: Step, plane: Plane, clock: Clock
 ) -> None:
-    engine = make_engine()
     late = scheduler_side(plane, clock)
     assert plane.stop() == 0
     late.stepped(StepReport(layouts=[[engine.caches[0].copies.layout]]), ())
@@ -201,7 +183,7 @@ def test_groups_that_come_while_the_data_plane_is_away_are_used_when_it_is_back(
     plane.start()
     engine.workers[0]._client.maintain()
     wait_for(lambda: engine.workers[0]._client.connected, "the worker is back")
-    engine.compute(Request("a", TOKENS), BLOCKS, seed=1)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=1)
     wait_for(lambda: late._client is not None and late._client.connected, "the scheduler's side is back")
     assert late.matched_tokens(Request("c", TOKENS), 0) == CHUNKED
     late.close()
@@ -210,43 +192,38 @@ def test_groups_that_come_while_the_data_plane_is_away_are_used_when_it_is_back(
 # ---- another connector in a MultiConnector
 
 
-def test_failed_loads_of_another_connector_are_not_larders(make_engine: Make) -> None:
-    engine = make_engine()
-    engine.compute(Request("a", TOKENS), BLOCKS, seed=1)
+def test_failed_loads_of_another_connector_are_not_larders(engine: Step) -> None:
+    engine.compute(Request("a", TOKENS), SOURCE, seed=1)
     request = Request("b", TOKENS)
     assert engine.found(request) == CHUNKED
-    engine.scheduler.allocated(request, [BLOCKS], 0)  # the other connector loads it
+    engine.scheduler.allocated(request, [SOURCE], 0)  # the other connector loads it
     engine.scheduler.stepped(None, ["b"], ["b"])
     assert engine.found(request) == CHUNKED
     assert "failed_loads" not in engine.scheduler.take_counts()
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_what_another_connector_loads_within_a_step_is_saved_after_the_step(make_engine: Make, failed: bool) -> None:
-    engine = make_engine()
+def test_what_another_connector_loads_within_a_step_is_saved_after_the_step(engine: Step, failed: bool) -> None:
     request = Request("a", TOKENS)
-    engine.blocks["a"] = BLOCKS
-    assert engine.found(request) == 0
-    engine.scheduler.allocated(request, [BLOCKS], 0)
+    assert engine.track(request, SOURCE) == 0
+    engine.scheduler.allocated(request, [SOURCE], 0)
     request.num_computed_tokens = 128
-    scheduler = engine.scheduler
-    plan = scheduler.plan({"a": 72}, lambda name: [BLOCKS])
+    plan = engine.plan({"a": 72})
     assert not plan.saves
-    assert not scheduler.plan({"a": 1}, lambda name: [BLOCKS]).saves, "planned before the step has ended"
-    scheduler.stepped(StepReport(step=plan.step), ())
+    assert not engine.plan({"a": 1}).saves, "planned before the step has ended"
+    engine.scheduler.stepped(StepReport(step=plan.step), ())
     request.num_computed_tokens = 0 if failed else 201
-    plan = scheduler.plan({"a": 64 if failed else 1}, lambda name: [BLOCKS])
+    plan = engine.plan({"a": 64 if failed else 1})
     assert [len(save.keys) // 32 for save in plan.saves] == [1 if failed else 3], "after a failure, what is recomputed"
 
 
-def test_what_another_connector_loaded_before_a_step_is_saved_with_it(make_engine: Make) -> None:
-    engine = make_engine()
+def test_what_another_connector_loaded_before_a_step_is_saved_with_it(engine: Step) -> None:
     request = Request("a", TOKENS)
-    assert engine.found(request) == 0
-    engine.scheduler.allocated(request, [BLOCKS], 0)
-    engine.scheduler.plan({}, lambda name: None)
+    assert engine.track(request, SOURCE) == 0
+    engine.scheduler.allocated(request, [SOURCE], 0)
+    engine.plan()
     engine.scheduler.stepped(None, ["a"])
-    engine.scheduler.allocated(request, [BLOCKS], 0)
+    engine.scheduler.allocated(request, [SOURCE], 0)
     request.num_computed_tokens = 199
-    (save,) = engine.scheduler.plan({"a": 1}, lambda name: [BLOCKS]).saves
+    (save,) = engine.plan({"a": 1}).saves
     assert len(save.keys) // 32 == 3

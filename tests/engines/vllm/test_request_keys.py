@@ -17,7 +17,7 @@ from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed
 from dataplane.protocol.keys import chain
 from tests.dataplane.plane import wait_for
 from tests.engines.vllm.fakes import CHUNK_TOKENS, Request, image
-from tests.engines.vllm.models import write_adapter
+from tests.engines.vllm.models import lora, write_adapter
 
 TOKENS = list(range(300))
 ZEROS = [0] * 300
@@ -30,11 +30,6 @@ DIGEST = sha256(b"contents").hexdigest()
 
 def keys(request: Any, **options: Any) -> list[bytes]:
     return RequestKeys(request, CHUNK_TOKENS, **options).extend(request, request.num_tokens)
-
-
-def lora(path: Path | str, name: str = "a", number: int = 1, **fields: Any) -> Any:
-    found = {"load_inplace": False, "is_3d_lora_weight": False, "base_model_name": None, **fields}
-    return SimpleNamespace(lora_name=name, lora_int_id=number, lora_path=str(path), **found)
 
 
 def identity(adapters: Adapters, adapter: Any, own_blocks: bool = False, own_media: bool = False) -> str:

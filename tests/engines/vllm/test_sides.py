@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from copy import copy
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,21 +21,14 @@ from dataplane.engines.vllm.copies import CpuCopies
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
 from dataplane.engines.vllm.scheduler import ADAPTER_WAIT_S, FAILED_S, SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
-from dataplane.engines.vllm.worker import Results, WorkerSide
+from dataplane.engines.vllm.worker import WorkerSide
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import Request, cache, image
-from tests.engines.vllm.models import write_adapter
-from tests.engines.vllm.sides import Step
+from tests.engines.vllm.fakes import CHUNKED, SOURCE, TOKENS, Request, cache, image
+from tests.engines.vllm.models import lora, write_adapter
+from tests.engines.vllm.sides import Make, Step, engine, make_engine
 
-TOKENS = list(range(1000, 1200))
-"""Three whole chunks and eight tokens: 12 blocks of the engine and a part of one."""
-CHUNKED = 192
-
-
-@pytest.fixture
-def make_engine(make_step: Callable[..., Step], plane: Plane) -> Callable[..., Step]:
-    return partial(make_step, plane)
+__all__ = ["engine", "make_engine"]
 
 
 def _wait(gate: threading.Event) -> None:
@@ -47,9 +39,9 @@ def same(one: list[list[torch.Tensor]], other: list[list[torch.Tensor]]) -> bool
     return all(torch.equal(torch.stack(a), torch.stack(b)) for a, b in zip(one, other, strict=True))
 
 
-def test_another_engine_loads_the_same_bytes(make_engine: Callable[..., Step]) -> None:
+def test_another_engine_loads_the_same_bytes(make_engine: Make) -> None:
     first, second = make_engine(2), make_engine(2)
-    source, target = list(range(1, 14)), list(range(40, 27, -1))
+    source, target = SOURCE, list(range(40, 27, -1))
     first.compute(Request("a", TOKENS, "acme"), source, seed=7)
     request = Request("b", [*TOKENS[:CHUNKED], 5, 6, 7], "acme")
     tokens, found = second.load(request, target)
@@ -63,9 +55,8 @@ def test_another_engine_loads_the_same_bytes(make_engine: Callable[..., Step]) -
     assert second.scheduler.matched_tokens(Request("c", TOKENS, "rival"), 0) == 0
 
 
-def test_a_load_begins_and_ends_within_chunks(make_engine: Callable[..., Step]) -> None:
-    engine = make_engine()
-    source = list(range(1, 14))
+def test_a_load_begins_and_ends_within_chunks(engine: Step) -> None:
+    source = SOURCE
     engine.compute(Request("a", TOKENS), source, seed=1)
     target = list(range(20, 33))
     engine.caches[0].fill(target, seed=2)
@@ -79,12 +70,11 @@ def test_a_load_begins_and_ends_within_chunks(make_engine: Callable[..., Step]) 
     assert same(after[11:], before[11:])
 
 
-def test_a_chunk_that_one_rank_lacks_is_a_miss(make_engine: Callable[..., Step]) -> None:
+def test_a_chunk_that_one_rank_lacks_is_a_miss(make_engine: Make) -> None:
     engine = make_engine(2)
     request = Request("a", TOKENS)
-    engine.blocks["a"] = list(range(1, 14))
-    engine.scheduler.matched_tokens(request, 0)
-    plan = engine.scheduler.plan({"a": 200}, lambda name: [engine.blocks[name]])
+    engine.track(request, SOURCE)
+    plan = engine.plan({"a": 200})
     engine.workers[0].begin_saves(plan)
     wait_for(lambda: engine.workers[0].take_report(), "the save ends")
     assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == 0
@@ -93,21 +83,15 @@ def test_a_chunk_that_one_rank_lacks_is_a_miss(make_engine: Callable[..., Step])
     assert engine.found(Request("c", TOKENS)) == CHUNKED
 
 
-def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(
-    make_engine: Callable[..., Step], plane: Plane, clock: Clock
-) -> None:
+def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(make_engine: Make, plane: Plane, clock: Clock) -> None:
     first, engine = make_engine(), make_engine()
-    first.compute(Request("a", TOKENS), list(range(1, 14)), seed=3)
+    first.compute(Request("a", TOKENS), SOURCE, seed=3)
     request = Request("b", TOKENS)
-    engine.blocks["b"] = list(range(1, 14))
-    assert engine.scheduler.matched_tokens(request, 0) == CHUNKED
-    engine.scheduler.allocated(request, [engine.blocks["b"]], CHUNKED)
-    plan = engine.scheduler.plan({}, lambda name: None)
+    assert engine.begin_load(request, SOURCE) == CHUNKED
+    plan = engine.plan()
     (load,) = plan.loads
     object.__setattr__(load, "keys", load.keys[:32] + bytes(32) + load.keys[64:])  # the second chunk is gone
-    (found,) = engine.carry_out(plan)
-    while not found.received:
-        (found,) = engine.run()
+    (found,) = engine.end_load(engine.carry_out(plan))
     assert (found.received, found.failed) == ({"b"}, set())
     assert found.bad_blocks == set(range(5, 13)), "the longest loaded prefix counts"
     assert engine.scheduler.matched_tokens(request, 0) == 0
@@ -118,47 +102,36 @@ def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(
     assert engine.scheduler.take_counts()["failed_loads"] == 1
 
 
-def test_a_load_that_fails_in_a_cache_with_windows_fails_as_a_whole(make_engine: Callable[..., Step]) -> None:
+def test_a_load_that_fails_in_a_cache_with_windows_fails_as_a_whole(engine: Step) -> None:
     """The engine has no blocks for tokens before the window at the end of the load."""
-    engine = make_engine()
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=3)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=3)
     engine.workers[0]._holds_blocks = False
     request = Request("b", TOKENS)
-    tokens = engine.found(request)
-    engine.scheduler.allocated(request, [[0] * 6 + list(range(20, 27))], tokens)
-    plan = engine.scheduler.plan({}, lambda name: None)
+    engine.begin_load(request, [0] * 6 + list(range(20, 27)))
+    plan = engine.plan()
     (load,) = plan.loads
     object.__setattr__(load, "keys", load.keys[:64] + bytes(32))  # the third chunk is gone
-    (found,) = engine.carry_out(plan)
-    while not found.received:
-        (found,) = engine.run()
+    (found,) = engine.end_load(engine.carry_out(plan))
     assert (found.received, found.failed, found.bad_blocks) == ({"b"}, {"b"}, set())
 
 
-def test_a_load_that_could_not_be_planned_fails(make_engine: Callable[..., Step]) -> None:
-    engine = make_engine()
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=3)
+def test_a_load_that_could_not_be_planned_fails(engine: Step) -> None:
+    engine.compute(Request("a", TOKENS), SOURCE, seed=3)
     request = Request("b", TOKENS)
     tokens = engine.found(request)
     with pytest.raises(TypeError):
         engine.scheduler.allocated(request, None, tokens)  # type: ignore[arg-type]
     engine.scheduler.give_up(request, [[20, 21, 22]], tokens)
-    found = Results()
-    while not found.received:
-        (found,) = engine.run()
+    (found,) = engine.end_load(engine.run())
     assert (found.received, found.failed, found.bad_blocks) == ({"b"}, set(), {20, 21, 22})
 
 
-def test_every_job_of_a_step_ends_although_the_device_fails(
-    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine()
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=3)
+def test_every_job_of_a_step_ends_although_the_device_fails(engine: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.compute(Request("a", TOKENS), SOURCE, seed=3)
     requests = [Request("b", TOKENS), Request("c", TOKENS), Request("d", [9, *TOKENS])]
     for request in requests[:2]:
         engine.scheduler.allocated(request, [[]], engine.found(request))
-    engine.blocks["d"] = list(range(1, 14))
-    engine.scheduler.matched_tokens(requests[2], 0)
+    engine.track(requests[2], SOURCE)
 
     def fail() -> None:
         raise RuntimeError("not a DeviceError")
@@ -172,17 +145,15 @@ def test_every_job_of_a_step_ends_although_the_device_fails(
     assert engine.workers[0]._saves == {}
 
 
-def test_a_late_load_fails_and_writes_nothing_more(make_engine: Callable[..., Step], clock: Clock) -> None:
+def test_a_late_load_fails_and_writes_nothing_more(make_engine: Make, clock: Clock) -> None:
     engine = make_engine(load_timeout_s=2.0)
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=4)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=4)
     gate = threading.Event()
     engine.workers[0]._queues[0].put(lambda: _wait(gate))
     try:
         target = list(range(20, 33))
         request = Request("b", TOKENS)
-        engine.blocks["b"] = target
-        tokens = engine.found(request)
-        engine.scheduler.allocated(request, [target], tokens)
+        engine.begin_load(request, target)
         (found,) = engine.run()
         assert not found.received
         clock.now += 2.0
@@ -201,10 +172,10 @@ def test_a_late_load_fails_and_writes_nothing_more(make_engine: Callable[..., St
 @pytest.mark.parametrize("begun", [False, True], ids=["waiting", "copying"])
 @pytest.mark.parametrize("how", ["aborted", "reset"])
 def test_loads_under_way_end_when_their_request_is_aborted_and_when_the_cache_is_reset(
-    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch, ranks: int, begun: bool, how: str
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch, ranks: int, begun: bool, how: str
 ) -> None:
     engine = make_engine(ranks)
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=4)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=4)
     gate, reached = threading.Event(), threading.Semaphore(0)
     run_load = WorkerSide._load
 
@@ -219,8 +190,7 @@ def test_loads_under_way_end_when_their_request_is_aborted_and_when_the_cache_is
             worker._queues[0].put(lambda: _wait(gate))
     target = list(range(20, 33))
     request = Request("b", TOKENS)
-    engine.blocks["b"] = target
-    engine.scheduler.allocated(request, [target], engine.found(request))
+    engine.begin_load(request, target)
     assert not any(found.received for found in engine.run())
     for _ in range(ranks if begun else 0):
         assert reached.acquire(timeout=60)
@@ -249,16 +219,12 @@ def test_loads_under_way_end_when_their_request_is_aborted_and_when_the_cache_is
     assert engine.load(Request("c", TOKENS), list(range(34, 47)))[0] == (CHUNKED if how == "aborted" else 0)
 
 
-def test_blocks_of_a_finished_request_stay_until_they_are_saved(
-    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine()
+def test_blocks_of_a_finished_request_stay_until_they_are_saved(engine: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     engine.workers[0]._queues[1].put(lambda: _wait(gate))
     request, short = Request("a", TOKENS), Request("b", TOKENS[:10])
     for each in (request, short):
-        engine.blocks[each.request_id] = list(range(1, 14))
-        engine.scheduler.matched_tokens(each, 0)
+        engine.track(each, SOURCE)
     engine.run({"a": 200, "b": 10})
     assert engine.scheduler.finished(short) == (False, None)
     assert engine.scheduler.finished(request) == (True, None)
@@ -269,11 +235,8 @@ def test_blocks_of_a_finished_request_stay_until_they_are_saved(
     assert [each.sent for each in engine.run()] == [set()], "reported once: twice would end the engine"
 
 
-def test_a_preempted_request_is_not_saved_further(
-    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preempted_request_is_not_saved_further(engine: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next step overwrites the blocks: a running save ends before it, and a waiting save never begins."""
-    engine = make_engine()
     reached, go_on = threading.Event(), threading.Event()
     array = Reservation.array
 
@@ -285,11 +248,10 @@ def test_a_preempted_request_is_not_saved_further(
     monkeypatch.setattr(Reservation, "array", slow)
     running, waiting = Request("a", TOKENS), Request("b", [9, *TOKENS])
     for each in (running, waiting):
-        engine.blocks[each.request_id] = list(range(1, 14))
-        engine.scheduler.matched_tokens(each, 0)
+        engine.track(each, SOURCE)
     engine.run({"a": 200, "b": 201})
     assert reached.wait(60)
-    plan = engine.scheduler.plan({}, lambda name: None, preempted=("a", "b", "unknown"))
+    plan = engine.plan(preempted=("a", "b", "unknown"))
     assert plan.cancelled == ["a", "b"]
     carried_out = threading.Thread(target=engine.carry_out, args=(plan,))
     carried_out.start()
@@ -305,48 +267,38 @@ def test_a_preempted_request_is_not_saved_further(
     wait_for(lambda: engine.run() and engine.lookup(running).ready == 3, "computed again, it is saved again")
 
 
-def test_saves_beyond_the_bound_are_dropped_and_counted(
-    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine()
+def test_saves_beyond_the_bound_are_dropped_and_counted(engine: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.workers[0], "_settings", ConnectorSettings(pending_save_bytes=1 << 20))
     engine.workers[0]._pending_save_bytes = (1 << 20) - 1
     request = Request("a", TOKENS)
-    engine.blocks["a"] = list(range(1, 14))
-    engine.scheduler.matched_tokens(request, 0)
+    engine.track(request, SOURCE)
     engine.run({"a": 200})
     assert engine.workers[0].take_counts() == {"dropped_saves": 1}
     assert engine.scheduler.finished(request) == (False, None), "nothing waits for it"
 
 
-def test_only_known_tokens_of_whole_chunks_are_saved(make_engine: Callable[..., Step]) -> None:
+def test_only_known_tokens_of_whole_chunks_are_saved(make_engine: Make) -> None:
     engine = make_engine()
     request = Request("a", TOKENS[:100])
-    engine.blocks["a"] = list(range(1, 14))
-    engine.scheduler.matched_tokens(request, 0)
+    engine.track(request, SOURCE)
 
     def planned(count: int) -> int:
-        plan = engine.scheduler.plan({"a": count}, lambda name: [engine.blocks[name]])
+        plan = engine.plan({"a": count})
         request.num_computed_tokens += count
         return sum(len(each.keys) // 32 for each in plan.saves)
 
     assert [planned(60), planned(10), planned(30)] == [0, 1, 0]
     request.all_token_ids += TOKENS[100:140]
     assert planned(40) == 0, "generated tokens are saved by setting only"
-    decoding = make_engine(save_decode=True)
+    engine = make_engine(save_decode=True)
     request = Request("b", TOKENS[:100])
-    engine = decoding
-    engine.blocks["a"] = engine.blocks["b"] = list(range(1, 14))
-    engine.scheduler.matched_tokens(request, 0)
-    plan = engine.scheduler.plan({"b": 190}, lambda name: [engine.blocks[name]])
+    engine.track(request, SOURCE)
+    plan = engine.plan({"b": 190})
     assert sum(len(each.keys) // 32 for each in plan.saves) == 1, "drafts of unknown tokens are not"
     request.num_computed_tokens = 100
     request.all_token_ids += TOKENS[100:140]
-    plan = engine.scheduler.plan({"b": 40}, lambda name: [engine.blocks[name]])
+    plan = engine.plan({"b": 40})
     assert sum(len(each.keys) // 32 for each in plan.saves) == 1
-
-
-BLOCKS = list(range(1, 14))
 
 
 @pytest.mark.parametrize(
@@ -362,42 +314,34 @@ BLOCKS = list(range(1, 14))
     ],
 )
 def test_only_what_is_used_counts_as_a_hit(
-    make_engine: Callable[..., Step],
-    plane: Plane,
-    fields: dict[str, Any],
-    local: int,
-    scheduled: int | None,
-    expected: tuple[int, ...],
+    engine: Step, plane: Plane, fields: dict[str, Any], local: int, scheduled: int | None, expected: tuple[int, ...]
 ) -> None:
-    engine = make_engine()
-    engine.compute(Request("a", TOKENS, "acme"), BLOCKS, seed=5)
+    engine.compute(Request("a", TOKENS, "acme"), SOURCE, seed=5)
     engine.scheduler.take_counts()
     request = Request("b", TOKENS, "acme", **fields)
     for _ in range(5):
         engine.scheduler.matched_tokens(request, local)
     if scheduled is not None:
-        engine.scheduler.allocated(request, [BLOCKS], scheduled)
-        engine.scheduler.allocated(request, [BLOCKS], 0)
+        engine.scheduler.allocated(request, [SOURCE], scheduled)
+        engine.scheduler.allocated(request, [SOURCE], 0)
     for _ in range(2):  # it is preempted
         engine.scheduler.matched_tokens(request, 0)
         if scheduled is not None:
-            engine.scheduler.allocated(request, [BLOCKS], CHUNKED if scheduled else 0)
+            engine.scheduler.allocated(request, [SOURCE], CHUNKED if scheduled else 0)
     counts = engine.scheduler.take_counts()
     names = ("lookups", "lookup_tokens", "hit_tokens", "recomputed_tokens")
     assert tuple(counts.get(name, 0) for name in names) == expected[:4]
     last = Request("c", [9] * 64, "last")  # the data plane reads counts in order
     engine.scheduler.matched_tokens(last, 0)
-    engine.scheduler.allocated(last, [BLOCKS], 0)
+    engine.scheduler.allocated(last, [SOURCE], 0)
     stats = plane.wait_stats(lambda stats: stats.totals.requested_blocks >= 3 + expected[4] + 1, "it is counted")
     assert (stats.totals.requested_blocks, stats.totals.hit_blocks) == (3 + expected[4] + 1, expected[5])
 
 
-def test_a_prefix_that_is_computed_because_it_is_faster_is_no_hit(
-    make_engine: Callable[..., Step], plane: Plane
-) -> None:
+def test_a_prefix_that_is_computed_because_it_is_faster_is_no_hit(make_engine: Make, plane: Plane) -> None:
     engine = make_engine(min_load_tokens=1000)
-    engine.compute(Request("a", TOKENS, "acme"), BLOCKS, seed=5)
-    engine.compute(Request("b", TOKENS, "acme"), BLOCKS, seed=5)
+    engine.compute(Request("a", TOKENS, "acme"), SOURCE, seed=5)
+    engine.compute(Request("b", TOKENS, "acme"), SOURCE, seed=5)
     counts = engine.scheduler.take_counts()
     assert (counts["lookups"], counts["hit_tokens"], counts["recomputed_tokens"]) == (2, 0, CHUNKED)
     stats = plane.wait_stats(lambda stats: stats.totals.requested_blocks >= 6, "look-ups are counted")
@@ -415,14 +359,13 @@ HOSTILE = "\n\r\x1b[31m\x9b\u2028forged"
         {"kv_hints": SimpleNamespace(actions=[SimpleNamespace(action_type=f"larder.{HOSTILE}", payload=HOSTILE)])},
         {"cache_salt": HOSTILE},
         {"mm_features": [image("cat", 1, 9, identifier=HOSTILE, modality="image")]},
-        {"lora_request": SimpleNamespace(lora_name=HOSTILE, lora_path=HOSTILE, lora_int_id=1, load_inplace=False)},
+        {"lora_request": lora(HOSTILE, HOSTILE)},
     ],
     ids=["name", "value", "action", "salt", "media", "adapter"],
 )
 def test_no_text_of_a_request_forges_lines_of_the_log(
-    make_engine: Callable[..., Step], fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+    engine: Step, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = make_engine()
     for each in (fields, {name: each for name, each in fields.items() if name != "cache_salt"}):
         engine.scheduler.matched_tokens(Request(HOSTILE + str(len(each)), TOKENS, **each), 0)
     lines = [record.getMessage() for record in caplog.records if record.name == "larder.vllm"]
@@ -431,53 +374,45 @@ def test_no_text_of_a_request_forges_lines_of_the_log(
 
 
 def test_a_request_waits_until_the_files_of_its_adapter_are_read(
-    make_engine: Callable[..., Step], tmp_path: Path, clock: Clock
+    make_engine: Make, tmp_path: Path, clock: Clock
 ) -> None:
-    adapter = SimpleNamespace(
-        lora_name="a", lora_path=str(write_adapter(tmp_path / "a", 1)), lora_int_id=1, load_inplace=False,
-        is_3d_lora_weight=False,
-    )  # fmt: skip
+    adapter = lora(write_adapter(tmp_path / "a", 1))
     engine = make_engine()
     request = Request("a", TOKENS, lora_request=adapter)
     assert engine.scheduler.matched_tokens(request, 0) is None
     wait_for(lambda: engine.scheduler.matched_tokens(request, 0) == 0, "the files are read")
-    engine.compute(request, BLOCKS, seed=1)
+    engine.compute(request, SOURCE, seed=1)
     assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == 0
-    assert engine.load(Request("c", TOKENS, lora_request=adapter), BLOCKS)[0] == CHUNKED
+    assert engine.load(Request("c", TOKENS, lora_request=adapter), SOURCE)[0] == CHUNKED
     running = Request("d", TOKENS[::-1], lora_request=adapter)
-    assert engine.scheduler.matched_tokens(running, 0) == 0
+    assert engine.track(running, SOURCE) == 0
     write_adapter(tmp_path / "a", 2)
     wait_for(lambda: engine.scheduler.matched_tokens(Request("e", TOKENS, lora_request=adapter), 0) == 0, "it is seen")
-    assert not engine.scheduler.plan({"d": 200}, lambda name: [BLOCKS]).saves
+    assert not engine.plan({"d": 200}).saves
     assert engine.scheduler.take_counts()["unkeyed_requests:adapter"] == 2
 
 
 def test_a_request_waits_for_its_adapter_for_a_bounded_time(
-    make_engine: Callable[..., Step], tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    make_engine: Make, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
     monkeypatch.setattr("dataplane.engines.vllm.adapters.digest_of", lambda files: release.wait(60) and "digest")
-    adapter = SimpleNamespace(
-        lora_name="a", lora_path=str(write_adapter(tmp_path / "a", 1)), lora_int_id=1, load_inplace=False,
-        is_3d_lora_weight=False,
-    )  # fmt: skip
+    adapter = lora(write_adapter(tmp_path / "a", 1))
     engine = make_engine()
     request = Request("a", TOKENS, lora_request=adapter)
-    assert engine.scheduler.matched_tokens(request, 0) is None
+    assert engine.track(request, SOURCE) is None
     clock.now += ADAPTER_WAIT_S
     assert engine.scheduler.matched_tokens(request, 0) == 0
-    plan = engine.scheduler.plan({"a": 200}, lambda name: [BLOCKS])
-    assert not plan.saves
+    assert not engine.plan({"a": 200}).saves
     release.set()
     request.num_computed_tokens = 200
-    wait_for(lambda: engine.scheduler.plan({"a": 0}, lambda name: [BLOCKS]).saves, "its chunks are saved later")
+    wait_for(lambda: engine.plan({"a": 0}).saves, "its chunks are saved later")
 
 
-def test_hints_salts_and_resets(make_engine: Callable[..., Step]) -> None:
-    engine = make_engine()
-    engine.compute(Request("a", TOKENS, kv_transfer_params={"larder.skip_save": True}), list(range(1, 14)), seed=6)
+def test_hints_salts_and_resets(engine: Step) -> None:
+    engine.compute(Request("a", TOKENS, kv_transfer_params={"larder.skip_save": True}), SOURCE, seed=6)
     assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == 0
-    engine.compute(Request("c", TOKENS), list(range(1, 14)), seed=6)
+    engine.compute(Request("c", TOKENS), SOURCE, seed=6)
     assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == CHUNKED
     for params in ({"larder.skip_load": True}, "no mapping", ["neither"]):
         known = engine.scheduler.matched_tokens(Request(f"e{params}", TOKENS, kv_transfer_params=params), 0)
@@ -490,28 +425,27 @@ def test_hints_salts_and_resets(make_engine: Callable[..., Step]) -> None:
     assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == 0
 
 
-def test_new_weights_end_the_plans_that_were_made_for_the_earlier_ones(make_engine: Callable[..., Step]) -> None:
+def test_new_weights_end_the_plans_that_were_made_for_the_earlier_ones(make_engine: Make) -> None:
     engine = make_engine(ranks=2)
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=6)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=6)
     load, save = Request("b", TOKENS), Request("c", TOKENS[::-1])
-    engine.blocks |= {"b": list(range(20, 33)), "c": list(range(33, 46))}
-    engine.scheduler.allocated(load, [engine.blocks["b"]], engine.found(load))
-    assert engine.found(save) == 0
-    plan = engine.scheduler.plan({"c": len(TOKENS)}, lambda name: [engine.blocks[name]])
+    engine.begin_load(load, list(range(20, 33)))
+    assert engine.track(save, list(range(33, 46))) == 0
+    plan = engine.plan({"c": len(TOKENS)})
     for worker in engine.workers:
         worker.new_weights(copy(plan))
     found = engine.carry_out(StepPlan())
     assert [(each.received, len(each.bad_blocks)) for each in found] == [({"b"}, 12)] * 2
     assert engine.scheduler.finished(save) == (False, None), "no save is under way"
-    following = engine.scheduler.plan({}, lambda name: None)
+    following = engine.plan()
     assert following.resets > plan.resets
     for tokens in (TOKENS, TOKENS[::-1]):
         assert engine.found(Request(f"again {tokens[0]}", tokens)) == 0
-    engine.compute(Request("d", TOKENS), list(range(1, 14)), seed=7)
+    engine.compute(Request("d", TOKENS), SOURCE, seed=7)
     assert engine.found(Request("e", TOKENS)) == CHUNKED
 
 
-def test_workers_with_different_weights_are_refused(make_engine: Callable[..., Step]) -> None:
+def test_workers_with_different_weights_are_refused(make_engine: Make) -> None:
     engine = make_engine(ranks=2)
     layouts = [each.copies.layout for each in engine.caches]
     space = msgspec.structs.replace(layouts[1].space, revision="weights-2")
@@ -519,20 +453,17 @@ def test_workers_with_different_weights_are_refused(make_engine: Callable[..., S
         engine.scheduler.workers_ready([[layouts[0]], [GroupLayout(space, layouts[1].page_tokens)]])
 
 
-def test_hints_reach_the_data_plane(make_engine: Callable[..., Step], plane: Plane) -> None:
+def test_hints_reach_the_data_plane(make_engine: Make, plane: Plane) -> None:
     engine = make_engine(ranks=2)
-    engine.compute(
-        Request("a", TOKENS, kv_transfer_params={"larder.ttl": 600, "larder.pin": 60}), list(range(1, 14)), seed=6
-    )
+    engine.compute(Request("a", TOKENS, kv_transfer_params={"larder.ttl": 600, "larder.pin": 60}), SOURCE, seed=6)
     stats = plane.wait_stats(lambda stats: stats.totals.hinted_pin_blocks >= 6, "the pins are applied")
     assert (stats.totals.hinted_ttl_blocks, stats.totals.hinted_pin_blocks) == (6, 6)
     assert stats.pool.hinted_bytes == stats.pool.used_bytes > 0
     assert "ignored_hints" not in engine.scheduler.take_counts()
 
 
-def test_a_pin_applies_to_chunks_that_another_request_stored(make_engine: Callable[..., Step], plane: Plane) -> None:
-    engine = make_engine()
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=6)
+def test_a_pin_applies_to_chunks_that_another_request_stored(engine: Step, plane: Plane) -> None:
+    engine.compute(Request("a", TOKENS), SOURCE, seed=6)
     action = SimpleNamespace(action_type="larder.pin", payload={"seconds": 60})
     request = Request("b", TOKENS, kv_hints=SimpleNamespace(actions=[action]))
     engine.compute(request, list(range(14, 27)), seed=6)
@@ -544,12 +475,9 @@ def test_a_pin_applies_to_chunks_that_another_request_stored(make_engine: Callab
     "value",
     [-1, 0, "60", True, math.nan, math.inf, 10**30, pytest.param(10**5000, id="5001 digits"), None, [1], {"s": 1}],
 )
-def test_wrong_hints_are_ignored_and_counted(
-    make_engine: Callable[..., Step], value: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine = make_engine()
+def test_wrong_hints_are_ignored_and_counted(engine: Step, value: object, caplog: pytest.LogCaptureFixture) -> None:
     params = {"larder.ttl": value, "larder.pin": value, "larder.tll": 1}
-    engine.compute(Request("a", TOKENS, kv_transfer_params=params), list(range(1, 14)), seed=6)
+    engine.compute(Request("a", TOKENS, kv_transfer_params=params), SOURCE, seed=6)
     assert engine.scheduler.take_counts()["ignored_hints"] == 3
     assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == CHUNKED
     (line,) = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
@@ -562,7 +490,7 @@ def test_a_data_plane_that_takes_no_hints_stores_the_blocks(make_plane: Callable
     engine = Step(plane, [cache(0, 0, 1)], clock)
     try:
         params = {"larder.ttl": 1, "larder.pin": 60}
-        engine.compute(Request("a", TOKENS, kv_transfer_params=params), list(range(1, 14)), seed=6)
+        engine.compute(Request("a", TOKENS, kv_transfer_params=params), SOURCE, seed=6)
         assert engine.scheduler.take_counts()["ignored_hints"] == 2
         stats = plane.wait_stats(lambda stats: stats.totals.stored_blocks >= 3, "the blocks are stored")
         assert (stats.totals.hinted_ttl_blocks, stats.totals.hinted_pin_blocks) == (0, 0)
@@ -570,15 +498,11 @@ def test_a_data_plane_that_takes_no_hints_stores_the_blocks(make_plane: Callable
         engine.close()
 
 
-def test_a_pause_waits_for_copies_but_not_for_reports_that_never_come(
-    make_engine: Callable[..., Step], clock: Clock
-) -> None:
-    engine = make_engine()
+def test_a_pause_waits_for_copies_but_not_for_reports_that_never_come(engine: Step, clock: Clock) -> None:
     gate = threading.Event()
     engine.workers[0]._queues[1].put(lambda: _wait(gate))
     request = Request("a", TOKENS)
-    engine.blocks["a"] = list(range(1, 14))
-    engine.scheduler.matched_tokens(request, 0)
+    engine.track(request, SOURCE)
     assert not engine.scheduler.copying()
     engine.run({"a": request.num_tokens})
     assert engine.scheduler.copying()
@@ -603,15 +527,13 @@ def test_a_worker_with_unopenable_memory_leaves_no_connection(plane: Plane, monk
     plane.wait_stats(lambda stats: not stats.engines, "the engine is detached")
 
 
-def test_steps_that_are_planned_ahead_are_timed_one_by_one(make_engine: Callable[..., Step], clock: Clock) -> None:
-    engine = make_engine()
+def test_steps_that_are_planned_ahead_are_timed_one_by_one(engine: Step, clock: Clock) -> None:
     request = Request("a", list(range(1000)))
-    engine.blocks["a"] = list(range(1, 64))
-    engine.scheduler.matched_tokens(request, 0)
+    engine.track(request, list(range(1, 64)))
     steps = []
     for _ in range(3):
-        steps.append(engine.scheduler.plan({"a": 100}, lambda name: None).step)
-        assert engine.scheduler.plan({}, lambda name: None).step == 0, "vLLM may not report it"
+        steps.append(engine.plan({"a": 100}).step)
+        assert engine.plan().step == 0, "vLLM may not report it"
     for step in steps:
         clock.now += 1.0
         engine.scheduler.stepped(StepReport(step=step), ())
@@ -619,30 +541,23 @@ def test_steps_that_are_planned_ahead_are_timed_one_by_one(make_engine: Callable
     assert not engine.scheduler._steps
 
 
-def test_an_abort_during_a_load_keeps_the_lease_until_the_load_ends(make_engine: Callable[..., Step]) -> None:
-    engine = make_engine()
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=8)
+def test_an_abort_during_a_load_keeps_the_lease_until_the_load_ends(engine: Step) -> None:
+    engine.compute(Request("a", TOKENS), SOURCE, seed=8)
     request = Request("b", TOKENS)
-    engine.blocks["b"] = list(range(20, 33))
-    tokens = engine.found(request)
-    engine.scheduler.allocated(request, [engine.blocks["b"]], tokens)
-    plan = engine.scheduler.plan({}, lambda name: None)
+    engine.begin_load(request, list(range(20, 33)))
+    plan = engine.plan()
     assert engine.scheduler.finished(request) == (False, None), "the load keeps the blocks"
     assert len(engine.scheduler._leases["b"]) == 3
-    (found,) = engine.carry_out(plan)
-    while not found.received:
-        (found,) = engine.run()
+    engine.end_load(engine.carry_out(plan))
     assert engine.scheduler._leases == {}
 
 
-def test_a_request_with_a_failed_load_does_not_wait_for_its_saves(make_engine: Callable[..., Step]) -> None:
+def test_a_request_with_a_failed_load_does_not_wait_for_its_saves(make_engine: Make) -> None:
     """vLLM frees the blocks when all ranks have ended the load; to free them after the saves as well would end it."""
     engine = make_engine(2)
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=8)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=8)
     request = Request("b", TOKENS)
-    engine.blocks["b"] = list(range(20, 33))
-    tokens = engine.found(request)
-    engine.scheduler.allocated(request, [engine.blocks["b"]], tokens)
+    engine.begin_load(request, list(range(20, 33)))
     engine.scheduler._tracked["b"].saves_open = 1
     engine.scheduler.stepped(StepReport(loads_failed={"b": 0}), ())
     waits, fields = engine.scheduler.finished(request)
@@ -651,30 +566,26 @@ def test_a_request_with_a_failed_load_does_not_wait_for_its_saves(make_engine: C
     )  # fmt: skip
 
 
-def test_without_a_data_plane_nothing_is_found_and_nothing_waits(
-    make_engine: Callable[..., Step], plane: Plane
-) -> None:
-    engine = make_engine()
+def test_without_a_data_plane_nothing_is_found_and_nothing_waits(engine: Step, plane: Plane) -> None:
     plane.kill()
     request = Request("a", TOKENS)
-    engine.compute(request, list(range(1, 14)), seed=9)
+    engine.compute(request, SOURCE, seed=9)
     assert engine.workers[0].take_counts()["refused_blocks:unavailable"] == 3
     plane.start()
 
     def stored_and_found() -> bool:
-        engine.compute(Request("b", TOKENS), list(range(1, 14)), seed=9)
+        engine.compute(Request("b", TOKENS), SOURCE, seed=9)
         return engine.scheduler.matched_tokens(Request(f"c{time.monotonic()}", TOKENS), 0) == CHUNKED
 
     wait_for(stored_and_found, "both sides attach again")
 
 
-def test_an_idle_engine_attaches_to_the_next_data_plane(make_engine: Callable[..., Step], plane: Plane) -> None:
-    engine = make_engine()
+def test_an_idle_engine_attaches_to_the_next_data_plane(engine: Step, plane: Plane) -> None:
     plane.kill()
     plane.start()
     sides = [engine.scheduler._client, engine.workers[0]._client]
     wait_for(lambda: all(client and client._link.attachments == 2 for client in sides), "both sides attach")
-    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=1)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=1)
     assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == CHUNKED, "nothing was refused"
 
 

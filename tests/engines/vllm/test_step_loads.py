@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from dataplane.engines.vllm.worker import Results
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
 from tests.engines.vllm.fakes import Request
-from tests.engines.vllm.sides import Step
+from tests.engines.vllm.sides import Make, Step
 
 TOKENS = list(range(1000, 1300))
 """Four whole chunks and 44 tokens: 18 blocks of the engine and a part of one."""
@@ -25,7 +24,7 @@ SOURCE, TARGET = list(range(1, 13)), list(range(20, 39))
 
 
 @pytest.fixture
-def make_engine(make_step: Callable[..., Step], plane: Plane, clock: Clock) -> Callable[..., Step]:
+def make_engine(make_step: Make, plane: Plane, clock: Clock) -> Make:
     def new(**settings: Any) -> Step:
         engine = make_step(plane, **settings)
         engine.compute(Request("a", TOKENS[:CACHED]), SOURCE, seed=7)
@@ -57,9 +56,7 @@ def stored(engine: Step, name: str) -> int:
     return engine.lookup(Request(name, [*TOKENS, 1])).ready
 
 
-def test_the_blocks_are_there_before_the_layers_run_and_nothing_is_reported_as_received(
-    make_engine: Callable[..., Step],
-) -> None:
+def test_the_blocks_are_there_before_the_layers_run_and_nothing_is_reported_as_received(make_engine: Make) -> None:
     engine = make_engine()
     request = Request("b", TOKENS)
     plan = planned(engine, request)
@@ -77,9 +74,7 @@ def test_the_blocks_are_there_before_the_layers_run_and_nothing_is_reported_as_r
 
 
 @pytest.mark.parametrize("local", [0, 80])
-def test_a_failed_load_is_a_miss_of_exactly_its_missing_blocks(
-    make_engine: Callable[..., Step], clock: Clock, local: int
-) -> None:
+def test_a_failed_load_is_a_miss_of_exactly_its_missing_blocks(make_engine: Make, clock: Clock, local: int) -> None:
     engine = make_engine()
     request = Request("b", TOKENS)
     plan = planned(engine, request, local)
@@ -99,7 +94,7 @@ def test_a_failed_load_is_a_miss_of_exactly_its_missing_blocks(
 
 
 def test_a_step_does_not_wait_longer_than_its_bound_and_a_late_copy_writes_nothing_more(
-    make_engine: Callable[..., Step], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    make_engine: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(step_load_s=0.1)
     plan = planned(engine, Request("b", TOKENS))
@@ -118,7 +113,7 @@ def test_a_step_does_not_wait_longer_than_its_bound_and_a_late_copy_writes_nothi
     assert engine.workers[0].take_counts()["late_loads"] == 1
 
 
-def test_loads_inside_one_step_share_its_bound(make_engine: Callable[..., Step], clock: Clock) -> None:
+def test_loads_inside_one_step_share_its_bound(make_engine: Make, clock: Clock) -> None:
     engine = make_engine(step_load_s=0.1)
     engine.scheduler._break_even.note_load(CACHED, 0.06, clock(), in_step=True)
     rates = engine.scheduler._break_even
@@ -136,7 +131,7 @@ def test_loads_inside_one_step_share_its_bound(make_engine: Callable[..., Step],
 
 
 def test_with_a_bound_of_0_and_before_a_load_was_measured_loads_are_beside_steps(
-    make_engine: Callable[..., Step], clock: Clock
+    make_engine: Make, clock: Clock
 ) -> None:
     for engine in (make_engine(step_load_s=0), fresh := make_engine()):
         if engine is fresh:
@@ -145,7 +140,7 @@ def test_with_a_bound_of_0_and_before_a_load_was_measured_loads_are_beside_steps
         assert not engine.scheduler.loads_in_step("b")
 
 
-def test_beside_another_connector_loads_are_beside_steps(make_engine: Callable[..., Step]) -> None:
+def test_beside_another_connector_loads_are_beside_steps(make_engine: Make) -> None:
     """It would store what a step computes after a failed load inside it."""
     engine = make_engine()
     engine.scheduler.close()
@@ -154,7 +149,7 @@ def test_beside_another_connector_loads_are_beside_steps(make_engine: Callable[.
     assert not engine.scheduler.loads_in_step("b")
 
 
-def test_a_request_with_blocks_that_are_being_loaded_waits_for_the_next_step(make_engine: Callable[..., Step]) -> None:
+def test_a_request_with_blocks_that_are_being_loaded_waits_for_the_next_step(make_engine: Make) -> None:
     """The engine puts the blocks into its own prefix cache when it schedules the load."""
     engine = make_engine()
     request = Request("b", TOKENS)
@@ -170,7 +165,7 @@ def test_a_request_with_blocks_that_are_being_loaded_waits_for_the_next_step(mak
 
 
 def test_a_load_that_could_not_be_planned_makes_all_blocks_of_its_request_bad(
-    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine()
     request = Request("b", TOKENS)
@@ -185,7 +180,7 @@ def test_a_load_that_could_not_be_planned_makes_all_blocks_of_its_request_bad(
 
 
 def test_an_error_of_a_copy_and_new_weights_make_a_load_fail(
-    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine()
     plan = planned(engine, Request("b", TOKENS))
@@ -205,7 +200,7 @@ def test_an_error_of_a_copy_and_new_weights_make_a_load_fail(
     assert engine.found(Request("c", TOKENS)) == 0
 
 
-def test_an_abort_during_the_step_releases_the_lease_when_it_ends(make_engine: Callable[..., Step]) -> None:
+def test_an_abort_during_the_step_releases_the_lease_when_it_ends(make_engine: Make) -> None:
     engine = make_engine()
     request = Request("b", TOKENS)
     plan = planned(engine, request)

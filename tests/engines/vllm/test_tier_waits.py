@@ -1,9 +1,10 @@
-"""The scheduler's side on a real data plane with a disk tier, without vLLM: requests wait for evicted blocks."""
+"""The scheduler's side on real data planes with tiers, without vLLM: requests wait for evicted blocks, and for what
+another node stored in a tier that both share."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,16 @@ import pytest
 from dataplane.client import Client, attach
 from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S
+from dataplane.protocol.tiers import TierSpec
 from tests.clock import Clock
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import CHUNK_TOKENS, Request
-from tests.engines.vllm.sides import Step
+from tests.dataplane.tiering.chains import copied, in_service, push
+from tests.engines.vllm.fakes import CHUNK_TOKENS, CHUNKED, SOURCE, TARGET, TOKENS, Request
+from tests.engines.vllm.sides import Make, Step
+from tests.tiers.redis_server import RedisServer
 
-TOKENS = list(range(1000, 1200))
-"""Three whole chunks and eight tokens."""
-CHUNKED = 192
-SOURCE = list(range(1, 14))
-TARGET = list(range(40, 27, -1))
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def tiered(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
 
 
 @pytest.fixture
-def make_engine(make_step: Callable[..., Step], tiered: Plane) -> Callable[..., Step]:
-    return partial(make_step, tiered, tier_timeout_s=60.0)
+def make_engine(make_step: Make, tiered: Plane) -> Make:
+    return partial(make_step, tiered, tier_timeout_s=TIMEOUT_S)
 
 
-def keys_of(request: Request) -> list[bytes]:
-    return RequestKeys(request, CHUNK_TOKENS).extend(request, request.num_tokens)
+def keys_of_chain() -> list[bytes]:
+    return RequestKeys(Request("", TOKENS), CHUNK_TOKENS).extend(Request("", TOKENS), len(TOKENS))
 
 
 def store(engine: Step, plane: Plane) -> None:
@@ -50,7 +50,7 @@ def store(engine: Step, plane: Plane) -> None:
     wait_for(lambda: plane.describe().tiers[0].blocks >= blocks, "the blocks are on disk")
 
 
-def on_disk_alone(engine: Step, plane: Plane, make_engine: Callable[..., Step], **settings: Any) -> Step:
+def on_disk_alone(engine: Step, plane: Plane, make_engine: Make, **settings: Any) -> Step:
     """Store the chain, restart the data plane, whose memory is then empty, and return a new engine that knows it."""
     store(engine, plane)
     assert plane.stop() == 0
@@ -59,10 +59,7 @@ def on_disk_alone(engine: Step, plane: Plane, make_engine: Callable[..., Step], 
 
 
 def found_on_disk(engine: Step) -> Step:
-    client = engine.scheduler._client
-    assert client is not None
-    keys = keys_of(Request("", TOKENS))
-    wait_for(lambda: client.lookup_tiers(keys, counted=False)[:2] == (0, 3), "tiers alone have the chain")
+    wait_for(lambda: engine.lookup(Request("", TOKENS))[:2] == (0, 3), "tiers alone have the chain")
     return engine
 
 
@@ -72,7 +69,7 @@ def raw(engine: Step, plane: Plane) -> Client:
 
 def push_out(engine: Step, plane: Plane) -> None:
     """Store other blocks until the chain is no longer in memory."""
-    chain, nbytes = keys_of(Request("", TOKENS)), engine.caches[0].copies.layout.space.block_bytes
+    chain, nbytes = keys_of_chain(), engine.caches[0].copies.layout.space.block_bytes
     with raw(engine, plane) as client:
         number = 0
         while client.lookup(chain):
@@ -105,9 +102,7 @@ def waits(engine: Step) -> int:
     return len(engine.scheduler._tier_waits)
 
 
-def test_an_evicted_chain_is_waited_for_and_loaded(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
-) -> None:
+def test_an_evicted_chain_is_waited_for_and_loaded(make_engine: Make, tiered: Plane, clock: Clock) -> None:
     first, second = make_engine(), make_engine()
     store(first, tiered)
     push_out(first, tiered)
@@ -133,7 +128,7 @@ def test_an_evicted_chain_is_waited_for_and_loaded(
 
 @pytest.mark.parametrize("local", [0, 80])
 def test_a_chain_of_several_ranks_is_served_when_all_have_it(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, local: int
+    make_engine: Make, tiered: Plane, clock: Clock, local: int
 ) -> None:
     engine = on_disk_alone(make_engine(2), tiered, make_engine)
     request = Request("a", TOKENS)
@@ -143,7 +138,7 @@ def test_a_chain_of_several_ranks_is_served_when_all_have_it(
     assert not any(each.bad_blocks for each in found)
 
 
-def test_only_the_missing_part_is_waited_for(make_engine: Callable[..., Step], tiered: Plane, clock: Clock) -> None:
+def test_only_the_missing_part_is_waited_for(make_engine: Make, tiered: Plane, clock: Clock) -> None:
     engine = on_disk_alone(make_engine(), tiered, make_engine)
     assert wait(engine, Request("a", TOKENS[:100]), clock) == CHUNK_TOKENS
     assert engine.scheduler.take_counts()["tier_tokens"] == CHUNK_TOKENS
@@ -152,16 +147,8 @@ def test_only_the_missing_part_is_waited_for(make_engine: Callable[..., Step], t
     assert engine.scheduler.take_counts()["tier_tokens"] == CHUNKED - 16 - CHUNK_TOKENS
 
 
-def test_tokens_in_the_engines_own_cache_are_not_waited_for(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
-) -> None:
-    engine = on_disk_alone(make_engine(), tiered, make_engine)
-    assert ask(engine, Request("a", TOKENS), clock, local=CHUNKED) == 0
-    assert "tier_waits" not in engine.scheduler.take_counts()
-
-
 def test_a_frozen_data_plane_holds_a_request_until_the_deadline_and_never_again(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+    make_engine: Make, tiered: Plane, clock: Clock
 ) -> None:
     engine = on_disk_alone(make_engine(), tiered, make_engine, tier_timeout_s=5.0)
     request = Request("a", TOKENS)
@@ -184,7 +171,7 @@ def test_a_frozen_data_plane_holds_a_request_until_the_deadline_and_never_again(
 
 
 def test_a_data_plane_that_dies_ends_the_wait_before_the_deadline(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+    make_engine: Make, tiered: Plane, clock: Clock
 ) -> None:
     engine = on_disk_alone(make_engine(), tiered, make_engine)
     tiered.signal(signal.SIGSTOP)
@@ -197,11 +184,11 @@ def test_a_data_plane_that_dies_ends_the_wait_before_the_deadline(
 
 
 def test_a_bad_block_ends_the_wait_with_the_blocks_before_it(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, tmp_path: Path
+    make_engine: Make, tiered: Plane, clock: Clock, tmp_path: Path
 ) -> None:
     first = make_engine()
     store(first, tiered)
-    with raw(first, tiered) as client, client.acquire(keys_of(Request("", TOKENS))) as lease:
+    with raw(first, tiered) as client, client.acquire(keys_of_chain()) as lease:
         second_block = bytes(lease.view(1))
     assert tiered.stop() == 0
     damaged = 0
@@ -222,7 +209,7 @@ def test_a_bad_block_ends_the_wait_with_the_blocks_before_it(
 
 @pytest.mark.parametrize("how", ["aborted", "reset"])
 def test_waits_end_and_their_loads_are_cancelled_by_an_abort_and_by_a_reset(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
+    make_engine: Make, tiered: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     engine = on_disk_alone(make_engine(), tiered, make_engine)
     request = Request("a", TOKENS)
@@ -253,29 +240,78 @@ def test_waits_end_and_their_loads_are_cancelled_by_an_abort_and_by_a_reset(
         assert ask(engine, request, clock) == 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "fields"),
-    [
-        ({"tier_timeout_s": 0.0}, {}),
-        ({"min_load_tokens": CHUNKED + 1}, {}),
-        ({}, {"kv_transfer_params": {"larder.skip_load": True}}),
-        ({}, {"cache_salt": "rival"}),
-    ],
-    ids=["tiers off", "too few tokens", "skip_load", "nothing in tiers"],
-)
-def test_other_requests_do_not_wait(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, settings: dict[str, Any], fields: dict[str, Any]
-) -> None:
-    engine = on_disk_alone(make_engine(), tiered, make_engine, **settings)
-    for _ in range(3):
-        assert ask(engine, Request("a", TOKENS, **fields), clock) == 0
-    assert "tier_waits" not in engine.scheduler.take_counts()
+def test_other_requests_do_not_wait(make_engine: Make, tiered: Plane, clock: Clock) -> None:
+    engine = on_disk_alone(make_engine(), tiered, make_engine)
+    settings: list[dict[str, Any]] = [{"tier_timeout_s": 0.0}, {"min_load_tokens": CHUNKED + 1}]
+    others = [found_on_disk(make_engine(**each)) for each in settings]
+    no_reads = {"kv_transfer_params": {"larder.skip_load": True}}, {"skip_reading_prefix_cache": True}
+    for each, local, fields in (
+        *((other, 0, {}) for other in others),
+        *((engine, 0, fields) for fields in no_reads),
+        (engine, 0, {"cache_salt": "rival"}),  # nothing of it is in tiers
+        (engine, CHUNKED, {}),  # the engine has it in its own cache
+    ):
+        for _ in range(3):
+            assert ask(each, Request("a", TOKENS, **fields), clock, local) == 0
+        assert "tier_waits" not in each.scheduler.take_counts()
     assert tiered.describe().tiers[0].loaded_blocks == 0
 
 
-def test_a_request_that_vllm_does_not_let_read_does_not_wait(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+# ---- a tier that nodes share
+
+
+@pytest.fixture
+def planes(socket_dir: Path) -> Iterator[tuple[Plane, Plane]]:
+    server = RedisServer()
+    both: list[Plane] = []
+    try:
+        server.start()
+        spec = TierSpec("shared", "redis", 64 << 20, {"servers": [server.address]})
+        for name in ("a", "b"):
+            (socket_dir / name).mkdir()
+            both.append(Plane(socket_dir / name, {"dataplane__node": name}).start())
+            push(both[-1], 1, spec)
+            in_service(both[-1], "shared")
+        yield both[0], both[1]
+    finally:
+        for plane in both:
+            if plane.alive:
+                plane.kill()
+        server.stop()
+
+
+@pytest.fixture
+def two_nodes(planes: tuple[Plane, Plane], make_step: Make) -> tuple[Step, Step]:
+    """An engine on each node. The second one knows that the shared tier is in service."""
+    first, second = (make_step(plane, tier_timeout_s=TIMEOUT_S) for plane in planes)
+    wait_for(lambda: second.lookup(Request("", [7] * 200)).unknown, "the tier may have the chain")
+    return first, second
+
+
+def test_blocks_of_another_node_are_waited_for_and_loaded(
+    planes: tuple[Plane, Plane], two_nodes: tuple[Step, Step], clock: Clock
 ) -> None:
-    engine = on_disk_alone(make_engine(), tiered, make_engine)
-    assert ask(engine, Request("a", TOKENS, skip_reading_prefix_cache=True), clock) == 0
-    assert "tier_waits" not in engine.scheduler.take_counts()
+    first, second = two_nodes
+    first.compute(Request("stored", TOKENS), SOURCE, seed=7)
+    copied(planes[0], 3, "shared")
+    request = Request("a", TOKENS)
+    assert wait(second, request, clock) == CHUNKED
+    assert second.load(request, TARGET)[0] == CHUNKED
+    for one, loaded in zip(first.caches[0].read(SOURCE[:12]), second.caches[0].read(TARGET[:12]), strict=True):
+        assert all(bool((a == b).all()) for a, b in zip(one, loaded, strict=True))
+    assert (second.scheduler.finished(request)[1] or {})["larder"]["loaded_from"] == {"remote": CHUNKED}
+    counts = second.scheduler.take_counts()
+    assert (counts["tier_waits"], counts["tier_tokens"]) == (1, CHUNKED)
+    assert "tier_waits_given_up" not in counts
+
+
+def test_a_request_continues_when_no_node_stored_its_chain(two_nodes: tuple[Step, Step], clock: Clock) -> None:
+    _, engine = two_nodes
+    began = clock.now
+    assert wait(engine, Request("a", TOKENS), clock) == 0
+    assert clock.now - began < TIMEOUT_S, "it does not wait for its deadline"
+    counts = engine.scheduler.take_counts()
+    assert counts["tier_waits"] == 1
+    assert "tier_waits_given_up" not in counts
+    assert wait(engine, Request("b", TOKENS), clock) == 0
+    assert waits(engine) == 0
