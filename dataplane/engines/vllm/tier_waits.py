@@ -56,13 +56,13 @@ class TierWait:
     sent: bool = False
     asking: bool = False
     """Whether shared tiers have not said yet what they hold."""
+    asked: range = range(0)
+    """Chunks that shared tiers were asked for. They may be in memory before a look-up has seen the answer."""
     sources: dict[int, str] = field(default_factory=dict)
     """As in `LookupResult`, of all chunks that tiers were seen to hold."""
 
     def see(self, hits: TierHits) -> None:
-        """Note which chunks tiers hold. Those that shared tiers are asked for may be loaded before the next look-up."""
-        first = hits.ready + hits.coming
-        self.sources = dict.fromkeys(range(first, first + hits.unknown), "remote") | self.sources
+        """Note which chunks tiers hold."""
         self.sources.update((hits.ready + at, SOURCES[source]) for at, source in enumerate(hits.sources))
 
 
@@ -133,7 +133,8 @@ class TierWaits:
         target = max(end, hits.ready + hits.writing)
         if not (asking and tokens(end) > tokens(hits.ready)) and not self._is_worth_it(hits, target, tokens, now):
             return None
-        return TierWait(hits.ready, prefetched, target, now, now + self._timeout_s, now, asking=asking)
+        asked = range(hits.ready + max(hits.coming, hits.writing), end)
+        return TierWait(hits.ready, prefetched, target, now, now + self._timeout_s, now, asking=asking, asked=asked)
 
     def _is_worth_it(self, hits: TierHits, target: int, tokens: Tokens, now: float) -> bool:
         """Return whether to wait until `target` chunks are in memory."""
@@ -156,6 +157,9 @@ class TierWaits:
         wait = self._waits.pop(name)
         self._count("tier_tokens", max(0, tokens(hits.ready) - tokens(wait.ready)))
         self._count("tier_wait_seconds", now - wait.began)
+        for position in wait.asked:
+            if position < hits.ready:
+                wait.sources.setdefault(position, SOURCES[-1])
         reason = ""
         if tokens(hits.ready + hits.coming) > tokens(hits.ready):
             reason = "tier_late" if now >= wait.deadline else "recompute_faster"

@@ -7,13 +7,16 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dataplane.client import Client, attach
+from dataplane.client.tiers import TierHits
+from dataplane.engines.vllm.rates import BreakEven
 from dataplane.engines.vllm.request_keys import RequestKeys
-from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S
+from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S, TierWaits
 from dataplane.protocol.tiers import TierSpec
 from tests.clock import Clock
 from tests.dataplane import factories as make
@@ -303,6 +306,20 @@ def test_blocks_of_another_node_are_waited_for_and_loaded(
     counts = second.scheduler.take_counts()
     assert (counts["tier_waits"], counts["tier_tokens"]) == (1, CHUNKED)
     assert "tier_waits_given_up" not in counts
+
+
+def test_chunks_that_came_before_the_answer_of_a_shared_tier_was_seen_are_remote() -> None:
+    """Of five chunks one is in memory, one on disk, and one is being written."""
+    client: Any = SimpleNamespace(prefetch=lambda keys, wait_s: True)
+    waits = TierWaits(TIMEOUT_S, BreakEven(0), lambda: 0.0, lambda name, by: None)
+    answers = [TierHits(1, 1, 0.1, unknown=3, writing=2, sources=b"\1"), TierHits(5, 0, 0.0)]
+    client.lookup_tiers = lambda keys, **_: answers.pop(0)
+    keys = [bytes([at]) * 32 for at in range(5)]
+    look_up = partial(waits.look_up, client, "r", keys, lambda hits: 64 * hits, tenant="", may_wait=True)
+    assert look_up() is None
+    found = look_up()
+    assert found is not None
+    assert (found.hits, found.sources) == (5, {1: "disk", 3: "remote", 4: "remote"})
 
 
 def test_a_request_continues_when_no_node_stored_its_chain(two_nodes: tuple[Step, Step], clock: Clock) -> None:
