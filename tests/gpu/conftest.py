@@ -16,11 +16,12 @@ __all__ = ["machine", "emulated"]
 
 @pytest.fixture
 def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Other]]:
-    """Starts other processes of a machine; none is left."""
+    """Starts other processes of a machine, which are ready; none is left."""
     started: list[Other] = []
 
     def begin(machine: Machine, role: str, **arguments: object) -> Other:
         started.append(machine.start(role, **arguments))
+        assert started[-1].hear() == {"ready": True}
         return started[-1]
 
     yield begin
@@ -39,8 +40,20 @@ def make_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
         return made[-1]
 
     yield new
+    for each in made:
+        each.unregister_all()
     faults = [fault for each in made for fault in each.bench.faults()]
     for each in made:
         each.close()
     assert not faults
-    assert not any(each.devices.named_is_pinned for each in made)
+    assert all(each.is_unpinned() for each in made)
+
+
+@pytest.fixture
+def gateway(machine: Machine, make_gateway: Callable[..., Gateway]) -> Gateway:
+    return make_gateway(machine)
+
+
+@pytest.fixture
+def emulated_gateway(emulated: Machine, make_gateway: Callable[..., Gateway]) -> Gateway:
+    return make_gateway(emulated)

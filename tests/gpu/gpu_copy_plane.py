@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codes import Code
 from dataplane.protocol.gpu_copies import GpuCopyIndex, location_of, table_bytes
@@ -65,6 +67,12 @@ class GpuCopyPlane(BrokenPlane):
 
     def list_extents(self) -> None:
         self.table.list_extents(list(self.extents))
+
+    def give_up(self) -> None:
+        """Withdraw the GPU copies of its three blocks, and all extents."""
+        self.table.hide(np.arange(3))
+        self.extents.clear()
+        self.list_extents()
 
     def _answer(self, request: Any) -> Answer:
         number = request.id

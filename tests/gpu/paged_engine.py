@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dataplane.client import Client, Space, attach
+from dataplane.client.device_copies import DeviceLoad, DeviceStore
 from dataplane.client.gpu import PagedCache
 from tests.dataplane.plane import wait_for
 from tests.gpu.layouts import TOKENS, Layout, layout
 from tests.gpu.machines import Machine, Other, array_at, start_process
-from tests.gpu.paged_memory import OLD, POISON, PagedMemory
+from tests.gpu.paged_memory import NEW, OLD, POISON, PagedMemory
 from tests.gpu.role_parts import serve
 
 KIND = "keys and values first, NHD"
@@ -23,21 +24,18 @@ PER_CHUNK = 16
 WAIT_S = 60.0
 
 
-def key(number: int) -> bytes:
-    """Of the chunk with this number."""
-    return bytes([number + 1]) * 32
-
-
-KEYS = [key(number) for number in range(3)]
+KEYS = [bytes([number + 1]) * 32 for number in range(3)]
 
 
 class PagedEngine(PagedMemory):
     """A client, and a paged cache over some layers."""
 
-    def __init__(self, machine: Machine, socket: str, kind: Layout, group: str = "", **options: Any) -> None:
+    def __init__(
+        self, machine: Machine, socket: str, kind: Layout, group: str = "", client: Client | None = None, **options: Any
+    ) -> None:
         super().__init__(machine, kind)
         space = Space(model="gpu", block_bytes=kind.group().chunk_bytes)
-        self.client: Client = attach(socket, [space], group=group, timeout_s=30)
+        self.client = client or attach(socket, [space], group=group, timeout_s=30)
         self.cache = PagedCache(
             self.client,
             machine.runtime,
@@ -54,10 +52,30 @@ class PagedEngine(PagedMemory):
         reservation = self.client.reserve(keys, self.cache.chunk_bytes)
         return self.cache.store(reservation, list(blocks[: len(keys) * PER_CHUNK])).all().finish().blocks
 
-    def load(self, keys: list[bytes], blocks: Sequence[int], first: int = 0) -> tuple[bool, int]:
+    def begin_load(self, blocks: Sequence[int] = NEW, chunks: int = 3, first: int = 0) -> DeviceLoad:
+        return self.cache.load(self.client.acquire(KEYS[:chunks]), list(blocks), first=first)
+
+    def load(self, blocks: Sequence[int] = NEW, chunks: int = 3, first: int = 0) -> tuple[bool, int]:
         """Whether it went well, and how many chunks came from GPU copies."""
-        load = self.cache.load(self.client.acquire(keys), list(blocks), first=first)
+        load = self.begin_load(blocks, chunks, first)
         return load.finish(), load.gpu_copies
+
+    def stopped_load(self) -> DeviceLoad:
+        """A load that is stopped within its copies until `resume`; only the emulated device."""
+        reached = self.machine.emulator.pace.stop_after(100_000)
+        load = self.begin_load()
+        assert reached.wait(WAIT_S)
+        return load
+
+    def stopped_store(self) -> DeviceStore:
+        """A store that is stopped within its copies until `resume`; only the emulated device."""
+        reached = self.machine.emulator.pace.stop_after(100_000)
+        store = self.cache.store(self.client.reserve(KEYS, self.cache.chunk_bytes), OLD).all()
+        assert reached.wait(WAIT_S)
+        return store
+
+    def resume(self) -> None:
+        self.machine.emulator.pace.resume()
 
     def poison(self) -> None:
         """No block of the pool holds what was stored any more."""
@@ -70,6 +88,8 @@ class PagedEngine(PagedMemory):
         return len(self.machine.emulator._opened)
 
     def close(self) -> None:
+        if self.machine.kind == "emulated":
+            self.resume()
         self.cache.close()
         self.client.close()
         self.free()
@@ -90,15 +110,17 @@ class _Commands:
     def __init__(self, engine: PagedEngine) -> None:
         self.engine = engine
 
-    def load_gpu_copies(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
+    def load_gpu_copies(self) -> dict[str, Any]:
         """Until all of them come from there."""
-        wait_for(lambda: self.engine.load(KEYS[:chunks], blocks) == (True, chunks), "it reads GPU copies")
-        return {"digest": self.engine.digest(blocks)}
+        wait_for(lambda: self.engine.load() == (True, 3), "it reads GPU copies")
+        return {"digest": self.engine.digest(NEW)}
 
-    def stop_during_load(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
-        reached = self.engine.machine.emulator.pace.stop_after(100_000)
-        self.stopped = self.engine.cache.load(self.engine.client.acquire(KEYS[:chunks]), blocks)
-        return {"stopped": reached.wait(WAIT_S), "gpu_copies": self.stopped.gpu_copies}
+    def stop_during_load(self) -> dict[str, Any]:
+        self.stopped: DeviceLoad | DeviceStore = self.engine.stopped_load()
+        return {"gpu_copies": self.stopped.gpu_copies}
+
+    def stop_during_store(self) -> None:
+        self.stopped = self.engine.stopped_store()
 
 
 def main(arguments: dict[str, Any]) -> None:

@@ -39,6 +39,47 @@ class Gateway(plain.Gateway):
     def __init__(self, folder: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, pool: type) -> None:
         monkeypatch.setattr(plain, "PlainPool", pool)
         super().__init__(folder, POOL_BYTES, find_devices=lambda: machine.runtime)
+        self.machine = machine
+        self._started: list[Other] = []
+        self._registered: list[Other] = []
+
+    def start(self, role: str = "engine", **arguments: Any) -> Other:
+        """Another process on the machine, ready. It ends with the gateway."""
+        self._started.append(self.machine.start(role, **arguments))
+        assert self._started[-1].hear() == {"ready": True}
+        return self._started[-1]
+
+    def engine(self, seed: int = 1, **arguments: Any) -> Other:
+        """An engine of a process of its own, its memory filled and registered. It unregisters when the gateway ends."""
+        other = self.start(**arguments)
+        other.ask(do="fill", seed=seed)
+        assert self.connect(other) == {"registered": True}
+        self._registered.append(other)
+        return other
+
+    def connect(self, other: Other, **changes: Any) -> dict[str, Any]:
+        return self.ask(other, do="connect", url=self.server.url, **changes)
+
+    def store(self, other: Other, blocks: list[int], **fields: Any) -> bool:
+        """Whether an engine's blocks, 16 for each chunk, are stored."""
+        return self.ask(other, do="store", chunks=len(blocks) // 16, blocks=blocks, **fields)["result"]
+
+    def retrieve(self, other: Other, blocks: list[int], **fields: Any) -> bool:
+        return self.ask(other, do="retrieve", chunks=len(blocks) // 16, blocks=blocks, **fields)["result"]
+
+    def unregister_all(self) -> None:
+        for other in self._registered:
+            if other.process.poll() is None:
+                self.ask(other, do="unregister")
+
+    def is_unpinned(self) -> bool:
+        return not self.devices.named_is_pinned
+
+    def close(self) -> None:
+        super().close()
+        for other in self._started:
+            if other.process.poll() is None:
+                other.kill()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Serve until something holds, which other processes and threads need their time for."""

@@ -13,7 +13,7 @@ import msgspec
 from tests.gpu.layouts import TOKENS, Layout, layout
 from tests.gpu.machines import Machine
 from tests.gpu.paged_memory import PagedMemory
-from tests.gpu.role_parts import in_children, run_plane, serve, tell
+from tests.gpu.role_parts import in_children, run_plane, serve
 from tests.lmcache.client import Client, Lost, key, packed, prompt
 
 INSTANCE = 7
@@ -128,24 +128,6 @@ def engine(machine: Machine, arguments: dict[str, Any]) -> None:
     serve(made)
 
 
-def plane(machine: Machine, arguments: dict[str, Any]) -> None:
-    """A data plane that has the machine's devices; it stops in the middle of a copy when it is asked to."""
-
-    def beside() -> None:
-        after = arguments.get("stop_after")
-        if after is not None:
-            reached = machine.emulator.pace.stop_after(after)
-
-            def stopped() -> None:
-                assert reached.wait(60)
-                tell(stopped=True)
-
-            threading.Thread(target=stopped, daemon=True).start()
-        tell(ready=True)
-
-    run_plane(arguments["environ"], lambda: machine.runtime, beside)
-
-
 class PlaneCommands:
     """Commands to a data plane that runs."""
 
@@ -175,33 +157,6 @@ def commanded_plane(machine: Machine, arguments: dict[str, Any]) -> None:
     run_plane(arguments["environ"], lambda: machine.runtime, beside, has_holder=bool(arguments.get("holder")))
 
 
-def client(machine: Machine, arguments: dict[str, Any]) -> None:
-    """An engine that copies by itself, stopped in the middle of its store."""
-    from dataplane.client import Space, attach
-    from dataplane.client.gpu import PagedCache
-
-    kind = layout("keys and values first, NHD", "float16", 16 << 10)
-    address = machine.runtime.allocate(machine.device, kind.nbytes)
-    space = Space(model="gpu", block_bytes=kind.group().chunk_bytes)
-    attached = attach(arguments["socket"], [space], timeout_s=30)
-    cache = PagedCache(
-        attached,
-        machine.runtime,
-        machine.device,
-        kind.planes(),
-        [address] * len(kind.offsets),
-        blocks=kind.blocks,
-        tokens_per_block=TOKENS,
-    )
-    reached = machine.emulator.pace.stop_after(arguments["stop_after"])
-    tell(ready=True)
-    reservation = attached.reserve([b"k" * 32], cache.chunk_bytes)
-    store = cache.store(reservation, list(range(16))).all()
-    assert reached.wait(60)
-    tell(stopped=True)
-    store.finish()
-
-
 def short_lived_workers(arguments: dict[str, Any]) -> None:
     """Each allocates, registers, stores and is killed."""
 
@@ -218,7 +173,7 @@ def main(role: str, arguments: dict[str, Any]) -> None:
         short_lived_workers(arguments)
         return
     machine = Machine(arguments["kind"], arguments["uuid"])
-    {"engine": engine, "plane": plane, "commanded_plane": commanded_plane, "client": client}[role](machine, arguments)
+    {"engine": engine, "commanded_plane": commanded_plane}[role](machine, arguments)
 
 
 if __name__ == "__main__":
