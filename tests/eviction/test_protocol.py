@@ -135,29 +135,6 @@ def test_victims_that_are_evicted_one_by_one_are_those_that_were_planned(exclude
         assert sorted(duplicate.victims(99.0)) == sorted(policy.victims(99.0))
 
 
-@pytest.mark.parametrize("passed_over", [1, 10])
-def test_a_skipped_block_stays_and_is_offered_again(evicting: Make, passed_over):
-    policy = _filled(evicting, 40)
-    planned = list(islice(policy.victims(99.0), passed_over))
-    for number in list(policy.victims(99.0)):
-        if number not in planned:
-            policy.evict(number, 99.0)
-    assert sorted(policy.victims(99.0)) == sorted(planned)
-
-
-def test_a_number_may_name_another_key_later(make: Make):
-    policy = make()
-    for key in range(1000):
-        policy.insert(7, key, 4096, float(key))
-        policy.touch(7, float(key))
-        if key % 3:
-            policy.evict(7, float(key))
-        else:
-            policy.remove(7)
-    assert len(policy) == 0
-    assert list(policy.victims(1000.0)) == []
-
-
 def test_a_block_that_is_not_in_the_order_is_an_error(make: Make):
     policy = make()
     policy.insert(1, 1, 4096, 0.0)
@@ -221,14 +198,6 @@ def test_blocks_that_are_stored_together_go_tail_first(evicting: Make):
 @pytest.fixture(params=["lru", "age_class"])
 def chain_keeping(request: pytest.FixtureRequest) -> Make:
     return POLICIES[request.param]
-
-
-def test_a_policy_takes_over_the_blocks_of_another(evicting: Make):
-    old = _filled(POLICIES["lru"], 50)
-    new = evicting()
-    for number in old.victims(99.0):
-        new.insert(number, number, 4096, 99.0, hits=number % 4)
-    assert sorted(new.victims(99.0)) == list(range(50))
 
 
 def test_a_policy_that_is_dropped_leaves_no_cycle_behind(make: Make):
