@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 import pytest
 
 from dataplane.client import attach
+from dataplane.policies.registry import POLICIES
+from dataplane.protocol.control.records import POLICY_IN_FORCE, PolicySpec
 from dataplane.replay.chains import DerivedChains
 from dataplane.replay.control import ControlLink
 from dataplane.replay.plane import Plane, own, running
 from dataplane.replay.worker import space_of
 from tests.dataplane.plane import WAIT_S
+from tests.eviction.simulator import Simulator
 from tests.forked import Forked, run
-from tests.replay.reference import ExactLru
 from tests.replay.traces import make_trace, write_trace
 
 BLOCK_BYTES = 4096
@@ -63,14 +66,16 @@ def _assert_bytes_are_right(result: dict[str, Any]) -> None:
     assert result["read_bytes"] == result["blocks_hit"] * result["block_bytes"]
 
 
-def served(reference: ExactLru, trace: list[list[int]]) -> ExactLru:
-    for ids in trace:
-        reference.serve(ids)
-    return reference
+def simulated(trace: list[list[int]], blocks: int, policy: str = "lru") -> Simulator:
+    """The hits of a pool with room for so many blocks."""
+    simulator, chains = Simulator(POLICIES[policy](), blocks), DerivedChains()
+    for now, ids in enumerate(trace):
+        simulator.serve([int(word) for word in chains.keys("", ids)[:, 0]], float(now))
+    return simulator
 
 
 def test_blocks_that_a_disk_tier_holds_are_hits_with_their_bytes(trace, trace_path):
-    without, ceiling = served(ExactLru(60), trace), served(ExactLru(1 << 20), trace)
+    without, ceiling = simulated(trace, 60), simulated(trace, 1 << 20)
     result = _result(_replay(trace_path, "--pool-blocks", 60, "--disk-tier", "64MiB", "--json"))
     assert without.hits < result["blocks_hit"] <= ceiling.hits
     assert result["blocks_loaded"] > 0
@@ -78,15 +83,23 @@ def test_blocks_that_a_disk_tier_holds_are_hits_with_their_bytes(trace, trace_pa
     _assert_bytes_are_right(result)
 
 
-@pytest.mark.parametrize("pool_blocks", [7, *(pytest.param(count, marks=pytest.mark.full) for count in (60, 150))])
-def test_one_engine_has_the_hits_of_an_exact_lru(trace, trace_path, pool_blocks):
-    reference = served(ExactLru(pool_blocks), trace)
-    result = _result(_replay(trace_path, "--pool-blocks", pool_blocks, "--json"))
-    assert result["blocks_hit"] == reference.hits
-    assert sum(result["blocks_refused"].values()) == reference.refused
+@pytest.mark.parametrize(
+    ("policy", "pool_blocks"),
+    [
+        ("lru", 7),
+        ("s3fifo", 60),
+        pytest.param("lru", 150, marks=pytest.mark.full),
+        *(pytest.param(name, 60, marks=pytest.mark.full) for name in POLICIES if name not in ("s3fifo", "age_class")),
+    ],
+)
+def test_one_engine_has_the_hits_of_its_policy(trace, trace_path, policy, pool_blocks):
+    simulator = simulated(trace, pool_blocks, policy)
+    result = _result(_replay(trace_path, "--pool-blocks", pool_blocks, "--policy", policy, "--json"))
+    assert result["blocks_hit"] == simulator.hits
+    assert sum(result["blocks_refused"].values()) == simulator.refused
     assert result["requests"] == len(trace)
     assert result["blocks_requested"] == sum(map(len, trace))
-    assert result["hit_ratio"] == pytest.approx(reference.hits / result["blocks_requested"], abs=1e-6)
+    assert result["hit_ratio"] == pytest.approx(simulator.hits / result["blocks_requested"], abs=1e-6)
     _assert_every_block_is_counted_once(result)
     _assert_bytes_are_right(result)
     assert result["accounting"]["pool_bytes_equal"]
@@ -108,9 +121,9 @@ def test_four_engines_share_one_pool_and_its_accounts_add_up(trace_path):
 
 @pytest.mark.full
 def test_larger_blocks_are_exact_too(trace, trace_path):
-    reference = served(ExactLru(100), trace[:150])
+    simulator = simulated(trace[:150], 100)
     result = _result(_replay(trace_path, "--limit", 150, "--pool-blocks", 100, "--block-bytes", "64KiB", "--json"))
-    assert result["blocks_hit"] == reference.hits
+    assert result["blocks_hit"] == simulator.hits
     _assert_bytes_are_right(result)
 
 
@@ -124,20 +137,48 @@ def test_tenants_share_no_blocks(trace, trace_path):
     _assert_bytes_are_right(shared)
 
 
-def test_a_speed_keeps_the_times_of_the_trace(trace, tmp_path):
-    path = write_trace(tmp_path / "slow.jsonl", trace[:5], every_ms=1_000)
-    assert _result(_replay(path, "--speed", 10, "--json"))["seconds"] >= 0.4
+@pytest.mark.full
+def test_ages_are_those_of_the_clock_and_not_of_the_trace(trace, trace_path):
+    done = _replay(trace_path, "--pool-blocks", 60, "--policy", "age_class", "--speed", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    lru, fifo = Simulator(POLICIES["lru"](), 60), Simulator(POLICIES["fifo"](), 60)
+    for now, ids in enumerate(trace):
+        lru.serve(ids, now / 200)
+        fifo.serve(ids, now / 200)
+    hits = json.loads(done.stdout)["blocks_hit"]
+    assert fifo.hits < hits
+    assert hits != lru.hits
 
 
-def test_without_json_a_table_is_shown(trace_path):
-    done = _replay(trace_path, "--limit", 20)
-    assert done.returncode == 0
-    assert "hit ratio" in done.stdout
-    assert done.stderr == ""
+@pytest.mark.full
+def test_under_pressure_only_second_sightings_are_stored(trace, trace_path):
+    arguments = (trace_path, "--pool-blocks", 30, "--speed", 2, "--json")
+    always = json.loads(_replay(*arguments).stdout)
+    gated = json.loads(_replay(*arguments, "--admission").stdout)
+    assert always["blocks_refused"].get("not_admitted", 0) == 0
+    assert gated["blocks_refused"]["not_admitted"] > 0
+    assert gated["blocks_stored"] < always["blocks_stored"]
+    roomy = json.loads(_replay(*arguments, "--admission", "--admission-idle", 0.001).stdout)
+    assert roomy["blocks_refused"].get("not_admitted", 0) == 0, "what goes was idle for longer than that"
 
 
-@pytest.fixture
-def plane():
+def test_an_own_data_plane_starts_under_the_configured_policy():
+    with own(1 << 20, policy=PolicySpec(POLICY_IN_FORCE, "arc", admission=True)) as plane:
+        assert plane.control_url is not None
+        with ControlLink(plane.control_url) as link:
+            policy = link.describe(5.0).stats.policy
+    assert (policy.algorithm, policy.admission, policy.admission_idle_s) == ("arc", True, 240.0)
+
+
+def test_a_policy_that_the_data_plane_refuses_is_shown_with_its_reason(trace_path):
+    done = _replay(trace_path, "--admission", "--admission-idle", 1e12, "--speed", 2)
+    assert done.returncode == 1
+    assert "admission_idle_s" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[Plane]:
     with own(64 << 20) as running_plane:
         yield running_plane
 
@@ -152,7 +193,22 @@ def test_a_running_data_plane_is_driven_and_keeps_its_blocks(trace, trace_path, 
     assert again["accounting"]["pool_bytes_equal"]
 
 
-def test_wrong_bytes_are_reported_by_the_exit_code(trace, trace_path, plane: Plane):
+def test_a_speed_keeps_the_times_of_the_trace(trace, tmp_path, plane: Plane):
+    path = write_trace(tmp_path / "slow.jsonl", trace[:5], every_ms=1_000)
+    done = _replay(path, "--attach", plane.engine_socket, "--speed", 10, "--json")
+    assert _result(done)["seconds"] >= 0.4
+
+
+def test_without_json_a_table_is_shown(trace_path, plane: Plane):
+    done = _replay(trace_path, "--attach", plane.engine_socket, "--limit", 20)
+    assert done.returncode == 0
+    assert "hit ratio" in done.stdout
+    assert done.stderr == ""
+
+
+def test_wrong_bytes_are_reported_by_the_exit_code(tmp_path, plane: Plane):
+    trace = make_trace(1, start_id=1 << 20)
+    path = write_trace(tmp_path / "wrong.jsonl", trace)
     keys = DerivedChains().keys("", trace[0])
     client = attach(plane.engine_socket, [space_of(BLOCK_BYTES)], group="liar", engine="liar", timeout_s=30)
     with client.reserve(keys, BLOCK_BYTES) as reservation:
@@ -160,9 +216,9 @@ def test_wrong_bytes_are_reported_by_the_exit_code(trace, trace_path, plane: Pla
             reservation.view(position)[:] = bytes(BLOCK_BYTES)
         assert reservation.commit().blocks == len(keys)
     client.close()
-    result = _result(_replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json"), code=1)
+    result = _result(_replay(path, "--attach", plane.engine_socket, "--json"), code=1)
     assert result["verify_errors"] == len(keys)
-    unchecked = _result(_replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json", "--no-verify"))
+    unchecked = _result(_replay(path, "--attach", plane.engine_socket, "--json", "--no-verify"))
     assert unchecked["blocks_verified"] == 0
 
 
