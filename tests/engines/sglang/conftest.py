@@ -53,3 +53,8 @@ def make_backend(backend_class: Any, plane: Plane) -> Iterator[Callable[..., Any
     yield new
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def backend(make_backend: Callable[..., Any]) -> Any:
+    return make_backend()

@@ -17,6 +17,7 @@ from tests.dataplane.sockets.test_draining import drain
 from tests.engines.sglang.fakes import PAGES, MambaPoolHost, MHATokenToKVPoolHost, MLATokenToKVPoolHost, fake_sglang
 from tests.engines.sglang.pages import NAMES, SOURCE, content, load, store
 
+Make = Callable[..., Any]
 BLOCK_BYTES = 4096
 """Bytes of the pool that a page of the fake host pool takes."""
 LAYOUTS = [
@@ -32,7 +33,7 @@ LAYOUTS = [
 @pytest.mark.parametrize(("kind", "layout"), LAYOUTS)
 @pytest.mark.parametrize("threads", [1, 4])
 def test_pages_come_back_in_every_layout(
-    make_backend: Callable[..., Any], kind: Any, layout: str, threads: int, monkeypatch: pytest.MonkeyPatch
+    make_backend: Make, kind: Any, layout: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataplane.engines.sglang.page_store.SHARE_BYTES", 1 << 10)
     first = make_backend(kind(layout), copy_threads=threads, verify="always")
@@ -44,7 +45,7 @@ def test_pages_come_back_in_every_layout(
     assert load(second) == ([True] * 20, expected)
 
 
-def test_reservations_are_made_in_batches(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reservations_are_made_in_batches(make_backend: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = MHATokenToKVPoolHost()
     monkeypatch.setattr("dataplane.engines.sglang.page_store.BATCH_BYTES", 3 * len(pool.page(0)))
     backend = make_backend(pool, checksums=False)
@@ -52,8 +53,7 @@ def test_reservations_are_made_in_batches(make_backend: Callable[..., Any], monk
     assert load(backend) == ([True] * 20, expected)
 
 
-def test_only_the_leading_pages_are_loaded(make_backend: Callable[..., Any]) -> None:
-    backend = make_backend()
+def test_only_the_leading_pages_are_loaded(backend: Any) -> None:
     expected = store(backend, NAMES[:5])
     names = [*NAMES[:3], "f" * 64, *NAMES[3:5]]
     assert backend.batch_exists(names) == 3
@@ -63,7 +63,7 @@ def test_only_the_leading_pages_are_loaded(make_backend: Callable[..., Any]) -> 
     assert set(b"".join(found[3:])) == {0}, "pages that were not loaded are not written"
 
 
-def test_a_block_of_another_size_is_a_miss(make_backend: Callable[..., Any]) -> None:
+def test_a_block_of_another_size_is_a_miss(make_backend: Make) -> None:
     backend = make_backend(copy_threads=1)
     with backend._store._client.reserve(backend._store._keys.of([NAMES[3]]), 64) as reservation:
         reservation.view(0)[:] = b"x" * 64
@@ -93,7 +93,7 @@ page_store.close()
 """
 
 
-def test_two_processes_share_pages(make_backend: Callable[..., Any], plane: Plane) -> None:
+def test_two_processes_share_pages(make_backend: Make, plane: Plane) -> None:
     expected = store(make_backend())
     with engine_process(OTHER, plane.socket) as other:
         assert line(other) == "20"
@@ -104,8 +104,7 @@ def test_two_processes_share_pages(make_backend: Callable[..., Any], plane: Plan
 # ---- a data plane that is gone, frozen, killed, or back
 
 
-def test_a_data_plane_that_is_killed_costs_only_misses(make_backend: Callable[..., Any], plane: Plane) -> None:
-    backend = make_backend()
+def test_a_data_plane_that_is_killed_costs_only_misses(backend: Any, plane: Plane) -> None:
     expected = store(backend, NAMES[:10])
     plane.kill()
     answer, found = load(backend, NAMES[:10])
@@ -118,7 +117,7 @@ def test_a_data_plane_that_is_killed_costs_only_misses(make_backend: Callable[..
     assert all(load(backend, NAMES[:10])[0])
 
 
-def test_a_data_plane_that_comes_later_is_used(make_backend: Callable[..., Any], plane: Plane) -> None:
+def test_a_data_plane_that_comes_later_is_used(make_backend: Make, plane: Plane) -> None:
     plane.kill()
     backend = make_backend()
     assert backend.batch_exists(NAMES) == 0
@@ -131,7 +130,7 @@ def test_a_data_plane_that_comes_later_is_used(make_backend: Callable[..., Any],
     assert load(backend) == ([True] * 20, expected)
 
 
-def test_a_frozen_data_plane_delays_a_store_by_one_time_out(make_backend: Callable[..., Any], plane: Plane) -> None:
+def test_a_frozen_data_plane_delays_a_store_by_one_time_out(make_backend: Make, plane: Plane) -> None:
     backend = make_backend(timeout_s=0.5)
     pool = backend.mem_pool_host
     expected: list[bytes] = []
@@ -147,7 +146,7 @@ def test_a_frozen_data_plane_delays_a_store_by_one_time_out(make_backend: Callab
 
 
 def test_a_data_plane_killed_during_a_store_publishes_nothing(
-    make_backend: Callable[..., Any], plane: Plane, monkeypatch: pytest.MonkeyPatch
+    make_backend: Make, plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = make_backend(copy_threads=1)
     copy = Reservation.copy_pieces_from
@@ -165,7 +164,7 @@ def test_a_data_plane_killed_during_a_store_publishes_nothing(
 
 
 def test_a_data_plane_killed_during_a_load_leaves_the_leased_bytes(
-    make_backend: Callable[..., Any], plane: Plane, monkeypatch: pytest.MonkeyPatch
+    make_backend: Make, plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = make_backend(copy_threads=1)
     expected = store(backend)
@@ -180,7 +179,7 @@ def test_a_data_plane_killed_during_a_load_leaves_the_leased_bytes(
 
 
 def test_a_full_pool_refuses_pages_one_by_one(
-    make_backend: Callable[..., Any], make_plane: Callable[..., Plane], caplog: pytest.LogCaptureFixture
+    make_backend: Make, make_plane: Callable[..., Plane], caplog: pytest.LogCaptureFixture
 ) -> None:
     small = make_plane(pool_bytes="2MiB", dataplane__segment_bytes="2MiB").start()
     pool = MHATokenToKVPoolHost(page_tokens=1024, pages=32)
@@ -209,7 +208,7 @@ def test_a_full_pool_refuses_pages_one_by_one(
     ids=["loaded", "loaded in part", "loaded in two batches", "loaded twice", "dropped"],
 )
 def test_only_pages_that_are_loaded_count_as_hits(
-    make_backend: Callable[..., Any], plane: Plane, monkeypatch: pytest.MonkeyPatch, loads: list[list[str]], hits: int
+    make_backend: Make, plane: Plane, monkeypatch: pytest.MonkeyPatch, loads: list[list[str]], hits: int
 ) -> None:
     monkeypatch.setattr("dataplane.engines.sglang.page_store.DROPPED_S", 0.0)
     backend = make_backend(tenant="acme")
@@ -223,7 +222,7 @@ def test_only_pages_that_are_loaded_count_as_hits(
     assert (totals.requested_blocks, totals.hit_blocks) == (23, hits)
 
 
-def test_tenants_share_nothing_and_pages_are_charged_to_them(make_backend: Callable[..., Any], plane: Plane) -> None:
+def test_tenants_share_nothing_and_pages_are_charged_to_them(make_backend: Make, plane: Plane) -> None:
     acme, rival = make_backend(tenant="acme"), make_backend(tenant="rival")
     store(acme)
     assert acme.batch_exists(NAMES) == 20
@@ -234,16 +233,14 @@ def test_tenants_share_nothing_and_pages_are_charged_to_them(make_backend: Calla
     assert charged.get("rival", 0) == 0
 
 
-def test_ranks_have_pages_of_their_own(make_backend: Callable[..., Any]) -> None:
+def test_ranks_have_pages_of_their_own(make_backend: Make) -> None:
     ranks = [make_backend(config={"tp_rank": rank, "tp_size": 2}) for rank in range(2)]
     contents = [store(each, seed=at) for at, each in enumerate(ranks)]
     assert contents[0] != contents[1]
     assert [load(each)[1] for each in ranks] == contents
 
 
-def test_ranks_with_latent_attention_share_one_copy_that_rank_0_writes(
-    make_backend: Callable[..., Any], plane: Plane
-) -> None:
+def test_ranks_with_latent_attention_share_one_copy_that_rank_0_writes(make_backend: Make, plane: Plane) -> None:
     config = {"tp_size": 2, "is_mla_model": True}
     writer = make_backend(MLATokenToKVPoolHost(), {**config, "tp_rank": 0})
     reader = make_backend(MLATokenToKVPoolHost(), {**config, "tp_rank": 1})
@@ -253,7 +250,7 @@ def test_ranks_with_latent_attention_share_one_copy_that_rank_0_writes(
     assert plane.describe().pool.used_bytes == 20 * BLOCK_BYTES
 
 
-def test_clearing_makes_pages_a_miss_for_this_engine_alone(make_backend: Callable[..., Any]) -> None:
+def test_clearing_makes_pages_a_miss_for_this_engine_alone(make_backend: Make) -> None:
     backend, other = make_backend(), make_backend()
     store(backend)
     backend.clear()
@@ -264,7 +261,7 @@ def test_clearing_makes_pages_a_miss_for_this_engine_alone(make_backend: Callabl
 
 
 def test_new_weights_make_pages_a_miss_for_this_engine_alone(
-    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    make_backend: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving = fake_sglang(monkeypatch, weight_version="1")
     backend, other = make_backend(), make_backend()
@@ -280,7 +277,7 @@ def test_new_weights_make_pages_a_miss_for_this_engine_alone(
 
 
 def test_an_engine_whose_weights_are_unknown_does_without_larder(
-    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_backend: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake_sglang(monkeypatch, model_path="/nowhere")
     with caplog.at_level(logging.ERROR, "larder.sglang"):
@@ -293,9 +290,7 @@ def test_an_engine_whose_weights_are_unknown_does_without_larder(
     assert named.batch_exists(NAMES) == 20
 
 
-def test_clearing_shared_pages_of_ranks_ends_the_use(
-    make_backend: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clearing_shared_pages_of_ranks_ends_the_use(make_backend: Make, caplog: pytest.LogCaptureFixture) -> None:
     backend = make_backend(MLATokenToKVPoolHost(), {"tp_size": 2, "is_mla_model": True})
     store(backend)
     with caplog.at_level(logging.ERROR, "larder.sglang"):
@@ -304,9 +299,7 @@ def test_clearing_shared_pages_of_ranks_ends_the_use(
     assert "the ranks of this engine share their pages" in caplog.text
 
 
-def test_an_engine_that_starts_while_the_node_is_drained_uses_it_afterwards(
-    make_backend: Callable[..., Any], plane: Plane
-) -> None:
+def test_an_engine_that_starts_while_the_node_is_drained_uses_it_afterwards(make_backend: Make, plane: Plane) -> None:
     drain(plane, on=True)
     backend = make_backend()
     assert backend.batch_exists(NAMES) == 0
@@ -327,7 +320,7 @@ def test_an_engine_that_starts_while_the_node_is_drained_uses_it_afterwards(
     ],
 )
 def test_a_pool_that_cannot_be_copied_is_refused_with_a_reason(
-    make_backend: Callable[..., Any], caplog: pytest.LogCaptureFixture, pool: Any, why: str
+    make_backend: Make, caplog: pytest.LogCaptureFixture, pool: Any, why: str
 ) -> None:
     with caplog.at_level(logging.ERROR, "larder.sglang"):
         backend = make_backend(pool)
@@ -335,8 +328,7 @@ def test_a_pool_that_cannot_be_copied_is_refused_with_a_reason(
     assert backend.batch_set_v1(NAMES, pool.indices(SOURCE)) == [False] * 20
 
 
-def test_a_second_pool_ends_the_use(make_backend: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    backend = make_backend()
+def test_a_second_pool_ends_the_use(backend: Any, caplog: pytest.LogCaptureFixture) -> None:
     store(backend)
     backend.register_mem_host_pool_v2(backend.mem_pool_host, sys.modules[type(backend).__module__].PoolName.KV)
     assert backend.batch_exists_v2(NAMES).kv_hit_pages == 20
@@ -358,10 +350,7 @@ def test_a_second_pool_ends_the_use(make_backend: Callable[..., Any], caplog: py
     ],
     ids=["too few", "not at a page", "not in order", "beyond the pool", "negative"],
 )
-def test_indices_that_are_not_pages_are_misses(
-    make_backend: Callable[..., Any], caplog: pytest.LogCaptureFixture, indices: Any
-) -> None:
-    backend = make_backend()
+def test_indices_that_are_not_pages_are_misses(backend: Any, caplog: pytest.LogCaptureFixture, indices: Any) -> None:
     store(backend)
     before = backend.mem_pool_host.memory.copy()
     with caplog.at_level(logging.ERROR, "larder.sglang"):
@@ -375,7 +364,7 @@ def test_indices_that_are_not_pages_are_misses(
     ]
 
 
-def test_no_error_reaches_the_engine(make_backend: Callable[..., Any]) -> None:
+def test_no_error_reaches_the_engine(make_backend: Make) -> None:
     class Failing:
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError(f"{name} fails")
@@ -399,8 +388,7 @@ def test_no_error_reaches_the_engine(make_backend: Callable[..., Any]) -> None:
     assert backend.batch_exists(NAMES) == 0
 
 
-def test_a_closed_backend_misses(make_backend: Callable[..., Any]) -> None:
-    backend = make_backend()
+def test_a_closed_backend_misses(backend: Any) -> None:
     store(backend)
     backend.close()
     backend.close()
@@ -408,7 +396,7 @@ def test_a_closed_backend_misses(make_backend: Callable[..., Any]) -> None:
     assert load(backend)[0] == [False] * 20
 
 
-def test_transfers_are_reported_once(make_backend: Callable[..., Any]) -> None:
+def test_transfers_are_reported_once(make_backend: Make) -> None:
     backend = make_backend(config={"enable_storage_metrics": True})
     store(backend)
     load(backend, NAMES[:4])

@@ -18,22 +18,20 @@ from tests.dataplane.plane import Plane, wait_for
 from tests.gpu.layouts import CHUNK, TOKENS, layout
 from tests.gpu.machine_fixtures import emulated, machine
 from tests.gpu.machines import Machine
+from tests.gpu.paged_memory import OLD, PagedMemory
 
 __all__ = ["emulated", "machine"]
 
 KEYS = b"".join(bytes([at]) * 32 for at in range(1, 4))
 PER_CHUNK = CHUNK // TOKENS
-OLD = [*range(1, 17), *range(70, 54, -1), *range(30, 46)]
 NEW = [*range(46, 55), *range(17, 24), *range(71, 79), *range(24, 30), 1, 79, *range(2, 17), 55]
 
 
-class Worker:
+class Worker(PagedMemory):
     """A worker with some layers in one allocation, and the stream of its engine."""
 
     def __init__(self, plane: Plane, machine: Machine) -> None:
-        self.machine = machine
-        self.kind = layout("keys and values first, NHD", "float16", 16 << 10, blocks=80)
-        self.address = machine.runtime.allocate(machine.device, self.kind.nbytes)
+        super().__init__(machine, layout("keys and values first, NHD", "float16", 16 << 10, blocks=80))
         self.stream = machine.runtime.stream(machine.device)
         group = self.kind.group()
         space = Space("gpu", block_bytes=group.chunk_bytes, block_tokens=CHUNK)
@@ -59,18 +57,6 @@ class Worker:
             engine="worker",
         )
 
-    def fill(self, seed: int) -> np.ndarray:
-        content = np.random.default_rng(seed).integers(0, 256, self.kind.nbytes, np.uint8)
-        self.machine.upload(self.address, content)
-        return content
-
-    def holds(self, content: np.ndarray, old: list[int], new: list[int]) -> bool:
-        after = self.machine.download(self.address, self.kind.nbytes)
-        return all(
-            np.array_equal(self.kind.layer(after, at)[new], self.kind.layer(content, at)[old])
-            for at in range(len(self.kind.offsets))
-        )
-
     def save(self, keys: bytes, blocks: list[int]) -> dict[str, float]:
         """Save, wait for the end, and return the counts."""
         self.side.begin_saves(StepPlan(saves=[Save("a", keys, "acme", (blocks,))]))
@@ -92,12 +78,16 @@ class Worker:
     def close(self) -> None:
         self.side.close()
         self.stream.close()
-        self.machine.runtime.free(self.address)
+        self.free()
 
 
 @pytest.fixture
-def make_worker(make_plane: Callable[..., Plane], machine: Machine) -> Iterator[Callable[[], Worker]]:
-    plane = make_plane(pool_bytes="64MiB", dataplane__segment_bytes="8MiB").start()
+def plane(make_plane: Callable[..., Plane]) -> Plane:
+    return make_plane(pool_bytes="64MiB", dataplane__segment_bytes="8MiB").start()
+
+
+@pytest.fixture
+def make_worker(plane: Plane, machine: Machine) -> Iterator[Callable[[], Worker]]:
     made: list[Worker] = []
 
     def new() -> Worker:
@@ -140,10 +130,7 @@ def test_a_load_counts_as_failed_from_the_first_missing_block(make_worker: Calla
     assert worker.side.take_counts()["lost_loads"] == 1
 
 
-def test_a_save_waits_until_the_engine_has_computed_the_blocks(
-    make_plane: Callable[..., Plane], emulated: Machine
-) -> None:
-    plane = make_plane(pool_bytes="64MiB", dataplane__segment_bytes="8MiB").start()
+def test_a_save_waits_until_the_engine_has_computed_the_blocks(plane: Plane, emulated: Machine) -> None:
     worker = Worker(plane, emulated)
     try:
         worker.fill(5)
