@@ -1,4 +1,4 @@
-"""What holds for records of every type: dry runs, preconditions, patches, lists, the audit log and deletion."""
+"""What holds for records of every type: nodes, dry runs, preconditions, patches, lists, the audit log and deletion."""
 
 from typing import Any
 
@@ -6,7 +6,11 @@ import httpx
 import pytest
 
 from app.http.examples import EXAMPLES
-from tests.app.plane import Plane
+from dataplane.protocol.control.records import PolicySpec, QuotaSpec
+from dataplane.protocol.tiers import TierSpec
+from tests.app.callers import create_token, send
+from tests.app.fake_node import FakeNode
+from tests.app.plane import PIN, Plane
 
 pytestmark = pytest.mark.anyio
 
@@ -85,6 +89,108 @@ async def test_a_record_is_tried_made_changed_and_deleted(plane: Plane, path: st
     assert len(await plane.stored_events(f"name={noun}.changed", 2)) == 2
 
 
+DIRECTORIES = {"directories": ["/mnt/nvme0/larder"]}
+PUSHED: list[tuple[str, dict[str, Any], Any, dict[str, Any], Any]] = [
+    (
+        "quotas/acme",
+        {"limit_bytes": "512MiB", "floor_bytes": "64MiB", "weight": 2.5, "pin_budget_bytes": "32MiB",
+         "store_rate_bytes": 1_000_000, "on_exceed": "reject", "mode": "observe", "note": "trial"},
+        QuotaSpec("acme", 512 << 20, 64 << 20, 2.5, 32 << 20, 1_000_000, "reject", "observe"),
+        {"floor_bytes": 5},
+        QuotaSpec("acme", floor_bytes=5),
+    ),
+    (
+        "policies/default",
+        {"algorithm": "s3fifo", "admission": True, "admission_idle_s": 60, "high_watermark": 0.97,
+         "low_watermark": 0.95, "note": "scans"},
+        PolicySpec("default", "s3fifo", True, 60.0, 0.97, 0.95),
+        {"admission": True},
+        PolicySpec("default", "lru", True),
+    ),
+    (
+        "tiers/nvme",
+        {"type": "disk", "budget_bytes": "2GiB", "parameters": DIRECTORIES, "order": 1, "spill": "evict",
+         "load_deadline_s": 2, "max_bytes_in_flight": "128MiB", "note": "fast"},
+        TierSpec("nvme", "disk", 2 << 30, DIRECTORIES, 1, "evict", 2.0, 128 << 20),
+        {"type": "disk", "budget_bytes": "1GiB", "parameters": DIRECTORIES},
+        TierSpec("nvme", "disk", 1 << 30, DIRECTORIES),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "whole", "spec", "few", "other_spec"), PUSHED, ids=[path for path, *_ in PUSHED])
+async def test_a_record_reaches_the_node_with_its_defaults_and_a_deleted_one_is_removed(
+    plane: Plane, node: FakeNode, path: str, whole: dict[str, Any], spec: Any, few: dict[str, Any], other_spec: Any
+) -> None:
+    kind = path.partition("/")[0]
+    waited = f"{path}?wait=30s"
+    made = await sent(plane, "PUT", waited, whole)
+    assert (made.status_code, made.json()["status"]["applied"]) == (201, True)
+    assert getattr(node, kind) == [spec]
+    assert (await sent(plane, "PUT", waited, few, if_match="*")).status_code == 200
+    assert getattr(node, kind) == [other_spec], "a put is the whole intent: fields that it leaves out have defaults"
+    assert (await plane.get(f"/api/v1/{kind}"))["total"] == 1
+    gone = await sent(plane, "DELETE", waited, if_match="*")
+    assert gone.status_code == (200 if kind == "tiers" else 204)
+    assert getattr(node, kind) == []
+
+
+async def test_strength_and_refresh_of_a_pin_reach_the_node(plane: Plane, node: FakeNode) -> None:
+    answer = await plane.put_pin("p", "30s", strength="soft", ttl_s=60, refresh_on_hit=True)
+    (pin,) = node.pins
+    assert (pin.strength, pin.refresh_s, pin.expires_at) == ("soft", 60.0, answer["expires_at"])
+    assert (answer["strength"], answer["refresh_on_hit"], answer["ttl_s"]) == ("soft", True, 60.0)
+    await plane.put_pin("p", "30s", strength="permanent")
+    (pin,) = node.pins
+    assert (pin.strength, pin.refresh_s, pin.expires_at) == ("permanent", None, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "patch", "expected", "wrong", "field"),
+    [
+        ("quotas/acme", {"limit_bytes": "1GiB", "weight": 2}, {"floor_bytes": "1KiB", "weight": None},
+         {"limit_bytes": 1 << 30, "floor_bytes": 1024, "weight": 1.0}, {"floor_bytes": "2GiB"}, "floor_bytes"),
+        ("policies/default", {"algorithm": "s3fifo", "admission_idle_s": 60, "low_watermark": 0.95},
+         {"algorithm": "arc"}, {"algorithm": "arc", "admission_idle_s": 60}, {"high_watermark": 0.5}, "low_watermark"),
+        ("policies/default", {"algorithm": "arc"}, {}, {"algorithm": "arc"}, {"selector": {"zone": "a"}}, "selector"),
+        ("tiers/nvme", {"type": "disk", "budget_bytes": "2GiB", "parameters": DIRECTORIES},
+         {"parameters": {"threads": 8}}, {"parameters": {**DIRECTORIES, "threads": 8}},
+         {"parameters": {"directories": None}}, "parameters.directories"),
+        ("pins/p", PIN, {}, {"tier": "host"}, {"tier": "disk"}, "tier"),
+    ],
+)  # fmt: skip
+async def test_a_patch_keeps_the_other_fields_and_is_checked_whole(
+    plane: Plane, path: str, body: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any],
+    wrong: dict[str, Any], field: str,
+) -> None:  # fmt: skip
+    assert (await sent(plane, "PUT", path, body)).status_code == 201
+    patched = await sent(plane, "PATCH", path, patch, if_match="*")
+    assert patched.status_code == 200, patched.text
+    assert {name: patched.json()[name] for name in expected} == expected
+    refused = await sent(plane, "PATCH", path, wrong, if_match="*")
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, field)
+    assert (await plane.get(f"/api/v1/{path}"))["etag"] == patched.json()["etag"]
+
+
+async def test_only_operators_of_the_whole_fleet_change_tiers(guarded: Plane) -> None:
+    path, body = "/api/v1/tiers/nvme", EXAMPLES["TierPut"]
+    limited = await create_token(guarded, "limited", "operator", tenants=["acme"])
+    for token, reading, writing in (
+        (await create_token(guarded, "viewer"), 404, 403),
+        (limited, 403, 403),
+        (await create_token(guarded, "operator", "operator"), 404, 201),
+        ("", 401, 401),
+    ):
+        assert (await send(guarded, token, "GET", path)).status_code == reading
+        assert (await send(guarded, token, "PUT", path, json=body)).status_code == writing
+        if writing != 201:
+            assert (await send(guarded, token, "PATCH", path, json={"order": 1})).status_code == writing
+            assert (await send(guarded, token, "DELETE", path)).status_code == writing
+    document = {"document": {"apiVersion": "larder/v1", "tiers": {"nvme": body}}}
+    assert (await send(guarded, limited, "POST", "/api/v1/apply", json=document)).status_code == 403
+    assert (await send(guarded, limited, "GET", "/api/v1/export")).json()["document"]["tiers"] == []
+
+
 @of_every_type
 async def test_an_unusable_name_is_refused(shared_plane: Plane, path: str, example: str, noun: str) -> None:
     kind, field = path.partition("/")[0], "tenant" if path.endswith("acme") else "name"
@@ -122,6 +228,9 @@ async def test_a_list_is_filtered_sorted_and_paged(
     every = [f"r{number}" for number in range(len(given))]
     assert await names(f"{field}={values[1]}") == ["r1"]
     assert await names(f"sort=-{key}") == every[::-1]
+    if field in ("mode", "tier", "strength", "algorithm"):
+        unknown = await sent(plane, "GET", f"{kind}?{field}=best")
+        assert (unknown.status_code, unknown.json()["errors"][0]["path"]) == (422, field)
     first = await plane.get(f"/api/v1/{kind}?limit=1&{field}={values[0]}")
     assert (len(first["items"]), first["total"]) == (1, len(given) - 1)
     assert await names(f"limit=2&cursor={(await plane.get(f'/api/v1/{kind}?limit=1'))['next_cursor']}") == every[1:3]

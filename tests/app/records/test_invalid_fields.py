@@ -42,6 +42,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Case]]] = {
         ({"strength": "permanent", "refresh_on_hit": True}, ["refresh_on_hit", "strength"]),
         ({"refresh_on_hit": "yes", "ttl_s": 5}, ["refresh_on_hit"]),
         ({"model": None}, ["model"]),
+        ({"tier": "disk"}, ["tier"]),
     ]),
     "policies/default": ({}, [
         ({"algorithm": "belady"}, ["algorithm"]),
@@ -67,6 +68,29 @@ CASES: dict[str, tuple[dict[str, Any], list[Case]]] = {
         ({"priority": -1}, ["priority"]),
         ({"priority": 1001}, ["priority"]),
     ]),
+    "tiers/nvme": ({"type": "disk", "budget_bytes": "2GiB", "parameters": {"directories": ["/a"]}}, [
+        *(({"type": kind}, ["type"]) for kind in ("dsk", 7, None, "")),
+        *(({"budget_bytes": size}, ["budget_bytes"]) for size in (0, -1, "much", (1 << 60) + 1, None)),
+        ({"parameters": {}}, ["parameters.directories"]),
+        ({"parameters": []}, ["parameters"]),
+        ({"parameters": {"directories": []}}, ["parameters.directories"]),
+        ({"parameters": {"directories": ["relative"]}}, ["parameters.directories[0]"]),
+        ({"parameters": {"directories": ["/a\x00b"]}}, ["parameters.directories[0]"]),
+        ({"parameters": {"directories": ["/a"], "threads": 0}}, ["parameters.threads"]),
+        ({"parameters": {"directories": ["/a"], "threads": 1 << 200}}, ["parameters.threads"]),
+        ({"parameters": {"directories": ["/a"], "compress": "zstd"}}, ["parameters.compress"]),
+        ({"parameters": {"directories": ["/" + "a" * 17_000]}}, ["parameters"]),
+        ({"parameters": {"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": 1}}}}}}}}}, ["parameters.a.b.c.d.e.f.g.h"]),
+        *(({"order": order}, ["order"]) for order in (-1, 1001, 1.5)),
+        ({"spill": "always"}, ["spill"]),
+        *(({"load_deadline_s": seconds}, ["load_deadline_s"]) for seconds in (0, 301, "soon")),
+        *(({"max_bytes_in_flight": size}, ["max_bytes_in_flight"]) for size in ("1KiB", "65GiB")),
+        ({"note": "x" * 1025}, ["note"]),
+        ({"managed_by": "a b"}, ["managed_by"]),
+        ({"selector": {"-zone": "a"}}, ["selector"]),
+        *(({"compress": codec}, ["compress"]) for codec in ("fp8", "zstd", "lz4")),
+    ]),
+    "tiers/empty": ({}, [({}, ["type", "budget_bytes"])]),
     "ceilings/acme": ({}, [
         ({"max_limit_bytes": -1}, ["max_limit_bytes"]),
         ({"max_weight": 0}, ["max_weight"]),
@@ -110,4 +134,14 @@ async def test_invalid_fields_are_refused_by_path(shared_plane: Plane, path: str
         response = await shared_plane.http.put(f"/api/v1/{path}", json={**whole, **fields})
         assert response.status_code == 422, (fields, response.text)
         assert [error["path"] for error in response.json()["errors"]] == paths, fields
+    kind, _, name = path.partition("/")
+    if kind in ("quotas", "pins", "policies", "tiers"):  # which documents and dry runs may have
+        fields, paths = cases[0]
+        records = {kind: {name: {**whole, **fields}}}
+        document = {"apiVersion": "larder/v1", **records}
+        applied = await shared_plane.http.post("/api/v1/apply", json={"document": document})
+        assert applied.status_code == 422, applied.text
+        found = [error["path"] for error in applied.json()["errors"]]
+        assert found == [f"{kind}.{name}.{field}" for field in paths]
+        assert (await shared_plane.http.post("/api/v1/actions/dry-run", json=records)).status_code == 422
     assert (await shared_plane.get(f"/api/v1/{path.partition('/')[0]}"))["total"] == 0

@@ -14,16 +14,6 @@ from tests.app.plane import Plane
 pytestmark = pytest.mark.anyio
 
 
-async def test_strength_and_refresh_reach_the_node(plane: Plane, node: FakeNode) -> None:
-    answer = await plane.put_pin("p", "30s", strength="soft", ttl_s=60, refresh_on_hit=True)
-    (pin,) = node.pins
-    assert (pin.strength, pin.refresh_s, pin.expires_at) == ("soft", 60.0, answer["expires_at"])
-    assert (answer["strength"], answer["refresh_on_hit"], answer["ttl_s"]) == ("soft", True, 60.0)
-    await plane.put_pin("p", "30s", strength="permanent")
-    (pin,) = node.pins
-    assert (pin.strength, pin.refresh_s, pin.expires_at) == ("permanent", None, None)
-
-
 async def test_a_pin_that_hits_refresh_ends_by_the_last_report_of_a_node(plane: Plane, node: FakeNode) -> None:
     put = await plane.put_pin("p", ttl_s=0.3, refresh_on_hit=True)
     later = time.time() + 100

@@ -5,7 +5,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
@@ -43,23 +42,6 @@ async def test_lines_of_a_header_are_one_list(plane: Plane, lines: list[tuple[st
 async def test_an_invalid_etag_is_refused(shared_plane: Plane, value: str) -> None:
     answer = await send(shared_plane, "PUT", {"limit_bytes": 5}, if_match=value)
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (400, "If-Match")
-
-
-async def test_a_patch_changes_the_named_fields_and_null_resets_them(plane: Plane, node: FakeNode) -> None:
-    await send(plane, "PUT", {"limit_bytes": "1GiB", "floor_bytes": 5, "note": "trial", "weight": 2})
-    patched = await send(plane, "PATCH", {"floor_bytes": "1KiB", "weight": None}, if_match="*")
-    assert patched.status_code == 200, patched.text
-    answer = patched.json()
-    assert (answer["limit_bytes"], answer["floor_bytes"], answer["weight"]) == (1 << 30, 1024, 1.0)
-    assert answer["note"] == "trial"
-    assert (await send(plane, "PATCH", {}, if_match="*")).json()["etag"] == answer["etag"]
-    for value in (1, None):
-        unknown = await send(plane, "PATCH", {"colour": value}, if_match="*")
-        assert (unknown.status_code, unknown.json()["errors"][0]["path"]) == (422, "colour")
-    above = await send(plane, "PATCH", {"floor_bytes": "2GiB"}, if_match="*")
-    assert (above.status_code, above.json()["errors"][0]["path"]) == (422, "floor_bytes")
-    assert (await send(plane, "PATCH", [], if_match="*")).status_code == 422
-    assert (await plane.get(Q))["floor_bytes"] == 1024
 
 
 async def test_pages_follow_each_other_in_any_order_while_records_change(plane: Plane) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
@@ -13,34 +12,12 @@ from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
 Q = "/api/v1/quotas/acme"
-WHOLE: dict[str, Any] = {
-    "limit_bytes": "512MiB", "floor_bytes": "64MiB", "weight": 2.5, "pin_budget_bytes": "32MiB",
-    "store_rate_bytes": 1_000_000, "on_exceed": "reject", "mode": "observe", "note": "trial",
-}  # fmt: skip
 
 
 async def put(plane: Plane, tenant: str = "acme", **body: Any) -> Any:
     response = await plane.http.put(f"/api/v1/quotas/{tenant}?wait=30s", json=body)
     assert response.is_success, response.text
     return response.json()
-
-
-async def test_a_whole_share_reaches_the_node_and_comes_back(plane: Plane, node: FakeNode) -> None:
-    answer = await put(plane, **WHOLE)
-    assert node.quotas == [QuotaSpec("acme", 512 << 20, 64 << 20, 2.5, 32 << 20, 1_000_000, "reject", "observe")]
-    assert answer["status"]["applied"] is True
-    shown = await plane.get(Q)
-    assert {name: shown[name] for name in WHOLE} == {
-        **WHOLE, "limit_bytes": 512 << 20, "floor_bytes": 64 << 20, "pin_budget_bytes": 32 << 20,
-    }  # fmt: skip
-    (entry,) = (await plane.get("/api/v1/audit?kind=quota"))["items"]
-    assert entry["after"]["store_rate_bytes"] == 1_000_000
-
-
-async def test_fields_that_a_put_leaves_out_have_their_defaults(plane: Plane, node: FakeNode) -> None:
-    await put(plane, **WHOLE)
-    await put(plane, floor_bytes=5)
-    assert node.quotas == [QuotaSpec("acme", floor_bytes=5)]
 
 
 async def test_floors_beyond_the_smallest_node_are_refused_with_sum_and_capacity(plane: Plane) -> None:
