@@ -13,7 +13,7 @@ from dataplane.client import Client, attach
 from tests.app.callers import guarding
 from tests.app.fake_node import FakeNode
 from tests.app.migrated import migrate_apart, migrated_file, new_identity
-from tests.app.plane import Plane, serving, settings_in
+from tests.app.plane import Plane, delete_records, serving, settings_in
 from tests.app.real_node import governing
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
@@ -76,7 +76,7 @@ def settings(socket_dir: Path, request: pytest.FixtureRequest) -> Settings:
 
 
 @pytest.fixture
-async def node(socket_dir: Path) -> AsyncIterator[FakeNode]:
+async def new_node(socket_dir: Path) -> AsyncIterator[FakeNode]:
     """A fake node that runs, where `settings` looks for one."""
     fake = FakeNode(socket_dir)
     await fake.start()
@@ -85,37 +85,36 @@ async def node(socket_dir: Path) -> AsyncIterator[FakeNode]:
 
 
 @pytest.fixture
-async def plane(settings: Settings, node: FakeNode) -> AsyncIterator[Plane]:
-    """A plane over SQLite with a node in sync."""
+async def new_plane(settings: Settings, new_node: FakeNode) -> AsyncIterator[Plane]:
+    """A plane over SQLite that only this test sees, with a node in sync."""
     async with serving(settings) as running:
         await running.until_state("in_sync")
         yield running
 
 
 @pytest.fixture
-async def lone(socket_dir: Path) -> AsyncIterator[Plane]:
-    """A plane over SQLite without a node."""
-    async with serving(settings_in(socket_dir)) as running:
-        yield running
-
-
-@pytest.fixture
-async def guarded(socket_dir: Path) -> AsyncIterator[Plane]:
-    """A plane over SQLite that authenticates: `http` asks as the settings' admin."""
+async def new_guarded(socket_dir: Path) -> AsyncIterator[Plane]:
+    """A plane over SQLite that authenticates, and that only this test sees: `http` asks as the settings' admin."""
     async with guarding(socket_dir) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-async def shared_plane() -> AsyncIterator[Plane]:
-    """A plane with a node in sync for all tests of a module that leave it as they find it."""
+async def shared_node() -> AsyncIterator[FakeNode]:
+    """The node of `shared_plane`, in a folder with its database."""
     with short_folder() as folder:
         fake = FakeNode(folder)
         await fake.start()
-        async with serving(settings_in(folder)) as running:
-            await running.until_state("in_sync")
-            yield running
+        yield fake
         await fake.stop()
+
+
+@pytest.fixture(scope="module")
+async def shared_plane(shared_node: FakeNode) -> AsyncIterator[Plane]:
+    """A plane with a node in sync for all tests of a module that leave it as they find it."""
+    async with serving(settings_in(shared_node.folder)) as running:
+        await running.until_state("in_sync")
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +123,44 @@ async def shared_guarded() -> AsyncIterator[Plane]:
     with short_folder() as folder:
         async with guarding(folder) as running:
             yield running
+
+
+@pytest.fixture(scope="module")
+async def shared_lone() -> AsyncIterator[Plane]:
+    """A plane without a node for all tests of a module that leave it as they find it."""
+    with short_folder() as folder:
+        async with serving(settings_in(folder)) as running:
+            yield running
+
+
+@pytest.fixture
+async def node(shared_node: FakeNode) -> FakeNode:
+    """The node of `plane`."""
+    return shared_node
+
+
+@pytest.fixture
+async def plane(shared_plane: Plane, shared_node: FakeNode) -> AsyncIterator[Plane]:
+    """The plane of the module without records, with its node in sync. Its history is that of all tests before."""
+    yield shared_plane
+    shared_node.reset()
+    await delete_records(shared_plane)
+    await shared_plane.until_state("in_sync")
+    await shared_plane.report(shared_node)
+
+
+@pytest.fixture
+async def guarded(shared_guarded: Plane) -> AsyncIterator[Plane]:
+    """The plane of the module that authenticates, without records and tokens: `http` asks as the settings' admin."""
+    yield shared_guarded
+    await delete_records(shared_guarded)
+
+
+@pytest.fixture
+async def lone(shared_lone: Plane) -> AsyncIterator[Plane]:
+    """The plane of the module that has no node, without records."""
+    yield shared_lone
+    await delete_records(shared_lone)
 
 
 @pytest.fixture(scope="module")
@@ -156,29 +193,39 @@ def own_database(own_cluster: PostgresCluster, own_template: str) -> str:
     return name
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data_plane_settings() -> dict[str, str]:
     """Settings of `data_plane`; modules replace them."""
     return {}
 
 
-@pytest.fixture
-def data_plane(socket_dir: Path, data_plane_settings: dict[str, str]) -> Iterator[DataPlane]:
-    """A real data plane, which no request may have crashed."""
-    folder = socket_dir / "node"
-    folder.mkdir()
-    started = DataPlane(folder, data_plane_settings).start()
-    yield started
-    if started.alive:
-        started.kill()
-    assert "request_failed" not in started.log()
+@pytest.fixture(scope="module")
+def data_plane(data_plane_settings: dict[str, str]) -> Iterator[DataPlane]:
+    """A real data plane for the tests of a module, which no request may have crashed."""
+    with short_folder() as folder:
+        started = DataPlane(folder, data_plane_settings).start()
+        yield started
+        if started.alive:
+            started.kill()
+        assert "request_failed" not in started.log()
+
+
+@pytest.fixture(scope="module")
+async def shared_governed(data_plane: DataPlane) -> AsyncIterator[Plane]:
+    """A plane with the real data plane in sync, for the tests of a module."""
+    with short_folder() as folder:
+        async with governing(data_plane, folder) as running:
+            yield running
 
 
 @pytest.fixture
-async def governed(data_plane: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
-    """A plane with a real data plane in sync."""
-    async with governing(data_plane, socket_dir) as running:
-        yield running
+async def governed(shared_governed: Plane) -> AsyncIterator[Plane]:
+    """The plane of the module with a real data plane, without records and blocks."""
+    yield shared_governed
+    await delete_records(shared_governed)
+    body = {"confirm": True, "permanent": True}
+    assert (await shared_governed.http.post("/api/v1/actions/clear", json=body)).is_success
+    await shared_governed.until_state("in_sync")
 
 
 @pytest.fixture

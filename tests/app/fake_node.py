@@ -67,17 +67,26 @@ class FakeNode:
     """`changed` beats after every message and switch; wait with `await node.until(lambda: …)`."""
 
     def __init__(self, folder: Path, name: str = "node-a") -> None:
+        self.folder = folder
         self.control_url = f"ipc://{folder / 'control.sock'}"
         self.events_url = f"ipc://{folder / 'events.sock'}"
         self.name = name
         self.epoch = ""
         self.observed: dict[str, Observed] = {}
-        self.snapshot_types: tuple[str, ...] = get_args(SnapshotType)
         self.quotas: list[QuotaSpec] = []
         self.pins: list[PinSpec] = []
         self.policies: list[PolicySpec] = []
         self.tiers: list[TierSpec] = []
         self.bodies: dict[str, bytes] = {}
+        self.changed = ChangeSignal()
+        self._waiting: dict[str, Snapshot] = {}
+        self._seq = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the switches, the statistics and the requests of a test; what was applied stays."""
+        self.snapshot_types: tuple[str, ...] = get_args(SnapshotType)
         self.received: list[Snapshot] = []
         self.requested_keys: list[str] = []
         self.described = 0
@@ -101,7 +110,6 @@ class FakeNode:
         """State that it claims of every move."""
         self.noted: list[float] = []
         self.capacity_bytes = 1 << 30
-        self.changed = ChangeSignal()
         # Switches.
         self.faults: list[Fault] = []
         self.deaf = False
@@ -114,12 +122,9 @@ class FakeNode:
         self.mute = False
         self.delay_s = 0.0
         self.stats = NodeStats(
-            at=0.0, node=name, epoch="", uptime_s=0.0, armed=False, pool=PoolStats(capacity_bytes=1 << 30),
+            at=0.0, node=self.name, epoch="", uptime_s=0.0, armed=False, pool=PoolStats(capacity_bytes=1 << 30),
             totals=Totals(), refused={}, tenants=[], other_tenants=None, pins=[], engines=[], observed={},
         )  # fmt: skip
-        self._waiting: dict[str, Snapshot] = {}
-        self._seq = 0
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         self.epoch = os.urandom(8).hex()

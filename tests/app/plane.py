@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -19,6 +21,7 @@ from prometheus_client.samples import Sample
 from app.asgi import App, create_app
 from app.http.middleware.server_protocol import protocol_of
 from app.settings import AppSettings, Settings
+from app.store.base.database import full_url
 from dataplane.base.settings import Common, with_defaults
 from tests.app.fake_node import FakeNode
 from tests.app.migrated import migrated_file
@@ -35,6 +38,9 @@ MOST = "30s"
 """The longest `wait` that a change of a record may ask for."""
 SILENT: dict[str, Any] = {"push_timeout_s": 1.0, "node_lost_s": 3.0}
 """Settings of a plane whose node is silent on purpose."""
+KEYS = {"quotas": "tenant", "pins": "name", "policies": "name", "tiers": "name", "ceilings": "tenant", "rates": "name",
+        "tokenizers": "name", "tokens": "id"}  # fmt: skip
+"""Records by their table, which is also their path, and the column of their key."""
 IMPATIENT = pytest.mark.parametrize("settings", [SILENT], indirect=True, ids=["impatient"])
 """For tests of a silent node: their plane waits a second for an answer, and three for a sign of life."""
 
@@ -100,14 +106,16 @@ class Plane:
             assert time.monotonic() < deadline, "it never came"
 
     async def report(self, node: FakeNode, **stats: Any) -> None:
-        """Let a node report these statistics, and wait until the plane has them from the process that runs now."""
+        """Let a node report these statistics, and wait until the plane has all from the process that runs now."""
         node.stats = msgspec.structs.replace(node.stats, **stats)
 
         def arrived() -> bool:
             known = self.app.parts.fleet.nodes.get(node.name)
             seen = None if known is None else known.stats
-            epoch = None if seen is None else seen.epoch
-            return epoch == node.epoch and all(getattr(seen, name) == value for name, value in stats.items())
+            if seen is None or seen.epoch != node.epoch:
+                return False
+            now = node.stats_now()
+            return msgspec.structs.replace(seen, at=now.at, observed=now.observed) == now
 
         await self.until(arrived)
 
@@ -155,6 +163,22 @@ def effective(record: dict[str, Any], node: str | None = None) -> dict[str, Any]
     status = record["status"] if node is None else record["status"]["nodes"][node]
     (found,) = [each for each in status["conditions"] if each["type"] == "Effective"]
     return dict(found)
+
+
+async def delete_records(plane: Plane) -> None:
+    """Delete all records and tokens, for the next test of a module that shares a plane."""
+    file = full_url(plane.app.parts.foundation.settings.common.database_url).database
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        names = [
+            (path, name)
+            for path, column in KEYS.items()
+            for (name,) in connection.execute(f"SELECT {column} FROM {path}")
+        ]
+    for path, name in names:
+        response = await plane.http.delete(
+            f"/api/v1/{path}/{quote(name or '_default', safe='')}", headers={"If-Match": "*"}
+        )
+        assert response.status_code in (200, 204, 404), response.text
 
 
 class _Unconditional(httpx.Auth):

@@ -56,9 +56,11 @@ def looked(spaces: list[SpaceHits]) -> Callable[[ControlRequest], Any]:
     return answer
 
 
-async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(socket_dir: Path, node: FakeNode) -> None:
-    node.stats = msgspec.structs.replace(
-        node.stats, tenants=[TenantStats("acme", bytes=5), TenantStats("other", bytes=6)], pool=PoolStats(100, 11)
+async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(
+    socket_dir: Path, new_node: FakeNode
+) -> None:
+    new_node.stats = msgspec.structs.replace(
+        new_node.stats, tenants=[TenantStats("acme", bytes=5), TenantStats("other", bytes=6)], pool=PoolStats(100, 11)
     )
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
@@ -67,8 +69,8 @@ async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(sock
                                headers={"content-type": "application/merge-patch+json"})  # fmt: skip
         token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         store, _ = await identity(plane)
-        inside = (store, node.epoch, node.control_url, node.events_url, str(socket_dir), "/nowhere", "other-tenant",
-                  f'"pid":{os.getpid()}', '"tenant":"other"')  # fmt: skip
+        inside = (store, new_node.epoch, new_node.control_url, new_node.events_url, str(socket_dir), "/nowhere",
+                  "other-tenant", f'"pid":{os.getpid()}', '"tenant":"other"')  # fmt: skip
         whole = (await plane.http.get("/api/v1/overview")).text
         assert [text for text in inside if text not in whole] == []
         shown = (await send(plane, token, "GET", "/api/v1/overview")).text
@@ -83,48 +85,52 @@ async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(sock
         assert {name: value for name, value in node_seen.items() if value} == {
             "name": "node-a",
             "state": "in_sync",
-            "capacity_bytes": node.capacity_bytes,
+            "capacity_bytes": new_node.capacity_bytes,
             "seen_at": node_seen["seen_at"],
         }
 
 
-async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(node: FakeNode, guarded: Plane) -> None:
-    await guarded.until_state("in_sync")
+async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(
+    new_node: FakeNode, new_guarded: Plane
+) -> None:
+    await new_guarded.until_state("in_sync")
     body = {"algorithm": "slru", "note": "for the rival", "managed_by": "team-x"}
-    assert (await guarded.http.put("/api/v1/policies/default?wait=30s", json=body)).status_code == 201
-    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
-    whole = (await guarded.http.get("/api/v1/overview")).json()["policy"]
-    seen = (await send(guarded, token, "GET", "/api/v1/overview")).json()["policy"]
+    assert (await new_guarded.http.put("/api/v1/policies/default?wait=30s", json=body)).status_code == 201
+    token = await create_token(new_guarded, "acme-op", "operator", tenants=["acme"])
+    whole = (await new_guarded.http.get("/api/v1/overview")).json()["policy"]
+    seen = (await send(new_guarded, token, "GET", "/api/v1/overview")).json()["policy"]
     assert (whole["note"], list(whole["status"]["nodes"])) == ("for the rival", ["node-a"])
     status = {"accepted": True, "applied": whole["status"]["applied"], "nodes": {}, "conditions": []}
     assert seen == {**whole, "note": "", "managed_by": "", "in_force": {}, "status": status}
 
 
-async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(node: FakeNode, guarded: Plane) -> None:
+async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(
+    new_node: FakeNode, new_guarded: Plane
+) -> None:
     space = Space(model="m", layout="l", dtype="d")
-    await guarded.until_state("in_sync")
-    node.answers = looked([SpaceHits("0" * 32, space, {"l1": 2}, {"l1": 2})])
-    token = await create_token(guarded, "acme-op", tenants=["acme"])
+    await new_guarded.until_state("in_sync")
+    new_node.answers = looked([SpaceHits("0" * 32, space, {"l1": 2}, {"l1": 2})])
+    token = await create_token(new_guarded, "acme-op", tenants=["acme"])
     body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
-    (whole,) = (await guarded.http.post("/api/v1/actions/locate", json=body)).json()["items"]
-    assert (whole["engine_socket"], whole["control_url"]) == ("/nowhere", node.control_url)
-    (place,) = (await send(guarded, token, "POST", "/api/v1/actions/locate", json=body)).json()["items"]
+    (whole,) = (await new_guarded.http.post("/api/v1/actions/locate", json=body)).json()["items"]
+    assert (whole["engine_socket"], whole["control_url"]) == ("/nowhere", new_node.control_url)
+    (place,) = (await send(new_guarded, token, "POST", "/api/v1/actions/locate", json=body)).json()["items"]
     assert place == {**whole, "engine_socket": "", "control_url": ""}
 
 
-async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(node: FakeNode, guarded: Plane) -> None:
-    await guarded.until_state("in_sync")
-    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
-    node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "other wants too much")]
-    await guarded.put_quota("acme", 1)
-    await guarded.put_pin("p", tenant="acme")
+async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(new_node: FakeNode, new_guarded: Plane) -> None:
+    await new_guarded.until_state("in_sync")
+    token = await create_token(new_guarded, "acme-op", "operator", tenants=["acme"])
+    new_node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "other wants too much")]
+    await new_guarded.put_quota("acme", 1)
+    await new_guarded.put_pin("p", tenant="acme")
     for path in ("/api/v1/quotas/acme", "/api/v1/pins/p"):
-        assert "other wants too much" in (await guarded.http.get(path)).text
-        answer = (await send(guarded, token, "GET", path)).text
+        assert "other wants too much" in (await new_guarded.http.get(path)).text
+        answer = (await send(new_guarded, token, "GET", path)).text
         assert "node-a refused generation 1" in answer
         assert "other" not in answer
     for path in ("/api/v1/quotas", "/api/v1/pins", "/api/v1/overview"):
-        assert "other" not in (await send(guarded, token, "GET", path)).text
+        assert "other" not in (await send(new_guarded, token, "GET", path)).text
 
 
 async def test_nothing_that_a_tenant_reads_names_another_caller(guarded: Plane) -> None:
@@ -198,7 +204,7 @@ async def test_no_output_contains_the_key_of_token_hashes(guarded: Plane) -> Non
         assert secret not in (await guarded.http.get(f"/api/v1/{path}")).text
 
 
-async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(node: FakeNode, guarded: Plane) -> None:
+async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(new_node: FakeNode, new_guarded: Plane) -> None:
     ours, theirs = (Space(model="m", layout="l", dtype=dtype, world_size=2, rank=0) for dtype in ("o", "t"))
     ours_too = msgspec.structs.replace(ours, rank=1)
     spaces = [
@@ -207,19 +213,19 @@ async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(node: FakeN
         SpaceHits("2" * 32, theirs, {"l1": 0}, {"l1": 0}),
     ]
 
-    await guarded.until_state("in_sync")
-    node.answers = looked(spaces)
-    token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
+    await new_guarded.until_state("in_sync")
+    new_node.answers = looked(spaces)
+    token = await create_token(new_guarded, "acme-op", "operator", tenants=["acme"])
     body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
     path = "/api/v1/actions/lookup"
-    (whole,) = (await guarded.http.post(path, json=body)).json()["items"]
+    (whole,) = (await new_guarded.http.post(path, json=body)).json()["items"]
     assert [each["dtype"] for each in whole["spaces"]] == ["o", "o", "t"]
-    (seen,) = (await send(guarded, token, "POST", path, json=body)).json()["items"]
+    (seen,) = (await send(new_guarded, token, "POST", path, json=body)).json()["items"]
     assert seen == {**whole, "spaces": whole["spaces"][:2]}
     del spaces[:2]
-    (seen,) = (await send(guarded, token, "POST", path, json=body)).json()["items"]
+    (seen,) = (await send(new_guarded, token, "POST", path, json=body)).json()["items"]
     spaces.clear()
-    (unknown,) = (await send(guarded, token, "POST", path, json=body)).json()["items"]
+    (unknown,) = (await send(new_guarded, token, "POST", path, json=body)).json()["items"]
     assert seen == unknown, "a model of others and one of nobody are told apart"
 
 

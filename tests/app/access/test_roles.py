@@ -90,8 +90,10 @@ async def test_every_route_declares_and_checks_its_role(guarded: Plane) -> None:
     assert wrong == []
 
 
-async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(socket_dir: Path, node: FakeNode) -> None:
-    node.stats.tenants = [TenantStats("acme", bytes=7)]
+async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(
+    socket_dir: Path, new_node: FakeNode
+) -> None:
+    new_node.stats.tenants = [TenantStats("acme", bytes=7)]
     async with serving(settings_in(socket_dir)) as plane:  # nobody needs a token before there is one
         await plane.until_state("in_sync")
         assert await status(plane, "GET", "/metrics", "") == 200
@@ -108,24 +110,24 @@ async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(so
 
 
 async def test_health_needs_no_token_and_shows_no_name_without_one(
-    socket_dir: Path, node: FakeNode, guarded: Plane
+    socket_dir: Path, new_node: FakeNode, new_guarded: Plane
 ) -> None:
-    await guarded.until_state("in_sync")
-    ready = await send(guarded, "", "GET", "/readyz")
+    await new_guarded.until_state("in_sync")
+    ready = await send(new_guarded, "", "GET", "/readyz")
     assert (ready.status_code, ready.json()) == (200, {"status": "ready", "database": ""})
-    fleet = await send(guarded, "", "GET", "/healthz/fleet")
+    fleet = await send(new_guarded, "", "GET", "/healthz/fleet")
     assert (fleet.status_code, fleet.json()) == (200, {"status": "ok", "nodes": {}, "database": ""})
-    assert (await guarded.get("/healthz/fleet"))["nodes"] == {"node-a": "in_sync"}
-    node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "acme wants too much")]
-    await guarded.put_quota("acme", 1)
-    assert (await send(guarded, "", "GET", "/readyz")).status_code == 200
-    behind = await send(guarded, "", "GET", "/healthz/fleet")
+    assert (await new_guarded.get("/healthz/fleet"))["nodes"] == {"node-a": "in_sync"}
+    new_node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "acme wants too much")]
+    await new_guarded.put_quota("acme", 1)
+    assert (await send(new_guarded, "", "GET", "/readyz")).status_code == 200
+    behind = await send(new_guarded, "", "GET", "/healthz/fleet")
     assert behind.status_code == 503
     assert behind.json()["detail"] == "1 of 1 nodes have not applied the current records"
-    assert "node-a is nacked" in (await guarded.http.get("/healthz/fleet")).json()["detail"]
-    Path(sa.make_url(guarded.app.parts.settings.common.database_url).database or "").rename(socket_dir / "aside")
+    assert "node-a is nacked" in (await new_guarded.http.get("/healthz/fleet")).json()["detail"]
+    Path(sa.make_url(new_guarded.app.parts.settings.common.database_url).database or "").rename(socket_dir / "aside")
     for path in ("/healthz", "/readyz", "/healthz/fleet"):
-        away = await send(guarded, "", "GET", path)
+        away = await send(new_guarded, "", "GET", path)
         assert (away.status_code, away.json()["detail"]) == (503, "the database does not answer")
 
 

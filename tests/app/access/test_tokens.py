@@ -15,6 +15,7 @@ from app.services.access.refusals import MinuteShare, RefusalAudit
 from app.services.base.throttle import Throttle
 from tests.app.callers import ADMIN, bearer, create_token, guarding, send
 from tests.app.plane import Plane, serving, settings_in
+from tests.app.raw import connected
 
 pytestmark = pytest.mark.anyio
 WHOAMI = "/api/v1/whoami"
@@ -61,39 +62,38 @@ async def test_the_settings_token_alone_is_an_admin(guarded: Plane) -> None:
     assert await status_of(guarded, ADMIN[:-1]) == 401
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "", " ", "Bearer", "Bearer ", "bearer", "Basic YTpi", "Digest a=b", "larder_a_b", "Bearer larder__",
-        "Bearer larder_abc_" + "0" * 63, "Bearer larder_abc_" + "0" * 65, "Bearer larder_ABC_" + "0" * 64,
-        "Bearer " + "x" * 5000, "Bearer a b c", "Bearer \xff\xfe", "Bearer larder_abc_" + "0" * 64,
-        "Bearer larder_setup_" + "0" * 64, "\tBearer x", "Bearer  \t", "Bearer " + ADMIN + ", Bearer " + ADMIN,
-    ],
-)  # fmt: skip
-async def test_an_invalid_token_is_reported_and_never_repeated(header: str, guarded: Plane) -> None:
-    reader, writer = await asyncio.open_connection(guarded.http.base_url.host, guarded.http.base_url.port)
+INVALID = [
+    "", " ", "Bearer", "Bearer ", "bearer", "Basic YTpi", "Digest a=b", "larder_a_b", "Bearer larder__",
+    "Bearer larder_abc_" + "0" * 63, "Bearer larder_abc_" + "0" * 65, "Bearer larder_ABC_" + "0" * 64,
+    "Bearer " + "x" * 5000, "Bearer a b c", "Bearer \xff\xfe", "Bearer larder_abc_" + "0" * 64,
+    "Bearer larder_setup_" + "0" * 64, "\tBearer x", "Bearer  \t", "Bearer " + ADMIN + ", Bearer " + ADMIN,
+]  # fmt: skip
+
+
+async def test_an_invalid_token_is_reported_and_never_repeated(guarded: Plane) -> None:
     lines = [b"GET /api/v1/whoami HTTP/1.1", b"host: localhost", b"connection: close", b"authorization: "]
-    writer.write(b"\r\n".join(lines) + header.encode("latin-1") + b"\r\n\r\n")
-    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    writer.close()
-    assert head.startswith(b"HTTP/1.1 401 "), head
-    assert b"\r\nwww-authenticate: Bearer" in head
-    assert len(msgspec.json.decode(body)["detail"]) < 200
-    assert ADMIN.encode() not in head + body
+    for number, header in enumerate(INVALID):
+        async with connected(guarded, f"127.0.1.{number + 1}") as (reader, writer):  # no address waits for another
+            writer.write(b"\r\n".join(lines) + header.encode("latin-1") + b"\r\n\r\n")
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 401 "), (header, head)
+        assert b"\r\nwww-authenticate: Bearer" in head
+        assert len(msgspec.json.decode(body)["detail"]) < 200
+        assert ADMIN.encode() not in head + body
 
 
-async def test_a_token_ends_at_its_time_and_can_be_given_more(guarded: Plane) -> None:
-    token = await create_token(guarded, "short", ttl_s=0.2)
+async def test_a_token_ends_at_its_time_and_can_be_given_more(new_guarded: Plane) -> None:
+    token = await create_token(new_guarded, "short", ttl_s=0.2)
     async with asyncio.timeout(60):
-        while await status_of(guarded, token) == 200:
+        while await status_of(new_guarded, token) == 200:
             await asyncio.sleep(0.02)
-    over = await send(guarded, token, "GET", WHOAMI)
+    over = await send(new_guarded, token, "GET", WHOAMI)
     assert (over.status_code, "expired" in over.json()["detail"]) == (401, True)
-    assert (await guarded.http.get("/api/v1/tokens/short")).json()["expired"]
-    longer = await guarded.http.patch("/api/v1/tokens/short", json={"expires_at": None, "name": "long"})
+    assert (await new_guarded.http.get("/api/v1/tokens/short")).json()["expired"]
+    longer = await new_guarded.http.patch("/api/v1/tokens/short", json={"expires_at": None, "name": "long"})
     assert (longer.status_code, longer.json()["expires_at"]) == (200, None)
-    assert await status_of(guarded, token) == 200
-    assert (await guarded.http.get("/api/v1/tokens/short")).status_code == 404
+    assert await status_of(new_guarded, token) == 200
+    assert (await new_guarded.http.get("/api/v1/tokens/short")).status_code == 404
 
 
 async def test_a_revoked_token_is_refused_at_once_and_soon_by_another_manager(
@@ -128,38 +128,35 @@ async def test_a_stream_ends_with_the_token_that_opened_it(guarded: Plane) -> No
 
 
 async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked_meanwhile(
-    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.http.middleware.stack.SURE_S", 0.0)  # short waits are checked again, too
-    async with guarding(socket_dir) as plane:
-        token = await create_token(plane, "watcher")
-        index = (await plane.http.get("/api/v1/snapshot")).json()["index"]
-        while True:
-            now = (await plane.http.get(f"/api/v1/snapshot?index={index}&wait=1s")).json()["index"]
-            if now == index:  # nothing changes by itself any more
-                break
-            index = now
-        waiting = asyncio.create_task(
-            plane.http.get(f"/api/v1/snapshot?index={index}&wait=300s", headers=bearer(token))
-        )
-        async with asyncio.timeout(60):
-            while not plane.app.parts.limits.stream_slots.in_use:  # it waits; an answer before that would not be 401
-                await asyncio.sleep(0.01)
-        await plane.http.delete("/api/v1/tokens/watcher")
-        await plane.put_quota("acme", wait="0s")
-        assert (await waiting).status_code == 401
+    token = await create_token(guarded, "watcher")
+    index = (await guarded.http.get("/api/v1/snapshot")).json()["index"]
+    while True:
+        now = (await guarded.http.get(f"/api/v1/snapshot?index={index}&wait=1s")).json()["index"]
+        if now == index:  # nothing changes by itself any more
+            break
+        index = now
+    waiting = asyncio.create_task(guarded.http.get(f"/api/v1/snapshot?index={index}&wait=300s", headers=bearer(token)))
+    async with asyncio.timeout(60):
+        while not guarded.app.parts.limits.stream_slots.in_use:  # it waits; an answer before that would not be 401
+            await asyncio.sleep(0.01)
+    await guarded.http.delete("/api/v1/tokens/watcher")
+    await guarded.put_quota("acme", wait="0s")
+    assert (await waiting).status_code == 401
 
 
-async def test_tokens_are_rotated_without_a_gap_and_the_last_admin_stays(lone: Plane) -> None:
-    first = await create_token(lone, "first", "admin")
-    lone.http.headers.update(bearer(first))
-    refused = await lone.http.delete("/api/v1/tokens/first")
+async def test_tokens_are_rotated_without_a_gap_and_the_last_admin_stays(new_plane: Plane) -> None:
+    first = await create_token(new_plane, "first", "admin")
+    new_plane.http.headers.update(bearer(first))
+    refused = await new_plane.http.delete("/api/v1/tokens/first")
     assert (refused.status_code, "last valid one" in refused.json()["detail"]) == (409, True)
-    await create_token(lone, "brief", "admin", ttl_s=0.001)
-    assert (await lone.http.delete("/api/v1/tokens/first")).status_code == 409
-    second = await create_token(lone, "second", "admin")
-    assert (await lone.http.delete("/api/v1/tokens/first")).status_code == 204
-    assert (await status_of(lone, first), await status_of(lone, second)) == (401, 200)
+    await create_token(new_plane, "brief", "admin", ttl_s=0.001)
+    assert (await new_plane.http.delete("/api/v1/tokens/first")).status_code == 409
+    second = await create_token(new_plane, "second", "admin")
+    assert (await new_plane.http.delete("/api/v1/tokens/first")).status_code == 204
+    assert (await status_of(new_plane, first), await status_of(new_plane, second)) == (401, 200)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -271,26 +268,26 @@ async def test_the_last_use_is_shown_and_written_after_the_request(guarded: Plan
     assert (before <= found["last_used_at"] <= time.time(), found["last_used_from"]) == (True, "127.0.0.1")
 
 
-async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(guarded: Plane) -> None:
-    token = await create_token(guarded, "good")
+async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(new_guarded: Plane) -> None:
+    token = await create_token(new_guarded, "good")
     wrong = "larder_abc_" + "0" * 64
     # Together, so that a slow machine does not give back what they used up.
-    seen = await asyncio.gather(*(send(guarded, wrong, "GET", WHOAMI) for _ in range(40)))
+    seen = await asyncio.gather(*(send(new_guarded, wrong, "GET", WHOAMI) for _ in range(40)))
     assert sum(answer.status_code == 401 for answer in seen) >= 10
     late = next(answer for answer in seen if answer.status_code == 429)
     assert int(late.headers["retry-after"]) >= 1
     assert late.json()["type"] == "urn:larder:problem:too-many-requests"
-    assert await status_of(guarded, token) == 200
-    entries = (await guarded.get("/api/v1/audit"))["items"]
+    assert await status_of(new_guarded, token) == 200
+    entries = (await new_guarded.get("/api/v1/audit"))["items"]
     denied = [entry for entry in entries if entry["decision"] == "denied"]
     assert len(denied) in (1, 2, 3), "the same is kept once a minute, with how often it came again"
     assert {(e["action"], e["token_id"], e["source"]) for e in denied} == {("authenticate", "", "127.0.0.1")}
     real = parsed(token)
     assert real is not None
-    await send(guarded, f"larder_{real.id}_{'0' * 64}", "GET", WHOAMI)
-    newest = (await guarded.get("/api/v1/audit"))["items"][0]
+    await send(new_guarded, f"larder_{real.id}_{'0' * 64}", "GET", WHOAMI)
+    newest = (await new_guarded.get("/api/v1/audit"))["items"][0]
     assert (newest["token_id"], newest["decision"]) == (real.id, "denied")
-    text = (await guarded.http.get("/metrics")).text
+    text = (await new_guarded.http.get("/metrics")).text
     assert 'larder_auth_failures_total{reason="unknown"} 41.0' in text
 
 

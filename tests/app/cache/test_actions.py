@@ -20,14 +20,14 @@ async def act(plane: Plane, verb: str, **scope: Any) -> Any:
     return response.json()
 
 
-async def test_every_node_is_sent_the_verification_and_names_its_sweep(plane: Plane, node: FakeNode) -> None:
-    first = await act(plane, "invalidate", tenant="_default", model="m")
+async def test_every_node_is_sent_the_verification_and_names_its_sweep(new_plane: Plane, new_node: FakeNode) -> None:
+    first = await act(new_plane, "invalidate", tenant="_default", model="m")
     assert first["items"] == [{"node": "node-a", "sweep": 1, "error": None, "blocks": 3, "bytes": 12288}]
     assert (first["total"], first["tokenizer"]) == (1, None)
-    await act(plane, "demote", space=SPACE.upper())
-    await act(plane, "demote", keys=[KEY])
-    await act(plane, "invalidate", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4)
-    assert [(type(message), message.scope) for message in node.swept] == [
+    await act(new_plane, "demote", space=SPACE.upper())
+    await act(new_plane, "demote", keys=[KEY])
+    await act(new_plane, "invalidate", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4)
+    assert [(type(message), message.scope) for message in new_node.swept] == [
         (Invalidate, Scope(tenant="", model="m")),
         (Demote, Scope(space=SPACE)),
         (Demote, Scope(keys=bytes.fromhex(KEY))),
@@ -35,25 +35,25 @@ async def test_every_node_is_sent_the_verification_and_names_its_sweep(plane: Pl
     ]
 
 
-async def test_a_dry_run_counts_and_does_nothing(plane: Plane, node: FakeNode) -> None:
+async def test_a_dry_run_counts_and_does_nothing(new_plane: Plane, new_node: FakeNode) -> None:
     for verb, scope in (("invalidate", {"model": "m"}), ("demote", {"model": "m"}), ("clear", {"confirm": True})):
-        answer = await act(plane, verb, dry_run=True, **scope)
+        answer = await act(new_plane, verb, dry_run=True, **scope)
         assert answer["items"] == [{"node": "node-a", "sweep": None, "error": None, "blocks": 3, "bytes": 12288}]
         assert (answer["blocks"], answer["bytes"]) == (3, 12288)
-    assert node.swept == []
-    assert (await plane.get("/api/v1/audit?kind=blocks"))["items"] == []
+    assert new_node.swept == []
+    assert (await new_plane.get("/api/v1/audit?kind=blocks"))["items"] == []
 
 
-async def test_actions_are_audited_with_the_scope_and_no_keys(plane: Plane) -> None:
-    await act(plane, "invalidate", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4)
-    (entry,) = (await plane.get("/api/v1/audit?kind=blocks"))["items"]
+async def test_actions_are_audited_with_the_scope_and_no_keys(new_plane: Plane) -> None:
+    await act(new_plane, "invalidate", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4)
+    (entry,) = (await new_plane.get("/api/v1/audit?kind=blocks"))["items"]
     assert (entry["action"], entry["kind"], entry["generation"]) == ("invalidate", "blocks", 0)
     assert entry["name"] == "tenant acme, model m, key_count 2"
     assert entry["after"]["key_count"] == 2
     assert len(entry["after"]["keys_digest"]) == 64
 
 
-async def test_an_invalid_scope_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
+async def test_an_invalid_scope_is_refused_by_field(new_plane: Plane, new_node: FakeNode) -> None:
     cases: list[tuple[Any, list[str]]] = [
         ({}, ["tenant"]),
         ({"chunk_tokens": 4}, ["tenant"]),
@@ -73,24 +73,24 @@ async def test_an_invalid_scope_is_refused_by_field(plane: Plane, node: FakeNode
     ]
     for verb in ("invalidate", "demote"):
         for scope, paths in cases:
-            response = await plane.http.post(f"/api/v1/actions/{verb}", json=scope)
+            response = await new_plane.http.post(f"/api/v1/actions/{verb}", json=scope)
             assert response.status_code == 422, scope
             found = [error["path"] for error in response.json()["errors"]]
             assert found == paths or paths == [""], (scope, found)
-    assert node.swept == []
-    assert (await plane.get("/api/v1/audit?kind=blocks"))["total"] == 0
+    assert new_node.swept == []
+    assert (await new_plane.get("/api/v1/audit?kind=blocks"))["total"] == 0
 
 
-async def test_a_refusal_of_a_node_is_distinguished_from_success(plane: Plane, node: FakeNode) -> None:
-    node.unable = True
-    (item,) = (await act(plane, "invalidate", tenant="acme"))["items"]
+async def test_a_refusal_of_a_node_is_distinguished_from_success(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.unable = True
+    (item,) = (await act(new_plane, "invalidate", tenant="acme"))["items"]
     assert (item["sweep"], item["error"]) == (None, "node-a: unsupported: not known here")
 
 
 @IMPATIENT
-async def test_without_a_node_nothing_is_done_and_nothing_is_written(plane: Plane, node: FakeNode) -> None:
-    await node.stop()
-    await plane.until_state("lost")
-    response = await plane.http.post("/api/v1/actions/invalidate", json={"tenant": "acme"})
+async def test_without_a_node_nothing_is_done_and_nothing_is_written(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_node.stop()
+    await new_plane.until_state("lost")
+    response = await new_plane.http.post("/api/v1/actions/invalidate", json={"tenant": "acme"})
     assert response.status_code == 503
-    assert (await plane.get("/api/v1/audit?kind=blocks"))["total"] == 0
+    assert (await new_plane.get("/api/v1/audit?kind=blocks"))["total"] == 0

@@ -71,26 +71,26 @@ async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
     return {(s.name, *dict(sorted(s.labels.items())).values()): s.value for s in await plane.samples()}
 
 
-async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, node: FakeNode) -> None:
-    before = await plane.node()
+async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(new_plane: Plane, new_node: FakeNode) -> None:
+    before = await new_plane.node()
     assert (before["stats"]["start"]["kind"], before["stats"]["cold"]) == ("unknown", False)
-    await plane.report(node, start=COLD)
+    await new_plane.report(new_node, start=COLD)
     for path in ("/api/v1/nodes/node-a", "/api/v1/overview"):
-        answer = await plane.get(path)
+        answer = await new_plane.get(path)
         stats = answer.get("nodes", [answer])[0]["stats"]
         assert (stats["start"], stats["cold"]) == (msgspec.to_builtins(COLD), True), path
-    found = await samples(plane)
+    found = await samples(new_plane)
     assert found["larder_cache_cold", "node-a"] == 1
     assert found["larder_cache_start_lost_blocks", "node-a"] == 1234
     assert found["larder_cache_start_lost_bytes", "node-a"] == 1000
     kinds = {name[1]: value for name, value in found.items() if name[0] == "larder_cache_start"}
     assert kinds == {"unknown": 0, "first": 0, "warm": 0, "cold": 1, "released": 0}
     released = msgspec.structs.replace(COLD, released=True)
-    await plane.report(node, start=released)
-    found = await samples(plane)
+    await new_plane.report(new_node, start=released)
+    found = await samples(new_plane)
     assert (found["larder_cache_cold", "node-a"], found["larder_cache_start", "released", "node-a"]) == (0, 1)
-    await plane.report(node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
-    found = await samples(plane)
+    await new_plane.report(new_node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
+    found = await samples(new_plane)
     assert found["larder_cache_start", "warm", "node-a"] == 1
     assert (found["larder_cache_start_kept_blocks", "node-a"], found["larder_cache_start_kept_bytes", "node-a"]) == (
         4,
@@ -98,8 +98,8 @@ async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, 
     )
 
 
-async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(socket_dir: Path, node: FakeNode) -> None:
-    node.stats = msgspec.structs.replace(node.stats, start=COLD)
+async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(socket_dir: Path, new_node: FakeNode) -> None:
+    new_node.stats = msgspec.structs.replace(new_node.stats, start=COLD)
     settings = settings_in(socket_dir)
     async with serving(settings) as first:
         await first.until_state("in_sync")
@@ -108,12 +108,12 @@ async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(socket_
         assert event["fields"] == {
             "reason": REASON, "released": False, "lost_blocks": 1234, "lost_bytes": 1000,
         }  # fmt: skip
-        await node.publish(CacheStartedCold(COLD.at, REASON, False, 1234, 1000))
+        await new_node.publish(CacheStartedCold(COLD.at, REASON, False, 1234, 1000))
     async with serving(settings) as second:
         await second.until_state("in_sync")
         later = msgspec.structs.replace(COLD, at=COLD.at + 60, reason="lost again")
         await second.until(lambda: bool(second.app.parts.fleet.stats()))
-        await second.report(node, start=later)
+        await second.report(new_node, start=later)
         events = await second.stored_events("name=cache.started_cold", 2)
         assert [event["fields"]["reason"] for event in events] == ["lost again", REASON]
 
@@ -121,23 +121,25 @@ async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(socket_
 # ---- pins that hold nothing
 
 
-async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(plane: Plane, node: FakeNode) -> None:
-    await plane.put_pin("p")
-    await plane.report(node, pins=[pin("p", 0)])
-    answer = await plane.get("/api/v1/pins/p")
+async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(
+    new_plane: Plane, new_node: FakeNode
+) -> None:
+    await new_plane.put_pin("p")
+    await new_plane.report(new_node, pins=[pin("p", 0)])
+    answer = await new_plane.get("/api/v1/pins/p")
     found = effective(answer)
     assert (found["status"], found["reason"], answer["holds_nothing"]) == ("False", "HoldsNothing", True)
     assert found["message"] == (
         "on 0 of 1 nodes; none of its 4 blocks is cached on node-a; they are kept as soon as an engine stores them"
     )
     assert answer["status"]["applied"] is True
-    assert (await samples(plane))["larder_pin_holds_nothing", "p"] == 1
-    await plane.report(node, pins=[pin("p", 1)])
-    answer = await plane.get("/api/v1/pins/p")
+    assert (await samples(new_plane))["larder_pin_holds_nothing", "p"] == 1
+    await new_plane.report(new_node, pins=[pin("p", 1)])
+    answer = await new_plane.get("/api/v1/pins/p")
     assert (effective(answer)["reason"], answer["holds_nothing"]) == ("Effective", False)
-    assert ("larder_pin_holds_nothing", "p") not in await samples(plane)
-    await plane.report(node, pins=[pin("p", 0, resolved=1)])
-    again = effective(await plane.get("/api/v1/pins/p"))
+    assert ("larder_pin_holds_nothing", "p") not in await samples(new_plane)
+    await new_plane.report(new_node, pins=[pin("p", 0, resolved=1)])
+    again = effective(await new_plane.get("/api/v1/pins/p"))
     assert again["message"].endswith(
         "its only block is not cached on node-a; it is kept as soon as an engine stores it"
     )
@@ -155,32 +157,32 @@ async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(plane
     ],
 )
 async def test_only_a_pin_that_should_hold_something_holds_nothing(
-    plane: Plane, node: FakeNode, stats: PinStats, reason: str
+    new_plane: Plane, new_node: FakeNode, stats: PinStats, reason: str
 ) -> None:
-    await plane.put_pin("p", tier=stats.tier, strength=stats.strength)
-    await plane.report(node, pins=[stats])
-    answer = await plane.get("/api/v1/pins/p")
+    await new_plane.put_pin("p", tier=stats.tier, strength=stats.strength)
+    await new_plane.report(new_node, pins=[stats])
+    answer = await new_plane.get("/api/v1/pins/p")
     assert effective(answer)["reason"] == reason
     assert answer["holds_nothing"] is (stats.resident == 0 and stats.strength != "soft" and not stats.expired)
 
 
-async def test_a_pin_with_blocks_on_another_node_lacks_nothing(plane: Plane, node: FakeNode) -> None:
-    await plane.put_pin("p")
-    parts = plane.app.parts
-    other = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
+async def test_a_pin_with_blocks_on_another_node_lacks_nothing(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_pin("p")
+    parts = new_plane.app.parts
+    other = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(new_node.observed))
     parts.fleet.nodes["node-b"] = other
 
     def other_holds(blocks: int) -> None:
-        stats = msgspec.structs.replace(node.stats_now(), node="node-b", pins=[pin("p", blocks)])
+        stats = msgspec.structs.replace(new_node.stats_now(), node="node-b", pins=[pin("p", blocks)])
         parts.fleet.heartbeat("node-b", stats, 1e12, stats.at)
 
     other_holds(4)
-    await plane.report(node, pins=[pin("p", 0)])
-    answer = await plane.get("/api/v1/pins/p")
+    await new_plane.report(new_node, pins=[pin("p", 0)])
+    answer = await new_plane.get("/api/v1/pins/p")
     assert (effective(answer)["status"], effective(answer, "node-a")["status"]) == ("True", "True")
     assert (answer["holds_nothing"], parts.fleet.empty_pins()) == (False, [])
     other_holds(0)
-    answer = await plane.get("/api/v1/pins/p")
+    answer = await new_plane.get("/api/v1/pins/p")
     assert {name: effective(answer, name)["reason"] for name in ("node-a", "node-b")} == {
         "node-a": "HoldsNothing",
         "node-b": "HoldsNothing",
@@ -189,65 +191,69 @@ async def test_a_pin_with_blocks_on_another_node_lacks_nothing(plane: Plane, nod
     other_holds(4)
     other.lost = True
     assert parts.fleet.empty_pins() == ["p"], "what a lost node holds is of no use"
-    assert (await plane.get("/api/v1/pins/p"))["holds_nothing"] is True
+    assert (await new_plane.get("/api/v1/pins/p"))["holds_nothing"] is True
 
 
 def s3(listed: int | None, fault: str = "", **more: Any) -> TierStats:
     return TierStats("s3", "s3", 1 << 30, serves=True, shared=True, listed_blocks=listed, listing_fault=fault, **more)
 
 
-async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane, node: FakeNode) -> None:
-    await plane.put_pin("p")
+async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_pin("p")
     for tier in (s3(7), s3(None, state="opening")):
-        await plane.report(node, pins=[pin("p", 0)], tiers=[tier])
-        answer = await plane.get("/api/v1/pins/p")
+        await new_plane.report(new_node, pins=[pin("p", 0)], tiers=[tier])
+        answer = await new_plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (False, ["s3"])
-        assert (effective(answer)["status"], plane.app.parts.fleet.empty_pins()) == ("True", [])
+        assert (effective(answer)["status"], new_plane.app.parts.fleet.empty_pins()) == ("True", [])
         unknown = "whether tiers hold them is unknown until the listing of tier s3 is complete"
         for command in (("pins", "list"), ("pins", "get", "p")):
-            code, out, err = await larder(plane, *command)
+            code, out, err = await larder(new_plane, *command)
             assert (code, "unknown until s3 is listed" in out) == (0, True), out + err
-        assert unknown in " ".join((await larder(plane, "status"))[1].split())
+        assert unknown in " ".join((await larder(new_plane, "status"))[1].split())
     for tier in (s3(None), s3(7, fault="the list is not in order")):
-        await plane.report(node, pins=[pin("p", 0)], tiers=[tier])
-        answer = await plane.get("/api/v1/pins/p")
+        await new_plane.report(new_node, pins=[pin("p", 0)], tiers=[tier])
+        answer = await new_plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (True, [])
     tiers = {"s3": PinInTier(4, 4096, 4)}
-    await plane.report(node, pins=[pin("p", 0, tiers=tiers, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)])
-    answer = await plane.get("/api/v1/pins/p")
+    await new_plane.report(
+        new_node, pins=[pin("p", 0, tiers=tiers, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)]
+    )
+    answer = await new_plane.get("/api/v1/pins/p")
     assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (False, [])
-    assert "4 only in tiers: no engine attached" in (await larder(plane, "pins", "list"))[1]
+    assert "4 only in tiers: no engine attached" in (await larder(new_plane, "pins", "list"))[1]
 
 
-async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks(plane: Plane, node: FakeNode) -> None:
-    watch = plane.app.parts.cache.watch
+async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks(
+    new_plane: Plane, new_node: FakeNode
+) -> None:
+    watch = new_plane.app.parts.cache.watch
 
     def applied(generation: int) -> bool:
         return watch._generations.get("node-a") == generation
 
-    await plane.put_pin("p")
-    await plane.report(node, pins=[pin("p", 4)])
-    await plane.until(lambda: "p" in watch._digests.get("node-a", {}))
+    await new_plane.put_pin("p")
+    await new_plane.report(new_node, pins=[pin("p", 4)])
+    await new_plane.until(lambda: "p" in watch._digests.get("node-a", {}))
     for number, (in_tiers, tier) in enumerate((({"s3": PinInTier(4, 4096, 4)}, s3(None)), ({}, s3(7)))):
-        await plane.report(node, pins=[pin("p", 0, tiers=in_tiers)], tiers=[tier])
-        generation = (await plane.put_pin(f"other-{number}"))["generation"]
-        await plane.until(partial(applied, generation))
+        await new_plane.report(new_node, pins=[pin("p", 0, tiers=in_tiers)], tiers=[tier])
+        generation = (await new_plane.put_pin(f"other-{number}"))["generation"]
+        await new_plane.until(partial(applied, generation))
         assert "p" in watch._digests["node-a"]
-    await plane.report(node, pins=[pin("p", 0)], tiers=[s3(None)])
-    await plane.until(lambda: "p" not in watch._digests["node-a"])
+    await new_plane.report(new_node, pins=[pin("p", 0)], tiers=[s3(None)])
+    await new_plane.until(lambda: "p" not in watch._digests["node-a"])
 
 
-async def test_pins_that_hold_nothing_are_bounded_in_the_metrics(plane: Plane, node: FakeNode) -> None:
+async def test_pins_that_hold_nothing_are_bounded_in_the_metrics(new_plane: Plane, new_node: FakeNode) -> None:
     pins = [pin(f"p{number:02}", 0) for number in range(60)] + [pin("other", 0)]
-    await plane.report(node, pins=pins)
-    found = {name[1]: value for name, value in (await samples(plane)).items() if "holds_nothing" in name[0]}
+    await new_plane.report(new_node, pins=pins)
+    found = {name[1]: value for name, value in (await samples(new_plane)).items() if "holds_nothing" in name[0]}
     assert (len(found), found["p49"], found["other"], "p50" in found) == (51, 1, 11, False)
 
 
-async def test_an_answer_to_a_new_pin_counts_cached_blocks(plane: Plane, node: FakeNode) -> None:
+async def test_an_answer_to_a_new_pin_counts_cached_blocks(new_plane: Plane, new_node: FakeNode) -> None:
     """The node acknowledges at once and reports its blocks a moment later."""
-    node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 4)])
-    answer = await plane.put_pin("p")
+    new_node.stats = msgspec.structs.replace(new_node.stats, pins=[pin("p", 4)])
+    answer = await new_plane.put_pin("p")
     assert (answer["resident"], effective(answer)["status"]) == (4, "True")
 
 
@@ -261,45 +267,45 @@ async def cache_pins(plane: Plane, node: FakeNode, *names: str) -> None:
     await plane.until(lambda: set(watch._digests.get("node-a", ())) == set(names) and not watch._unwritten)
 
 
-async def test_a_pin_that_lost_its_blocks_is_an_event(plane: Plane, node: FakeNode) -> None:
+async def test_a_pin_that_lost_its_blocks_is_an_event(new_plane: Plane, new_node: FakeNode) -> None:
     for name in ("p", "q"):
-        await plane.put_pin(name, tenant="acme")
-    await cache_pins(plane, node, "p", "q")
-    await plane.report(node, pins=[pin("p", 0), pin("q", 1)])
-    (event,) = await plane.stored_events("name=pin.emptied")
+        await new_plane.put_pin(name, tenant="acme")
+    await cache_pins(new_plane, new_node, "p", "q")
+    await new_plane.report(new_node, pins=[pin("p", 0), pin("q", 1)])
+    (event,) = await new_plane.stored_events("name=pin.emptied")
     assert (event["node"], event["fields"]) == (
         "node-a",
         {"pin": "p", "tenant": "acme", "strength": "guaranteed", "blocks": 4},
     )
-    await cache_pins(plane, node, "p", "q")
-    await plane.report(node, pins=[pin("p", 0), pin("q", 0)])
-    events = await plane.stored_events("name=pin.emptied", 3)
+    await cache_pins(new_plane, new_node, "p", "q")
+    await new_plane.report(new_node, pins=[pin("p", 0), pin("q", 0)])
+    events = await new_plane.stored_events("name=pin.emptied", 3)
     assert sorted(event["fields"]["pin"] for event in events) == ["p", "p", "q"]
 
 
-async def test_a_pin_that_a_restart_of_the_node_emptied_is_an_event(plane: Plane, node: FakeNode) -> None:
-    await plane.put_pin("p")
-    await cache_pins(plane, node, "p")
-    await node.stop()
-    node.stats = msgspec.structs.replace(node.stats, pins=[])  # until the snapshot of pins is pushed again
-    node.observed.clear()
-    await node.start()
-    await plane.until(lambda: "pins" in node.observed)
-    await plane.report(node, pins=[pin("p", 0)])
-    (event,) = await plane.stored_events("name=pin.emptied")
+async def test_a_pin_that_a_restart_of_the_node_emptied_is_an_event(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_pin("p")
+    await cache_pins(new_plane, new_node, "p")
+    await new_node.stop()
+    new_node.stats = msgspec.structs.replace(new_node.stats, pins=[])  # until the snapshot of pins is pushed again
+    new_node.observed.clear()
+    await new_node.start()
+    await new_plane.until(lambda: "pins" in new_node.observed)
+    await new_plane.report(new_node, pins=[pin("p", 0)])
+    (event,) = await new_plane.stored_events("name=pin.emptied")
     assert event["fields"]["pin"] == "p"
 
 
-async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(socket_dir: Path, node: FakeNode) -> None:
+async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(socket_dir: Path, new_node: FakeNode) -> None:
     settings = settings_in(socket_dir)
     async with serving(settings) as first:
         await first.until_state("in_sync")
         for name in ("kept", "p"):
             await first.put_pin(name)
-        await cache_pins(first, node, "kept", "p")
-    await node.stop()
-    node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 0), pin("kept", 4)])
-    await node.start()
+        await cache_pins(first, new_node, "kept", "p")
+    await new_node.stop()
+    new_node.stats = msgspec.structs.replace(new_node.stats, pins=[pin("p", 0), pin("kept", 4)])
+    await new_node.start()
     async with serving(settings) as second:
         await second.until_state("in_sync")
         (event,) = await second.stored_events("name=pin.emptied")
@@ -307,40 +313,40 @@ async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(socket
         await second.until(lambda: not second.app.parts.cache.watch._unwritten)
     async with serving(settings) as third:
         await third.until_state("in_sync")
-        await third.report(node, pins=[pin("p", 0), pin("kept", 0)])
+        await third.report(new_node, pins=[pin("p", 0), pin("kept", 0)])
         events = await third.stored_events("name=pin.emptied", 2)
         assert [event["fields"]["pin"] for event in events] == ["kept", "p"], "p was empty before"
 
 
 async def test_a_pin_that_was_changed_or_deleted_lost_nothing(
-    plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+    new_plane: Plane, new_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached: set[str] = set()
 
     def stats_now() -> NodeStats:
         """Act as a node that caches the blocks of some keys and counts them for the pins that it has applied."""
-        pins = [pin(each.name, 4 * (each.keys_digest in cached), strength=each.strength) for each in node.pins]
-        return msgspec.structs.replace(FakeNode.stats_now(node), pins=pins)
+        pins = [pin(each.name, 4 * (each.keys_digest in cached), strength=each.strength) for each in new_node.pins]
+        return msgspec.structs.replace(FakeNode.stats_now(new_node), pins=pins)
 
-    monkeypatch.setattr(node, "stats_now", stats_now)
-    watch = plane.app.parts.cache.watch
+    monkeypatch.setattr(new_node, "stats_now", stats_now)
+    watch = new_plane.app.parts.cache.watch
     for name in ("changed", "deleted", "last", "weaker"):
-        cached.add((await plane.put_pin(name))["keys_digest"])
-    await plane.until(lambda: len(watch._digests.get("node-a", ())) == 4)
-    assert (await plane.http.delete("/api/v1/pins/deleted?wait=30s")).is_success
-    await plane.put_pin("weaker", strength="soft")
-    await plane.put_pin("changed", tokens=[7] * 8)
-    await plane.until(lambda: set(watch._digests["node-a"]) == {"last"})
+        cached.add((await new_plane.put_pin(name))["keys_digest"])
+    await new_plane.until(lambda: len(watch._digests.get("node-a", ())) == 4)
+    assert (await new_plane.http.delete("/api/v1/pins/deleted?wait=30s")).is_success
+    await new_plane.put_pin("weaker", strength="soft")
+    await new_plane.put_pin("changed", tokens=[7] * 8)
+    await new_plane.until(lambda: set(watch._digests["node-a"]) == {"last"})
     cached.clear()
-    await plane.stored_events("name=pin.emptied")
-    await plane.until(lambda: not watch._digests["node-a"] and not watch._unwritten)
-    assert [event["fields"]["pin"] for event in await plane.stored_events("name=pin.emptied")] == ["last"]
+    await new_plane.stored_events("name=pin.emptied")
+    await new_plane.until(lambda: not watch._digests["node-a"] and not watch._unwritten)
+    assert [event["fields"]["pin"] for event in await new_plane.stored_events("name=pin.emptied")] == ["last"]
 
 
-async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, node: FakeNode) -> None:
-    await plane.put_pin("p")
-    await cache_pins(plane, node, "p")
-    database = plane.app.parts.database
+async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_pin("p")
+    await cache_pins(new_plane, new_node, "p")
+    database = new_plane.app.parts.database
     async with database.read() as session:
         assert [(row.node, row.pin) for row in await held_pins.all_pins(session)] == [("node-a", "p")]
     async with database.write() as session:
@@ -354,38 +360,38 @@ async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, n
 # ---- shown to tenants, and in the command line
 
 
-async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(node: FakeNode, guarded: Plane) -> None:
-    await guarded.until_state("in_sync")
-    token = await create_token(guarded, "reader", tenants=["acme"])
-    await guarded.put_pin("ours", tenant="acme")
-    await guarded.put_pin("theirs", tenant="rival")
-    await cache_pins(guarded, node, "ours", "theirs")
-    await guarded.report(node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
-    await guarded.stored_events("name=pin.emptied", 2)
-    await guarded.stored_events("name=cache.started_cold")
-    seen = (await send(guarded, token, "GET", "/api/v1/overview")).json()
+async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(new_node: FakeNode, new_guarded: Plane) -> None:
+    await new_guarded.until_state("in_sync")
+    token = await create_token(new_guarded, "reader", tenants=["acme"])
+    await new_guarded.put_pin("ours", tenant="acme")
+    await new_guarded.put_pin("theirs", tenant="rival")
+    await cache_pins(new_guarded, new_node, "ours", "theirs")
+    await new_guarded.report(new_node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
+    await new_guarded.stored_events("name=pin.emptied", 2)
+    await new_guarded.stored_events("name=cache.started_cold")
+    seen = (await send(new_guarded, token, "GET", "/api/v1/overview")).json()
     assert [(each["name"], each["holds_nothing"]) for each in seen["pins"]] == [("ours", True)]
-    assert [node["stats"] for node in seen["nodes"]] == [None]
+    assert [new_node["stats"] for new_node in seen["nodes"]] == [None]
     events = [(event["name"], event["fields"].get("pin")) for event in seen["recent"]]
     assert events == [("pin.created", "ours"), ("pin.emptied", "ours")]
     text = msgspec.json.encode(seen).decode()
     assert [word for word in ("theirs", "rival", REASON, "lost_blocks") if word in text] == []
-    code, out, _ = await larder(guarded, "status", token=token)
+    code, out, _ = await larder(new_guarded, "status", token=token)
     assert (code, out.splitlines()[0]) == (0, "ready, quotas enforced, but pin ours holds nothing")
     assert [word for word in ("theirs", "rival", REASON, "cold") if word in out] == []
 
 
-async def test_status_shows_how_caches_began_and_which_pins_hold_nothing(plane: Plane, node: FakeNode) -> None:
+async def test_status_shows_how_caches_began_and_which_pins_hold_nothing(new_plane: Plane, new_node: FakeNode) -> None:
     now = time.time()
-    await plane.report(node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
-    code, out, _ = await larder(plane, "status")
+    await new_plane.report(new_node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
+    code, out, _ = await larder(new_plane, "status")
     assert (code, out.splitlines()[:2]) == (
         0,
         ["ready, quotas enforced", "cache of node-a: kept 4 blocks (4 MiB) at its start 2 min ago"],
     )
-    await plane.put_pin("p", tenant="acme")
-    await plane.report(node, start=msgspec.structs.replace(COLD, at=now), pins=[pin("p", 0)])
-    code, out, _ = await larder(plane, "status")
+    await new_plane.put_pin("p", tenant="acme")
+    await new_plane.report(new_node, start=msgspec.structs.replace(COLD, at=now), pins=[pin("p", 0)])
+    code, out, _ = await larder(new_plane, "status")
     since = time.strftime("%H:%M:%SZ", time.gmtime(now))
     assert (code, out.replace("\n  ", " ").splitlines()[:3]) == (
         0,
@@ -396,7 +402,7 @@ async def test_status_shows_how_caches_began_and_which_pins_hold_nothing(plane: 
             "them",
         ],
     )
-    assert "in_sync (cache cold)" in (await larder(plane, "nodes", "list"))[1]
+    assert "in_sync (cache cold)" in (await larder(new_plane, "nodes", "list"))[1]
 
 
 def overview(**stats: Any) -> dict[str, Any]:
@@ -444,16 +450,16 @@ def test_a_line_about_a_cache_shows_exceptions(
 
 
 async def test_setting_a_pin_without_stored_blocks_is_no_error_and_shows_what_to_expect(
-    plane: Plane, node: FakeNode
+    new_plane: Plane, new_node: FakeNode
 ) -> None:
-    node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 0, resolved=2)])
+    new_node.stats = msgspec.structs.replace(new_node.stats, pins=[pin("p", 0, resolved=2)])
     new = ("pins", "set", "p", "--model", "m", "--tokens", "1,2,3,4,5,6,7,8", "--chunk-tokens", "4")
     note = "note: none of its 2 blocks is cached; they are kept as soon as an engine stores them"
-    code, out, err = await larder(plane, *new)
+    code, out, err = await larder(new_plane, *new)
     assert (code, err, out.splitlines()[-1]) == (0, "", note)
-    node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 2, resolved=2)])
-    await plane.report(node, pins=[pin("p", 2, resolved=2)])
-    code, out, _ = await larder(plane, "pins", "set", "p", "--note", "x")
+    new_node.stats = msgspec.structs.replace(new_node.stats, pins=[pin("p", 2, resolved=2)])
+    await new_plane.report(new_node, pins=[pin("p", 2, resolved=2)])
+    code, out, _ = await larder(new_plane, "pins", "set", "p", "--note", "x")
     assert (code, note in out) == (0, False)
 
 
@@ -484,17 +490,17 @@ async def examined(**environ: str) -> tuple[int, list[dict[str, Any]]]:
 
 
 async def test_doctor_warns_of_a_cold_cache_and_of_pins_that_hold_nothing(
-    here: Callable[[Plane], None], plane: Plane, node: FakeNode
+    here: Callable[[Plane], None], new_plane: Plane, new_node: FakeNode
 ) -> None:
-    here(plane)
+    here(new_plane)
     pool = PoolStats(ready_bytes=4096, blocks=4)
-    await plane.report(node, pool=pool)
+    await new_plane.report(new_node, pool=pool)
     code, found = await examined()
     assert (code, found) == (0, [
         {"name": "cache", "state": "ok", "message": "cache of node-a holds 4 blocks (4 KiB)", "fix": ""}
     ])  # fmt: skip
-    await plane.put_pin("p", tenant="acme")
-    await plane.report(node, pool=PoolStats(), start=COLD, pins=[pin("p", 0)])
+    await new_plane.put_pin("p", tenant="acme")
+    await new_plane.report(new_node, pool=PoolStats(), start=COLD, pins=[pin("p", 0)])
     code, (cache, empty) = await examined()
     assert (code, cache["state"], empty["state"]) == (0, "warning", "warning")
     assert "1,234 blocks (1,000 B) were lost" in cache["message"]
@@ -504,15 +510,15 @@ async def test_doctor_warns_of_a_cold_cache_and_of_pins_that_hold_nothing(
 
 
 async def test_doctor_names_tiers_that_are_out_of_service(
-    here: Callable[[Plane], None], plane: Plane, node: FakeNode
+    here: Callable[[Plane], None], new_plane: Plane, new_node: FakeNode
 ) -> None:
-    here(plane)
+    here(new_plane)
     disk = TierStats("disk", "disk", budget_bytes=1 << 30, serves=True)
-    await plane.report(node, tiers=[disk])
+    await new_plane.report(new_node, tiers=[disk])
     code, (_, tiers) = await examined()
     assert (code, tiers["state"], tiers["message"]) == (0, "ok", "tiers of node-a in service: disk")
     away = msgspec.structs.replace(disk, serves=False, reason="/mnt/nvme0: write: Input/output error")
-    await plane.report(node, tiers=[away])
+    await new_plane.report(new_node, tiers=[away])
     code, (tiers, _) = await examined()
     assert (code, tiers["state"]) == (0, "warning")
     assert tiers["message"].startswith("Tier disk of node node-a is out of service")
@@ -532,7 +538,7 @@ def test_doctor_waits_a_few_seconds_for_a_silent_server(
 
 
 async def test_doctor_reports_in_a_line_why_a_request_failed(
-    here: Callable[[Plane], None], socket_dir: Path, node: FakeNode
+    here: Callable[[Plane], None], socket_dir: Path, new_node: FakeNode
 ) -> None:
     code, found = await examined()
     assert [(each["state"], each["message"]) for each in found] == [
@@ -551,9 +557,9 @@ async def test_doctor_reports_in_a_line_why_a_request_failed(
 
 
 async def test_doctor_sends_no_request_when_no_larder_runs(
-    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    port = str(plane.http.base_url.port)
+    port = str(new_plane.http.base_url.port)
     _, found = await examined(LARDER_STATE_DIR=str(tmp_path / "none"), LARDER_HTTP_PORT=port)
     assert found == []

@@ -32,54 +32,54 @@ async def move(plane: Plane, wait: str = WAIT, **body: Any) -> Any:
     return response.json()
 
 
-async def test_nodes_report_their_progress(plane: Plane, node: FakeNode) -> None:
-    begun = await move(plane, "0s", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4, tier="disk")
+async def test_nodes_report_their_progress(new_plane: Plane, new_node: FakeNode) -> None:
+    begun = await move(new_plane, "0s", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4, tier="disk")
     (item,) = begun["items"]
     assert (item["node"], item["error"], item["move"]["ended_at"]) == ("node-a", None, None)
     assert (begun["blocks"], begun["bytes"], begun["total"]) == (3, 12288, 1)
-    progress = await plane.get("/api/v1/actions/move/node-a/1")
+    progress = await new_plane.get("/api/v1/actions/move/node-a/1")
     assert (progress["move"]["moved_blocks"], progress["move"]["refused"]) == (2, {"limit": 1})
-    ended = await move(plane, tenant="acme", tier="memory", release=True, deadline_s=7)
+    ended = await move(new_plane, tenant="acme", tier="memory", release=True, deadline_s=7)
     assert ended["items"][0]["move"]["ended_at"] is not None
-    first, second = node.moved
+    first, second = new_node.moved
     assert first.scope == Scope("acme", "m", None, b"".join(chain(TOKENS, "acme", chunk_tokens=4)))
     assert (first.tier, first.release, first.deadline_s) == ("disk", False, 300.0)
     assert (second.scope, second.tier) == (Scope("acme"), "memory")
     assert (second.release, second.deadline_s) == (True, 7.0)
 
 
-async def test_a_move_is_audited_and_a_dry_run_is_not(plane: Plane, node: FakeNode) -> None:
-    counted = await move(plane, "0s", tenant="acme", tier="disk", dry_run=True)
+async def test_a_move_is_audited_and_a_dry_run_is_not(new_plane: Plane, new_node: FakeNode) -> None:
+    counted = await move(new_plane, "0s", tenant="acme", tier="disk", dry_run=True)
     assert (counted["items"][0]["move"]["ended_at"] is not None, counted["blocks"]) == (True, 3)
-    assert (await plane.get("/api/v1/audit?kind=blocks"))["items"] == []
-    await move(plane, tenant="acme", tier="disk", release=True)
-    (entry,) = (await plane.get("/api/v1/audit?kind=blocks"))["items"]
+    assert (await new_plane.get("/api/v1/audit?kind=blocks"))["items"] == []
+    await move(new_plane, tenant="acme", tier="disk", release=True)
+    (entry,) = (await new_plane.get("/api/v1/audit?kind=blocks"))["items"]
     assert (entry["action"], entry["name"]) == ("move", "tenant acme")
     assert (entry["after"]["tier"], entry["after"]["release"]) == ("disk", True)
     assert entry["after"]["source"] == "memory"
 
 
-async def test_blocks_of_a_tier_are_encoded_again_on_request(plane: Plane, node: FakeNode) -> None:
-    counted = await plane.http.post("/api/v1/actions/compress", json={"tier": "disk", "dry_run": True})
+async def test_blocks_of_a_tier_are_encoded_again_on_request(new_plane: Plane, new_node: FakeNode) -> None:
+    counted = await new_plane.http.post("/api/v1/actions/compress", json={"tier": "disk", "dry_run": True})
     assert (counted.status_code, counted.json()["blocks"]) == (200, 3)
-    assert (await plane.get("/api/v1/audit?kind=blocks"))["items"] == []
-    begun = await plane.http.post("/api/v1/actions/compress?wait=30s", json={"tier": "disk", "deadline_s": 9})
+    assert (await new_plane.get("/api/v1/audit?kind=blocks"))["items"] == []
+    begun = await new_plane.http.post("/api/v1/actions/compress?wait=30s", json={"tier": "disk", "deadline_s": 9})
     assert begun.json()["items"][0]["move"]["ended_at"] is not None
-    sent = node.moved[-1]
+    sent = new_node.moved[-1]
     assert (sent.scope, sent.tier, sent.compress, sent.release, sent.deadline_s) == (
         Scope(), "disk", True, False, 9.0,
     )  # fmt: skip
-    (entry,) = (await plane.get("/api/v1/audit?kind=blocks"))["items"]
+    (entry,) = (await new_plane.get("/api/v1/audit?kind=blocks"))["items"]
     assert (entry["action"], entry["name"], entry["after"]["tier"]) == ("compress", "everything", "disk")
-    assert (await plane.http.post("/api/v1/actions/compress", json={})).status_code == 422
-    code, out, err = await larder(plane, "compress", "disk", "--tenant", "acme", "--yes")
+    assert (await new_plane.http.post("/api/v1/actions/compress", json={})).status_code == 422
+    code, out, err = await larder(new_plane, "compress", "disk", "--tenant", "acme", "--yes")
     assert (code, out) == (0, "node-a: 3 blocks (12 KiB), 2 encoded (8 KiB), 1 refused (limit)\n"), err
-    assert (node.moved[-1].scope, node.moved[-1].compress) == (Scope("acme"), True)
-    code, _, err = await larder(plane, "compress", "disk")
+    assert (new_node.moved[-1].scope, new_node.moved[-1].compress) == (Scope("acme"), True)
+    code, _, err = await larder(new_plane, "compress", "disk")
     assert (code, "--yes" in err) == (2, True)
 
 
-async def test_invalid_values_are_refused_by_field(plane: Plane, node: FakeNode) -> None:
+async def test_invalid_values_are_refused_by_field(new_plane: Plane, new_node: FakeNode) -> None:
     cases: list[tuple[Any, str]] = [
         ({"tier": "disk"}, "tenant"),
         ({"tenant": "acme"}, "tier"),
@@ -94,19 +94,21 @@ async def test_invalid_values_are_refused_by_field(plane: Plane, node: FakeNode)
         ({"tenant": "acme", "tier": "memory", "source": "disk"}, "source"),
     ]
     for body, path in cases:
-        response = await plane.http.post("/api/v1/actions/move", json=body)
+        response = await new_plane.http.post("/api/v1/actions/move", json=body)
         assert response.status_code == 422, response.text
         assert [error["path"] for error in response.json()["errors"]] == [path]
-    assert node.moved == []
-    (item,) = (await move(plane, tenant="acme", tier="tape"))["items"]
+    assert new_node.moved == []
+    (item,) = (await move(new_plane, tenant="acme", tier="tape"))["items"]
     assert (item["move"], "no tier 'tape' is open" in item["error"]) == (None, True)
-    assert (await plane.http.get("/api/v1/actions/move/nobody/1")).status_code == 404
+    assert (await new_plane.http.get("/api/v1/actions/move/nobody/1")).status_code == 404
 
 
-async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(node: FakeNode, guarded: Plane) -> None:
-    await guarded.until_state("in_sync")
-    viewer, alerts = await create_token(guarded, "viewer"), await create_token(guarded, "alerts", "alerts")
-    acme = await create_token(guarded, "acme", "operator", tenants=["acme"])
+async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(
+    new_node: FakeNode, new_guarded: Plane
+) -> None:
+    await new_guarded.until_state("in_sync")
+    viewer, alerts = await create_token(new_guarded, "viewer"), await create_token(new_guarded, "alerts", "alerts")
+    acme = await create_token(new_guarded, "acme", "operator", tenants=["acme"])
     mine = {"tenant": "acme", "tier": "disk"}
     for token, body, status in (
         ("", mine, 401),
@@ -117,96 +119,98 @@ async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(node: F
         (acme, {"tokens": TOKENS, "tier": "memory"}, 403),
         (acme, {**mine, "dry_run": True, "tenant": "other"}, 403),
     ):
-        answer = await send(guarded, token, "POST", "/api/v1/actions/move", json=body)
+        answer = await send(new_guarded, token, "POST", "/api/v1/actions/move", json=body)
         assert answer.status_code == status, (body, answer.text)
-    assert node.moved == []
-    answer = await send(guarded, acme, "POST", "/api/v1/actions/move", json=mine)
+    assert new_node.moved == []
+    answer = await send(new_guarded, acme, "POST", "/api/v1/actions/move", json=mine)
     assert answer.status_code == 200
-    assert [each.scope for each in node.moved] == [Scope("acme")]
+    assert [each.scope for each in new_node.moved] == [Scope("acme")]
     for body in ({"tenant": "other", "tier": "disk"}, {"model": "m", "tier": "disk"}):
-        assert (await send(guarded, ADMIN, "POST", "/api/v1/actions/move", json=body)).is_success
-    node.held_moves = True
+        assert (await send(new_guarded, ADMIN, "POST", "/api/v1/actions/move", json=body)).is_success
+    new_node.held_moves = True
     path = "/api/v1/actions/move/node-a"
-    progress = await send(guarded, acme, "GET", f"{path}/1")
+    progress = await send(new_guarded, acme, "GET", f"{path}/1")
     assert (progress.status_code, progress.json()["move"]["tenant"]) == (200, "acme")
-    assert (await send(guarded, viewer, "GET", f"{path}/3")).json()["move"]["tenant"] is None
+    assert (await send(new_guarded, viewer, "GET", f"{path}/3")).json()["move"]["tenant"] is None
     for number in (2, 3):
         for method in ("GET", "DELETE"):
-            answer = await send(guarded, acme, method, f"{path}/{number}")
+            answer = await send(new_guarded, acme, method, f"{path}/{number}")
             assert answer.status_code == 403, "this move is not of the tenant alone"
-    assert (await send(guarded, viewer, "DELETE", f"{path}/1")).status_code == 403
-    assert not any(state.cancelled for state in node.moves.values())
-    assert (await send(guarded, acme, "DELETE", f"{path}/1")).json()["move"]["cancelled"]
-    assert [state.cancelled for state in node.moves.values()] == [True, False, False]
+    assert (await send(new_guarded, viewer, "DELETE", f"{path}/1")).status_code == 403
+    assert not any(state.cancelled for state in new_node.moves.values())
+    assert (await send(new_guarded, acme, "DELETE", f"{path}/1")).json()["move"]["cancelled"]
+    assert [state.cancelled for state in new_node.moves.values()] == [True, False, False]
 
 
-async def test_claims_of_a_node_about_a_move_are_answered(plane: Plane, node: FakeNode) -> None:
+async def test_claims_of_a_node_about_a_move_are_answered(new_plane: Plane, new_node: FakeNode) -> None:
     """A sum of counters may exceed what JSON can represent."""
     most = (1 << 64) - 1
-    node.claimed_move = MoveState(
+    new_node.claimed_move = MoveState(
         most, "\0" * 100, most, most, refused={"\x1b[2J": most, "": most}, started_at=inf, ended_at=nan
     )
     for body in ({"tenant": "acme", "tier": "disk"}, {"tenant": "acme", "tier": "disk", "dry_run": True}):
-        response = await plane.http.post("/api/v1/actions/move?wait=1s", json=body)
+        response = await new_plane.http.post("/api/v1/actions/move?wait=1s", json=body)
         assert response.status_code == 200, response.text
         (item,) = response.json()["items"]
         assert item["move"]["started_at"] is None
-    node.claimed_move = msgspec.structs.replace(node.claimed_move, number=1, ended_at=1.0)
-    _, out, _ = await larder(plane, "move", "--to", "disk", "--tenant", "acme", "--yes")
+    new_node.claimed_move = msgspec.structs.replace(new_node.claimed_move, number=1, ended_at=1.0)
+    _, out, _ = await larder(new_plane, "move", "--to", "disk", "--tenant", "acme", "--yes")
     assert "refused" in out
     assert not any(character in out for character in "\x1b\0"), "texts of nodes do not control the terminal"
 
 
-async def test_the_command_moves_waits_and_confirms(plane: Plane, node: FakeNode) -> None:
-    code, out, err = await larder(plane, "move", "--to", "disk", "--tenant", "acme", "--dry-run")
+async def test_the_command_moves_waits_and_confirms(new_plane: Plane, new_node: FakeNode) -> None:
+    code, out, err = await larder(new_plane, "move", "--to", "disk", "--tenant", "acme", "--dry-run")
     assert (code, err, out) == (0, "", "node-a: 3 blocks (12 KiB)\n")
-    code, out, err = await larder(plane, "move", "--to", "disk", "--tenant", "acme")
+    code, out, err = await larder(new_plane, "move", "--to", "disk", "--tenant", "acme")
     assert (code, "--yes" in err) == (2, True)
-    code, out, err = await larder(plane, "move", "--to", "disk", "--tenant", "acme", "--release", "--yes")
+    code, out, err = await larder(new_plane, "move", "--to", "disk", "--tenant", "acme", "--release", "--yes")
     assert (code, out) == (0, "node-a: 3 blocks (12 KiB), 2 moved (8 KiB), 1 refused (limit)\n")
-    assert node.moved[-1].release
-    code, out, err = await larder(plane, "move", "--to", "tape", "--tenant", "acme", "--yes")
+    assert new_node.moved[-1].release
+    code, out, err = await larder(new_plane, "move", "--to", "tape", "--tenant", "acme", "--yes")
     assert (code, "no tier 'tape'" in out) == (1, True)
     assert "not every node moved its blocks; the errors above say why" in err
-    code, _, _ = await larder(plane, "move", "--from", "disk", "--to", "s3", "--tenant", "acme", "--yes")
-    assert (code, node.moved[-1].tier, node.moved[-1].source) == (0, "s3", "disk")
-    code, _, err = await larder(plane, "move", "--from", "s3", "--to", "s3", "--tenant", "acme", "--yes")
+    code, _, _ = await larder(new_plane, "move", "--from", "disk", "--to", "s3", "--tenant", "acme", "--yes")
+    assert (code, new_node.moved[-1].tier, new_node.moved[-1].source) == (0, "s3", "disk")
+    code, _, err = await larder(new_plane, "move", "--from", "s3", "--to", "s3", "--tenant", "acme", "--yes")
     assert (code, "source: expected another tier than 's3'" in err) == (1, True)
-    code, _, err = await larder(plane, "move", "--to", "disk", "--yes")
+    code, _, err = await larder(new_plane, "move", "--to", "disk", "--yes")
     assert (code, "--tenant" in err) == (2, True)
 
 
-async def test_a_move_is_cancelled_audited_and_stays_as_it_is_once_it_has_ended(plane: Plane, node: FakeNode) -> None:
-    node.held_moves = True
-    begun = await move(plane, "0s", tenant="acme", tier="disk", release=True)
+async def test_a_move_is_cancelled_audited_and_stays_as_it_is_once_it_has_ended(
+    new_plane: Plane, new_node: FakeNode
+) -> None:
+    new_node.held_moves = True
+    begun = await move(new_plane, "0s", tenant="acme", tier="disk", release=True)
     assert begun["items"][0]["move"]["cancelled"] is False
-    cancelled = await plane.http.delete("/api/v1/actions/move/node-a/1?wait=20s")
+    cancelled = await new_plane.http.delete("/api/v1/actions/move/node-a/1?wait=20s")
     assert cancelled.status_code == 200, cancelled.text
     state = cancelled.json()["move"]
     assert (state["cancelled"], state["moved_blocks"], state["refused"]) == (True, 0, {"cancelled": 3})
-    (entry,) = (await plane.get("/api/v1/audit?kind=move"))["items"]
+    (entry,) = (await new_plane.get("/api/v1/audit?kind=move"))["items"]
     assert (entry["action"], entry["name"]) == ("cancel", "node-a/1")
     assert entry["after"] == {"node": "node-a", "move": 1, "tier": "disk", "tenant": "acme"}
-    again = await plane.http.delete("/api/v1/actions/move/node-a/1")
+    again = await new_plane.http.delete("/api/v1/actions/move/node-a/1")
     assert again.json() == cancelled.json()
-    assert (await plane.get("/api/v1/audit?kind=move"))["total"] == 1, "there was nothing to cancel"
-    (event,) = await plane.stored_events("name=move.cancelled")
+    assert (await new_plane.get("/api/v1/audit?kind=move"))["total"] == 1, "there was nothing to cancel"
+    (event,) = await new_plane.stored_events("name=move.cancelled")
     assert (event["node"], event["fields"]["move"], event["fields"]["tenant"]) == ("node-a", 1, "acme")
-    assert (await plane.http.delete("/api/v1/actions/move/nobody/1")).status_code == 404
+    assert (await new_plane.http.delete("/api/v1/actions/move/nobody/1")).status_code == 404
 
 
-async def test_the_command_cancels_a_move(plane: Plane, node: FakeNode) -> None:
-    node.held_moves = True
-    await move(plane, "0s", tenant="acme", tier="disk")
-    code, out, err = await larder(plane, "move", "--cancel", "1", "--node", "node-a")
+async def test_the_command_cancels_a_move(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.held_moves = True
+    await move(new_plane, "0s", tenant="acme", tier="disk")
+    code, out, err = await larder(new_plane, "move", "--cancel", "1", "--node", "node-a")
     expected = "node-a: cancelled, 3 blocks (12 KiB), 0 moved (0 B), 3 refused (cancelled)\n"
     assert (code, out) == (0, expected), err
-    node.held_moves = False
-    await move(plane, tenant="acme", tier="disk")
-    code, out, err = await larder(plane, "move", "--cancel", "2", "--node", "node-a")
+    new_node.held_moves = False
+    await move(new_plane, tenant="acme", tier="disk")
+    code, out, err = await larder(new_plane, "move", "--cancel", "2", "--node", "node-a")
     assert (code, out.splitlines()[-1]) == (0, "move 2 had ended before"), err
     for options in (["--cancel", "1"], ["--cancel", "1", "--node", "node-a", "--tenant", "acme"], []):
-        code, _, err = await larder(plane, "move", *options)
+        code, _, err = await larder(new_plane, "move", *options)
         assert (code, "--cancel" in err) == (2, True)
 
 

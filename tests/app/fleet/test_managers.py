@@ -45,9 +45,9 @@ def url(own_cluster: PostgresCluster, own_database: str) -> str:
 
 
 @pytest.fixture
-async def two(socket_dir: Path, url: str, node: FakeNode) -> AsyncIterator[tuple[Manager, Manager]]:
+async def two(socket_dir: Path, url: str, new_node: FakeNode) -> AsyncIterator[tuple[Manager, Manager]]:
     """The first one leads."""
-    pair = [Manager(socket_dir / name, url, node.control_url) for name in ("one", "other")]
+    pair = [Manager(socket_dir / name, url, new_node.control_url) for name in ("one", "other")]
     async with running(*pair):
         await until(lambda: any(manager.events("manager.promoted") for manager in pair))
         pair.sort(key=lambda manager: not manager.events("manager.promoted"))
@@ -63,12 +63,12 @@ async def pushing(manager: Manager) -> list[str]:
     return [item["url"] for item in items if item["pushing"]]
 
 
-async def test_any_manager_takes_changes_and_one_pushes_them(two: tuple[Manager, Manager], node: FakeNode) -> None:
+async def test_any_manager_takes_changes_and_one_pushes_them(two: tuple[Manager, Manager], new_node: FakeNode) -> None:
     first, second = two
     for manager, tenant in ((first, "a"), (second, "b")):
         answer = await manager.http.put(f"/api/v1/quotas/{tenant}?wait=30s", json={"limit_bytes": 1})
         assert answer.json()["status"]["applied"] is True
-        assert holds(node, tenant)
+        assert holds(new_node, tenant)
     assert not second.events("push.ended")
     for manager in two:
         await until(partial(_knows_both, manager, first))
@@ -113,17 +113,17 @@ async def _knows_both(manager: Manager, first: Manager) -> bool:
     )
 
 
-async def test_a_follower_shows_refusals_of_nodes(two: tuple[Manager, Manager], node: FakeNode) -> None:
+async def test_a_follower_shows_refusals_of_nodes(two: tuple[Manager, Manager], new_node: FakeNode) -> None:
     first, second = two
     await until(lambda: len(first.events("push.ended")) >= PUSHES)
-    node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "too odd")]
+    new_node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "too odd")]
     assert (await second.put_quota("odd", 1)).status_code == 201
 
     async def refused() -> bool:
         return [fault["message"] for fault in (await _node(second))["faults"]] == ["too odd"]
 
     await until(refused)
-    node.faults = []
+    new_node.faults = []
     assert (await second.put_quota("odd", 2)).status_code == 200
 
     async def accepted() -> bool:
@@ -138,7 +138,7 @@ async def _node(manager: Manager) -> dict:
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "ended"])
 async def test_another_manager_pushes_when_the_first_has_ended(
-    two: tuple[Manager, Manager], node: FakeNode, how: str
+    two: tuple[Manager, Manager], new_node: FakeNode, how: str
 ) -> None:
     first, second = two
     await until(lambda: len(first.events("push.ended")) >= PUSHES)
@@ -147,34 +147,34 @@ async def test_another_manager_pushes_when_the_first_has_ended(
     went = time.monotonic()
     await second.leads()
     assert (await second.put_quota("after", 7)).status_code == 201
-    await node.until(lambda: holds(node, "after"), 60)
+    await new_node.until(lambda: holds(new_node, "after"), 60)
     print(f"{how}: another manager had pushed after {time.monotonic() - went:.2f} s")
     if how == "stopped":
         ended = len(first.events("push.ended"))
         first.signal(signal.SIGCONT)
         await first.until_line("manager.demoted")
         assert (await first.put_quota("again", 8)).status_code == 201
-        await node.until(lambda: holds(node, "again"), 60)
+        await new_node.until(lambda: holds(new_node, "again"), 60)
         assert len(first.events("push.ended")) == ended
         assert await pushing(first) == [str(second.http.base_url)]
 
 
 async def test_a_leader_that_is_cut_off_stops_before_another_begins(
-    socket_dir: Path, own_cluster: PostgresCluster, own_database: str, node: FakeNode
+    socket_dir: Path, own_cluster: PostgresCluster, own_database: str, new_node: FakeNode
 ) -> None:
     async with SilentProxy(own_cluster.socket_path) as proxy:
         behind = f"postgresql://larder@127.0.0.1:{proxy.port}/{own_database}"
-        first = Manager(socket_dir / "first", behind, node.control_url)
-        second = Manager(socket_dir / "second", own_cluster.url(own_database), node.control_url)
+        first = Manager(socket_dir / "first", behind, new_node.control_url)
+        second = Manager(socket_dir / "second", own_cluster.url(own_database), new_node.control_url)
         async with running(first), running(second):
             await first.leads()
-            await until(lambda: node.observed)
+            await until(lambda: new_node.observed)
             went = datetime.now(UTC)
             proxy.silence()
             stopped = _at(await first.until_line("manager.demoted"))
             began = _at(await second.until_line("manager.promoted"))
             assert (await second.put_quota("after", 7)).status_code == 201
-            await node.until(lambda: holds(node, "after"), 60)
+            await new_node.until(lambda: holds(new_node, "after"), 60)
             print(f"cut off: stopped after {stopped - went}, another began after {began - went}")
             assert all(_at(line) < began for line in first.events("push.ended"))
             proxy.speak()
@@ -241,7 +241,7 @@ async def test_of_two_transactions_that_insert_the_same_record_one_conflicts(url
 
 
 async def test_notices_are_received_again_after_the_database_was_away(
-    two: tuple[Manager, Manager], own_cluster: PostgresCluster, node: FakeNode
+    two: tuple[Manager, Manager], own_cluster: PostgresCluster, new_node: FakeNode
 ) -> None:
     await asyncio.gather(*(manager.until_line("notices.listening") for manager in two))
     own_cluster.crash()
@@ -252,7 +252,7 @@ async def test_notices_are_received_again_after_the_database_was_away(
         stream = two[1].stream() if manager is two[0] else two[0].stream()
         await anext(stream)
         assert (await manager.put_quota(tenant, 1)).status_code == 201
-        await node.until(lambda tenant=tenant: holds(node, tenant), 60)
+        await new_node.until(lambda tenant=tenant: holds(new_node, tenant), 60)
 
         async def until_event(stream: AsyncIterator[dict], tenant: str) -> None:
             while (event := await anext(stream))["name"] != "quota.created" or event["fields"]["tenant"] != tenant:
@@ -263,24 +263,24 @@ async def test_notices_are_received_again_after_the_database_was_away(
 
 
 async def test_a_second_process_on_one_sqlite_file_takes_over_when_the_first_ends(
-    socket_dir: Path, node: FakeNode
+    socket_dir: Path, new_node: FakeNode
 ) -> None:
     database = f"sqlite:///{socket_dir / 'shared.db'}"
-    first = Manager(socket_dir / "first", database, node.control_url)
-    second = Manager(socket_dir / "second", database, node.control_url)
+    first = Manager(socket_dir / "first", database, new_node.control_url)
+    second = Manager(socket_dir / "second", database, new_node.control_url)
     async with running(first), running(second):
         await first.leads()
         line = await second.until_line("manager.demoted")
         assert "another manager pushes" in line["reason"]
         assert (await second.put_quota("b", 1)).status_code == 201
-        await node.until(lambda: holds(node, "b"), 60)
+        await new_node.until(lambda: holds(new_node, "b"), 60)
         assert not second.events("push.ended")
         first.signal(signal.SIGKILL)
         went = time.monotonic()
         await second.leads()
         print(f"SQLite: another process leads after {time.monotonic() - went:.2f} s")
         assert (await second.put_quota("c", 1)).status_code == 201
-        await node.until(lambda: holds(node, "c"), 60)
+        await new_node.until(lambda: holds(new_node, "c"), 60)
 
 
 def test_a_notice_has_room_for_some_events_and_counts_the_rest() -> None:
@@ -378,7 +378,7 @@ async def test_a_lock_file_that_was_removed_is_no_claim(tmp_path: Path) -> None:
 
 @pytest.mark.full
 async def test_sums_over_managers_count_a_node_once(
-    two: tuple[Manager, Manager], node: FakeNode, tmp_path: Path
+    two: tuple[Manager, Manager], new_node: FakeNode, tmp_path: Path
 ) -> None:
     """A real Prometheus scrapes both managers, before and after the leader is killed."""
     require(shutil.which("prometheus"), "prometheus is not installed (Debian: apt install prometheus)")

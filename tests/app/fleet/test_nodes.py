@@ -26,71 +26,75 @@ def line(number: int, **fields: Any) -> bytes:
     return json.dumps({**request, "hash_ids": [number, number + 1], **fields}).encode() + b"\n"
 
 
-async def test_a_pool_grows_and_grows_again_when_its_node_comes_back_smaller(plane: Plane, node: FakeNode) -> None:
-    response = await plane.http.post(f"{N}/resize", json={"pool_bytes": "2GiB"})
+async def test_a_pool_grows_and_grows_again_when_its_node_comes_back_smaller(
+    new_plane: Plane, new_node: FakeNode
+) -> None:
+    response = await new_plane.http.post(f"{N}/resize", json={"pool_bytes": "2GiB"})
     assert response.status_code == 200, response.text
     answer = response.json()
     assert (answer["node"], answer["capacity_bytes"]) == ("node-a", 2 << 30)
-    node.capacity_bytes = 1 << 30
-    await node.restart()
-    await node.until(lambda: node.capacity_bytes == 2 << 30)
-    (entry,) = (await plane.get("/api/v1/audit?kind=node"))["items"]
+    new_node.capacity_bytes = 1 << 30
+    await new_node.restart()
+    await new_node.until(lambda: new_node.capacity_bytes == 2 << 30)
+    (entry,) = (await new_plane.get("/api/v1/audit?kind=node"))["items"]
     assert (entry["action"], entry["kind"], entry["name"]) == ("resize", "node", "node-a")
     assert entry["after"] == {"pool_bytes": 2 << 30}
 
 
-async def test_a_node_that_will_not_grow_again_works_on_as_it_is(plane: Plane, node: FakeNode) -> None:
-    assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
-    node.capacity_bytes, node.unable = 1 << 30, True
-    await node.restart()
-    await plane.until_event("node.resize_refused")
-    assert (await plane.put_quota("acme"))["status"]["applied"] is True
+async def test_a_node_that_will_not_grow_again_works_on_as_it_is(new_plane: Plane, new_node: FakeNode) -> None:
+    assert (await new_plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
+    new_node.capacity_bytes, new_node.unable = 1 << 30, True
+    await new_node.restart()
+    await new_plane.until_event("node.resize_refused")
+    assert (await new_plane.put_quota("acme"))["status"]["applied"] is True
 
 
-async def test_a_forgotten_size_is_not_requested_again(plane: Plane, node: FakeNode) -> None:
-    assert (await plane.http.delete(f"{N}/resize")).status_code == 404, "none is asked for"
-    assert (await plane.http.delete("/api/v1/nodes/nobody/resize")).status_code == 404
-    assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
-    assert (await plane.http.delete(f"{N}/resize")).status_code == 204
-    assert (await plane.node())["capacity_bytes"] == 2 << 30
-    node.capacity_bytes = 1 << 30
-    await node.restart()
-    await plane.until_state("in_sync")
-    assert (await plane.put_quota("acme"))["status"]["applied"] is True
-    assert node.capacity_bytes == 1 << 30
-    entries = (await plane.get("/api/v1/audit"))["items"]
+async def test_a_forgotten_size_is_not_requested_again(new_plane: Plane, new_node: FakeNode) -> None:
+    assert (await new_plane.http.delete(f"{N}/resize")).status_code == 404, "none is asked for"
+    assert (await new_plane.http.delete("/api/v1/nodes/nobody/resize")).status_code == 404
+    assert (await new_plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
+    assert (await new_plane.http.delete(f"{N}/resize")).status_code == 204
+    assert (await new_plane.node())["capacity_bytes"] == 2 << 30
+    new_node.capacity_bytes = 1 << 30
+    await new_node.restart()
+    await new_plane.until_state("in_sync")
+    assert (await new_plane.put_quota("acme"))["status"]["applied"] is True
+    assert new_node.capacity_bytes == 1 << 30
+    entries = (await new_plane.get("/api/v1/audit"))["items"]
     resizes = [entry["after"] for entry in entries if entry["action"] == "resize"]
     assert resizes == [{"pool_bytes": None}, {"pool_bytes": 2 << 30}]
 
 
-async def test_a_resize_shows_how_many_blocks_the_node_can_name(plane: Plane, node: FakeNode) -> None:
-    pool = msgspec.structs.replace(node.stats.pool, max_blocks=1000)
-    await plane.report(node, pool=pool)
-    answer = (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).json()
+async def test_a_resize_shows_how_many_blocks_the_node_can_name(new_plane: Plane, new_node: FakeNode) -> None:
+    pool = msgspec.structs.replace(new_node.stats.pool, max_blocks=1000)
+    await new_plane.report(new_node, pool=pool)
+    answer = (await new_plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).json()
     assert answer == {"node": "node-a", "capacity_bytes": 2 << 30, "max_blocks": 1000}
 
 
 @IMPATIENT
-async def test_an_invalid_size_is_refused(plane: Plane, node: FakeNode) -> None:
+async def test_an_invalid_size_is_refused(new_plane: Plane, new_node: FakeNode) -> None:
     for body in ({"pool_bytes": 0}, {"pool_bytes": -1}, {"pool_bytes": "big"}, {"pool_bytes": None}, {}):
-        response = await plane.http.post(f"{N}/resize", json=body)
+        response = await new_plane.http.post(f"{N}/resize", json=body)
         assert response.status_code == 422
         assert [error["path"] for error in response.json()["errors"]] == ["pool_bytes"]
-    assert (await plane.http.post("/api/v1/nodes/nobody/resize", json={"pool_bytes": 1})).status_code == 404
-    smaller = await plane.http.post(f"{N}/resize", json={"pool_bytes": 1})
+    assert (await new_plane.http.post("/api/v1/nodes/nobody/resize", json={"pool_bytes": 1})).status_code == 404
+    smaller = await new_plane.http.post(f"{N}/resize", json={"pool_bytes": 1})
     assert smaller.status_code == 409
     assert "the pool cannot shrink" in smaller.json()["detail"]
-    refused = (await plane.get("/api/v1/audit"))["items"][0]
+    refused = (await new_plane.get("/api/v1/audit"))["items"][0]
     assert (refused["action"], refused["decision"], refused["after"]) == ("resize", "denied", {"pool_bytes": 1})
     assert "the pool cannot shrink" in refused["reason"]
-    await node.stop()
-    await plane.until_state("lost")
-    assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).status_code == 503
+    await new_node.stop()
+    await new_plane.until_state("lost")
+    assert (await new_plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).status_code == 503
 
 
-async def test_a_trace_is_streamed_in_parts_and_can_be_replayed(plane: Plane, node: FakeNode, tmp_path: Path) -> None:
-    node.trace = [line(0) + line(1), b"", line(2, input_length=7, output_length=3)]
-    response = await plane.http.get(f"{N}/trace?since_s=60")
+async def test_a_trace_is_streamed_in_parts_and_can_be_replayed(
+    new_plane: Plane, new_node: FakeNode, tmp_path: Path
+) -> None:
+    new_node.trace = [line(0) + line(1), b"", line(2, input_length=7, output_length=3)]
+    response = await new_plane.http.get(f"{N}/trace?since_s=60")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("application/x-ndjson")
     file = tmp_path / "trace.jsonl"
@@ -103,16 +107,16 @@ async def test_a_trace_is_streamed_in_parts_and_can_be_replayed(plane: Plane, no
     ]
     described = [msgspec.json.decode(text, type=TracedRequest) for text in response.content.splitlines()]
     assert [(each.tenant, each.hash_ids) for each in described] == [("acme", [n, n + 1]) for n in range(3)]
-    assert [ask.after for ask in node.traced] == [0, 1, 2]
-    assert len({ask.since for ask in node.traced}) == 1
+    assert [ask.after for ask in new_node.traced] == [0, 1, 2]
+    assert len({ask.since for ask in new_node.traced}) == 1
 
 
 def test_a_described_request_has_the_fields_that_nodes_send() -> None:
     assert TracedRequest.__struct_fields__ == AccessRecord.__struct_fields__
 
 
-async def test_an_empty_trace_is_an_empty_answer(plane: Plane, node: FakeNode) -> None:
-    assert (await plane.http.get(f"{N}/trace")).content == b""
+async def test_an_empty_trace_is_an_empty_answer(new_plane: Plane, new_node: FakeNode) -> None:
+    assert (await new_plane.http.get(f"{N}/trace")).content == b""
 
 
 async def test_malformed_requests_are_left_out_of_a_trace() -> None:
@@ -120,20 +124,20 @@ async def test_malformed_requests_are_left_out_of_a_trace() -> None:
     assert len(replayable(line(1) + b"{" + line(2)).splitlines()) == 1
 
 
-async def test_a_trace_that_fails_is_a_problem_or_breaks_off(plane: Plane, node: FakeNode) -> None:
-    assert (await plane.http.get("/api/v1/nodes/nobody/trace")).status_code == 404
+async def test_a_trace_that_fails_is_a_problem_or_breaks_off(new_plane: Plane, new_node: FakeNode) -> None:
+    assert (await new_plane.http.get("/api/v1/nodes/nobody/trace")).status_code == 404
     for bad in ("0", "-1", "nan", "long"):
-        assert (await plane.http.get(f"{N}/trace?since_s={bad}")).status_code == 422
-    node.unable = True
-    assert (await plane.http.get(f"{N}/trace")).status_code == 409
-    node.unable = False
-    node.answers = lambda message: TracePart(getattr(message, "nonce", ""), line(1), 5)
+        assert (await new_plane.http.get(f"{N}/trace?since_s={bad}")).status_code == 422
+    new_node.unable = True
+    assert (await new_plane.http.get(f"{N}/trace")).status_code == 409
+    new_node.unable = False
+    new_node.answers = lambda message: TracePart(getattr(message, "nonce", ""), line(1), 5)
     with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
-        await plane.http.get(f"{N}/trace")
+        await new_plane.http.get(f"{N}/trace")
     (logged,) = [entry for entry in lines if entry["event"] == "request.interrupted"]
     assert "repeats itself" in logged["reason"]
-    node.answers = None
-    assert (await plane.http.get("/healthz")).status_code == 200
+    new_node.answers = None
+    assert (await new_plane.http.get("/healthz")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -148,9 +152,9 @@ async def test_a_trace_that_fails_is_a_problem_or_breaks_off(plane: Plane, node:
     ],
 )
 async def test_invalid_labels_are_refused_by_field(
-    plane: Plane, node: FakeNode, body: dict[str, Any], field: str
+    new_plane: Plane, new_node: FakeNode, body: dict[str, Any], field: str
 ) -> None:
-    answer = await plane.http.patch(
+    answer = await new_plane.http.patch(
         "/api/v1/nodes/node-a", json=body, headers={"content-type": "application/merge-patch+json"}
     )
     assert answer.status_code == 422

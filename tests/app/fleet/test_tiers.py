@@ -109,18 +109,18 @@ async def test_tenants_of_a_tier_are_bounded(plane: Plane, node: FakeNode) -> No
     assert len([names for names in found if names[0] == "tenant_blocks"]) == TENANT_LABELS + 1
 
 
-async def test_the_api_shows_tiers_only_to_callers_of_all_tenants(node: FakeNode, guarded: Plane) -> None:
-    await guarded.until_state("in_sync")
+async def test_the_api_shows_tiers_only_to_callers_of_all_tenants(new_node: FakeNode, new_guarded: Plane) -> None:
+    await new_guarded.until_state("in_sync")
     broken = tier(serves=False, reason="Input/output error", tenants=[TierTenantStats("rival", 1, 9)])
-    await guarded.report(node, tiers=[broken])
-    (shown,) = (await guarded.get("/api/v1/nodes/node-a"))["stats"]["tiers"]
+    await new_guarded.report(new_node, tiers=[broken])
+    (shown,) = (await new_guarded.get("/api/v1/nodes/node-a"))["stats"]["tiers"]
     assert (shown["name"], shown["serves"], shown["reason"]) == ("disk", False, "Input/output error")
     assert (shown["tenants"][0]["tenant"], shown["tenants"][0]["bytes"]) == ("rival", 9)
-    (listed,) = (await guarded.get("/api/v1/nodes"))["items"]
+    (listed,) = (await new_guarded.get("/api/v1/nodes"))["items"]
     assert listed["stats"]["tiers"] == [shown]
-    token = await create_token(guarded, "reader", tenants=["acme"])
+    token = await create_token(new_guarded, "reader", tenants=["acme"])
     for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview"):
-        answer = await send(guarded, token, "GET", path)
+        answer = await send(new_guarded, token, "GET", path)
         assert (answer.status_code, "rival" in answer.text, "Input/output" in answer.text) == (200, False, False)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import ServerBusy, TooManyRequests
 from app.services.base.body_budget import FREE_BYTES, SHARE, BodyBudget
-from tests.app.callers import bearer, create_token, guarding
+from tests.app.callers import bearer, create_token
 from tests.app.plane import WAIT_S, Plane, serving, settings_in
 
 BUDGET = 8 << 20
@@ -111,16 +111,15 @@ async def test_unfinished_bodies_stay_within_the_budget_and_release_it(socket_di
 
 
 @pytest.mark.anyio
-async def test_the_body_of_an_unknown_caller_is_not_read(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        login = await Unfinished(plane, "/api/v1/session", 16 << 20).begin()
-        assert await login.status() == 413
-        apply = await Unfinished(plane, "/api/v1/apply", 16 << 20).begin()
-        assert await apply.status() == 401
-        assert plane.app.parts.limits.body_budget.used_bytes == 0
-        viewer = await create_token(plane, "viewer")
-        assert (await plane.http.get("/api/v1/whoami", headers=bearer(viewer))).status_code == 200
-        quota = await Unfinished(plane, "/api/v1/tokens", 1 << 20, viewer).begin()
-        assert await quota.status() == 403
-        for each in (login, apply, quota):
-            each.close()
+async def test_the_body_of_an_unknown_caller_is_not_read(guarded: Plane) -> None:
+    login = await Unfinished(guarded, "/api/v1/session", 16 << 20).begin()
+    assert await login.status() == 413
+    apply = await Unfinished(guarded, "/api/v1/apply", 16 << 20).begin()
+    assert await apply.status() == 401
+    assert guarded.app.parts.limits.body_budget.used_bytes == 0
+    viewer = await create_token(guarded, "viewer")
+    assert (await guarded.http.get("/api/v1/whoami", headers=bearer(viewer))).status_code == 200
+    quota = await Unfinished(guarded, "/api/v1/tokens", 1 << 20, viewer).begin()
+    assert await quota.status() == 403
+    for each in (login, apply, quota):
+        each.close()

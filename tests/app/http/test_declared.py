@@ -64,7 +64,7 @@ class Asking:
 
 
 @pytest.fixture
-async def asking(socket_dir: Path, node: FakeNode) -> AsyncIterator[Asking]:
+async def asking(socket_dir: Path, new_node: FakeNode) -> AsyncIterator[Asking]:
     limits: dict[str, Any] = {"body_limit_bytes": LIMIT_BYTES, "apply_limit_bytes": LIMIT_BYTES}
     async with guarding(socket_dir, push_timeout_s=1.0, **limits) as plane:
         await plane.until_state("in_sync")

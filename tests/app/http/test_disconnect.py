@@ -97,35 +97,33 @@ async def test_work_of_a_thread_is_cancelled_with_it() -> None:
         await gone.wait()
 
 
-async def test_a_dry_run_ends_with_the_connection_and_the_next_has_its_turn(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        body = {"document": large(60_000), "dry_run": True}
-        turns = plane.app.parts.documents.apply._turns[True]
-        first = asyncio.create_task(plane.http.post(APPLY, json=body))
-        await until(turns._running.total)
-        second = asyncio.create_task(plane.http.post(APPLY, json=body))
-        await until(lambda: turns.waiting)
-        for task, count in ((second, 1), (first, 2)):  # one that waits for its turn, and one that has it
-            await leave(task)
-            await until(lambda expected=count: given_up(plane) == expected)
-        assert turns._running.total() == 0
-        small = await plane.http.post(APPLY, json={"document": large(1), "dry_run": True})
-        assert (small.status_code, small.json()["created"]) == (200, 1)
-
-
-async def test_shielded_work_finishes_without_its_client(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        task = asyncio.create_task(plane.http.post(APPLY, json={"document": large(2_000)}))
-        await until(plane.app.parts.documents.apply._turns[False]._running.total)
+async def test_a_dry_run_ends_with_the_connection_and_the_next_has_its_turn(new_guarded: Plane) -> None:
+    body = {"document": large(60_000), "dry_run": True}
+    turns = new_guarded.app.parts.documents.apply._turns[True]
+    first = asyncio.create_task(new_guarded.http.post(APPLY, json=body))
+    await until(turns._running.total)
+    second = asyncio.create_task(new_guarded.http.post(APPLY, json=body))
+    await until(lambda: turns.waiting)
+    for task, count in ((second, 1), (first, 2)):  # one that waits for its turn, and one that has it
         await leave(task)
-        await until(lambda: answered(plane, 200, "POST") == 1)
-        assert (await plane.get("/api/v1/quotas"))["total"] == 2_000
-        assert given_up(plane) == 0
+        await until(lambda expected=count: given_up(new_guarded) == expected)
+    assert turns._running.total() == 0
+    small = await new_guarded.http.post(APPLY, json={"document": large(1), "dry_run": True})
+    assert (small.status_code, small.json()["created"]) == (200, 1)
 
 
-async def test_a_text_whose_request_was_cancelled_costs_nothing_more(plane: Plane) -> None:
-    await put(plane, chat_template=ENDLESS)
-    turns = plane.app.parts.records.tokenizers._tokenizing._limiter
+async def test_shielded_work_finishes_without_its_client(new_guarded: Plane) -> None:
+    task = asyncio.create_task(new_guarded.http.post(APPLY, json={"document": large(2_000)}))
+    await until(new_guarded.app.parts.documents.apply._turns[False]._running.total)
+    await leave(task)
+    await until(lambda: answered(new_guarded, 200, "POST") == 1)
+    assert (await new_guarded.get("/api/v1/quotas"))["total"] == 2_000
+    assert given_up(new_guarded) == 0
+
+
+async def test_a_text_whose_request_was_cancelled_costs_nothing_more(new_plane: Plane) -> None:
+    await put(new_plane, chat_template=ENDLESS)
+    turns = new_plane.app.parts.records.tokenizers._tokenizing._limiter
     message = [{"role": "user", "content": "w1"}]
     lookup = {"model": "m", "messages": message}
     documents = {"apiVersion": "larder/v1", "pins": {"p": {"model": "m", "messages": message}}}
@@ -138,25 +136,25 @@ async def test_a_text_whose_request_was_cancelled_costs_nothing_more(plane: Plan
         ),
         1,
     ):
-        task = asyncio.create_task(send(plane, "", "POST", path, json=body))
+        task = asyncio.create_task(send(new_plane, "", "POST", path, json=body))
         await until(lambda: turns._running.total() == 1)
         await leave(task)
-        await until(lambda expected=number: given_up(plane) == expected)
+        await until(lambda expected=number: given_up(new_plane) == expected)
         await until(lambda: turns._running.total() == 0)
 
 
-async def test_a_wait_that_was_left_releases_its_slot(plane: Plane) -> None:
-    index = (await plane.get("/api/v1/snapshot"))["index"]
-    slots = plane.app.parts.limits.stream_slots
-    task = asyncio.create_task(send(plane, "", "GET", f"/api/v1/snapshot?index={index + 1}&wait=300s"))
+async def test_a_wait_that_was_left_releases_its_slot(new_plane: Plane) -> None:
+    index = (await new_plane.get("/api/v1/snapshot"))["index"]
+    slots = new_plane.app.parts.limits.stream_slots
+    task = asyncio.create_task(send(new_plane, "", "GET", f"/api/v1/snapshot?index={index + 1}&wait=300s"))
     await until(lambda: slots.in_use)
     await leave(task)
     await until(lambda: not slots.in_use)
 
 
-async def test_a_stream_before_another_request_ends_with_its_connection(plane: Plane) -> None:
-    slots = plane.app.parts.limits.stream_slots
-    async with connected(plane) as (reader, writer):
+async def test_a_stream_before_another_request_ends_with_its_connection(new_plane: Plane) -> None:
+    slots = new_plane.app.parts.limits.stream_slots
+    async with connected(new_plane) as (reader, writer):
         writer.write(
             b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
         )
@@ -167,13 +165,13 @@ async def test_a_stream_before_another_request_ends_with_its_connection(plane: P
     assert "request.crashed" not in {line["event"] for line in logged}
 
 
-async def test_a_body_that_never_ends_is_given_up_with_its_connection(plane: Plane) -> None:
+async def test_a_body_that_never_ends_is_given_up_with_its_connection(new_plane: Plane) -> None:
     head = "POST /api/v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99"
-    async with connected(plane) as (reader, writer):
+    async with connected(new_plane) as (reader, writer):
         writer.write(f"{head}\r\nexpect: 100-continue\r\n\r\n".encode())
         await reader.readuntil(b"100 Continue\r\n\r\n")  # it is being read
         writer.write(b'{"document"')
-    await until(lambda: given_up(plane) == 1)
+    await until(lambda: given_up(new_plane) == 1)
 
 
 async def test_leaving_at_any_moment_leaves_nothing_open(socket_dir: Path, database_url: str) -> None:

@@ -22,7 +22,7 @@ from tests.sizes import size
 pytestmark = pytest.mark.anyio
 DESCRIBED = description()
 SCHEMAS: dict[str, Any] = DESCRIBED["components"]["schemas"]
-EVERY = size(1, 6)
+EVERY = size(1, 13)
 """One of this many requests is sent."""
 NAMES = dict.fromkeys(("tenant", "name", "ident", "token_id"), "e") | {"node": "node-a", "number": "1", "client": "1"}
 NAMES["key"] = "0" * 64

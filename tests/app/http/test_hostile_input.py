@@ -3,9 +3,8 @@
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -34,7 +33,7 @@ VALUES = (b"9" * 5000, b"1e308", rb'"\ud800"', rb'"\u0000"',
           b'{"a":' + b"9" * 5000 + b"}", b'"' + b"x" * 70_000 + b'"',
           b'"0001-01-01T00:00:00+14:00"', b'"9999-12-31T23:59:59-14:00"', b'[{"a":' + b"9" * 5000 + b"}]")  # fmt: skip
 DEPTHS = (100, 900, 3000, 30_000)
-SHARE = size(1, 7)
+SHARE = size(1, 19)
 """One input in so many is sent. It is a prime that no list of inputs has as a factor: addresses get different ones."""
 
 
@@ -80,9 +79,10 @@ class Asking:
             return 0
 
 
-@pytest.fixture
-async def plane(socket_dir: Path, node: FakeNode) -> Any:
-    async with guarding(socket_dir) as running:
+@pytest.fixture(scope="module")
+async def plane(shared_node: FakeNode) -> AsyncIterator[Plane]:
+    """A plane that authenticates, with a node and two records of each type."""
+    async with guarding(shared_node.folder) as running:
         await running.until_state("in_sync")
         for noun, body in RECORDS.items():
             for name in "ef":

@@ -257,20 +257,20 @@ async def test_a_request_that_outlasts_the_grace_time_is_answered_and_logs_no_tr
     assert [record for record in caplog.records if record.exc_info] == []
 
 
-async def test_a_database_file_that_was_removed_takes_no_changes(plane: Plane, settings: Settings) -> None:
+async def test_a_database_file_that_was_removed_takes_no_changes(new_plane: Plane, settings: Settings) -> None:
     path = Path(sa.make_url(settings.common.database_url).database or "")
-    await plane.put_quota("acme", 1)
+    await new_plane.put_quota("acme", 1)
     aside = path.rename(path.with_name("aside"))
     for method, where in (("PUT", Q), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/healthz/fleet"), ("GET", Q)):
         body = {"limit_bytes": 2} if method == "PUT" else None
-        problem = is_problem(await plane.http.request(method, where, json=body), 503)
+        problem = is_problem(await new_plane.http.request(method, where, json=body), 503)
         assert "was removed or replaced" in problem["detail"]
     assert not path.exists()
     path.touch()
-    is_problem(await plane.http.get("/healthz"), 503)
+    is_problem(await new_plane.http.get("/healthz"), 503)
     aside.rename(path)
-    assert (await plane.get(Q))["limit_bytes"] == 1
-    await plane.put_quota("acme", 2)
+    assert (await new_plane.get(Q))["limit_bytes"] == 1
+    await new_plane.put_quota("acme", 2)
 
 
 async def test_a_database_that_is_away_is_503_and_the_plane_recovers(
@@ -304,15 +304,14 @@ async def test_a_valid_request_id_is_kept(shared_plane: Plane) -> None:
         {"sec-fetch-site": "cross-site"},
     ],
 )
-async def test_a_foreign_page_can_change_nothing(shared_plane: Plane, headers: dict[str, str]) -> None:
+async def test_a_foreign_page_can_neither_change_anything_nor_listen(
+    shared_plane: Plane, headers: dict[str, str]
+) -> None:
     problem = is_problem(await shared_plane.http.put(Q, json={"limit_bytes": 1}, headers=headers), 403)
     assert problem["type"] == "urn:larder:problem:foreign-origin"
     assert (await shared_plane.get("/api/v1/quotas"))["total"] == 0
-
-
-@pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {"host": "evil.example"}])
-async def test_a_foreign_page_can_not_listen(shared_plane: Plane, headers: dict[str, str]) -> None:
-    is_problem(await shared_plane.http.get("/api/v1/events", headers=headers), 403)
+    if not headers.keys() & {"sec-fetch-site"}:  # the browser sends an origin with a stream
+        is_problem(await shared_plane.http.get("/api/v1/events", headers=headers), 403)
 
 
 async def test_the_dashboards_own_page_may_call(plane: Plane) -> None:

@@ -30,7 +30,8 @@ from schemathesis.specs.openapi.checks import (
 
 from app.http.examples import EXAMPLES
 from app.services.base.principals import ROLES
-from tests.app.callers import ADMIN, bearer, guarding
+from tests.app.callers import ADMIN, bearer
+from tests.app.plane import Plane
 from tests.app.published import description, example_of
 from tests.e2e.larder import keys, running, store
 from tests.sizes import size
@@ -224,16 +225,15 @@ def refusals(served: Served, name: str) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_what_the_description_allows_is_accepted(socket_dir: Path) -> None:
-    async with guarding(socket_dir) as plane:
-        names = dict.fromkeys(("name", "ident", "token_id"), "e")
-        names |= {"tenant": "acme", "node": "e", "number": "1", "key": "0" * 64, "client": "7"}
-        with requests.Session() as http:
-            http.trust_env = False
-            served = Served(str(plane.http.base_url).rstrip("/"), {}, names, http)
-            found = []
-            for name in sorted(set(OPERATIONS) - ENDLESS):
-                found += await asyncio.to_thread(refusals, served, name)
+async def test_what_the_description_allows_is_accepted(guarded: Plane) -> None:
+    names = dict.fromkeys(("name", "ident", "token_id"), "e")
+    names |= {"tenant": "acme", "node": "e", "number": "1", "key": "0" * 64, "client": "7"}
+    with requests.Session() as http:
+        http.trust_env = False
+        served = Served(str(guarded.http.base_url).rstrip("/"), {}, names, http)
+        found = []
+        for name in sorted(set(OPERATIONS) - ENDLESS):
+            found += await asyncio.to_thread(refusals, served, name)
     assert not found, "\n".join(found)
 
 

@@ -25,7 +25,7 @@ class Answers:
 
     async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
         assert scope["type"] == "http"
-        body = b"x" * (64 << 20) if self.first else b"stopping"
+        body = b"x" * (16 << 20) if self.first else b"stopping"
         if not self.first:
             self.waiting.set()
             with contextlib.suppress(asyncio.CancelledError):  # as Larder does: a cancelled request is answered

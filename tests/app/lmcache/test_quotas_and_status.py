@@ -128,12 +128,12 @@ class TestQuotas:
         audited = {name: entry[name] for name in ("action", "kind", "name", "actor")}
         assert audited == {"action": "create", "kind": "quota", "name": "acme", "actor": "local"}
 
-    async def test_more_than_a_page_is_listed(self, plane: Plane) -> None:
+    async def test_more_than_a_page_is_listed(self, new_plane: Plane) -> None:
         quotas = {f"t{number:04}": {"limit_bytes": 1} for number in range(1001)}
         document = {"apiVersion": "larder/v1", "quotas": quotas}
-        done = await plane.http.post("/api/v1/apply", json={"document": document})
+        done = await new_plane.http.post("/api/v1/apply", json={"document": document})
         assert done.is_success, done.text
-        assert len((await plane.get("/quota"))["users"]) == 1001
+        assert len((await new_plane.get("/quota"))["users"]) == 1001
 
 
 class TestWhoMay:
@@ -183,14 +183,14 @@ class TestTheRest:
         assert "gateway" in answer.json()["reason"]
 
     @IMPATIENT
-    async def test_a_silent_node_is_shown_in_lmcaches_thread_status(self, plane: Plane, node: FakeNode) -> None:
-        assert (await plane.get("/periodic-threads-health"))["healthy"] is True
-        await node.stop()
-        await plane.until(lambda: any(each.lost for each in plane.app.parts.fleet.nodes.values()))
-        health = await plane.get("/periodic-threads-health")
+    async def test_a_silent_node_is_shown_in_lmcaches_thread_status(self, new_plane: Plane, new_node: FakeNode) -> None:
+        assert (await new_plane.get("/periodic-threads-health"))["healthy"] is True
+        await new_node.stop()
+        await new_plane.until(lambda: any(each.lost for each in new_plane.app.parts.fleet.nodes.values()))
+        health = await new_plane.get("/periodic-threads-health")
         assert (health["healthy"], health["unhealthy_count"]) == (False, 1)
         assert health["unhealthy_threads"][0]["name"] == "node-a"
-        assert (await plane.get("/status"))["is_healthy"] is False
+        assert (await new_plane.get("/status"))["is_healthy"] is False
 
     async def test_config_has_lmcaches_sections(self, shared_plane: Plane) -> None:
         assert {"mp", "storage_manager", "observability", "http"} <= (await shared_plane.get("/config")).keys()

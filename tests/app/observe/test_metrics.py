@@ -128,11 +128,13 @@ async def test_a_gateway_has_metrics_by_operation_and_under_lmcaches_names(plane
     assert value("lmcache_mp_l1_usage_ratio", l1_tag="_default", backend="dram") == 0.25
 
 
-async def test_lmcaches_names_are_omitted_if_disabled_or_without_a_gateway(socket_dir: Path, node: FakeNode) -> None:
+async def test_lmcaches_names_are_omitted_if_disabled_or_without_a_gateway(
+    socket_dir: Path, new_node: FakeNode
+) -> None:
     async with serving(settings_in(socket_dir, lmcache_metrics=False)) as plane:
         await plane.until_state("in_sync")
         assert not any(name.startswith("larder_gateway") for name, _ in await samples_of(plane))
-        await plane.report(node, gateway=gateway())
+        await plane.report(new_node, gateway=gateway())
         names = {name for name, _ in await samples_of(plane)}
         assert "larder_gateway_lookups" in names
         assert not any(name.startswith("lmcache_") for name in names)

@@ -70,17 +70,17 @@ async def load(plane: Plane, node: FakeNode) -> None:
     )
 
 
-async def test_promtool_accepts_the_page_and_openmetrics_parses(plane: Plane, node: FakeNode) -> None:
-    await load(plane, node)
+async def test_promtool_accepts_the_page_and_openmetrics_parses(new_plane: Plane, new_node: FakeNode) -> None:
+    await load(new_plane, new_node)
     for path in ("/api/v1/quotas", "/api/v1/nodes/nobody", "/nothing/there", "/api/v1/nothing"):
-        await plane.http.get(path)
-    await plane.put_quota("a")
-    text = await plane.http.get("/metrics")
+        await new_plane.http.get(path)
+    await new_plane.put_quota("a")
+    text = await new_plane.http.get("/metrics")
     assert text.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     check = partial(checked, "promtool", "check", "metrics", text=text.text)  # also of names and units
     assert await asyncio.to_thread(check) == ""
 
-    strict = await plane.http.get("/metrics", headers=OM)
+    strict = await new_plane.http.get("/metrics", headers=OM)
     assert strict.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     assert strict.text.endswith("# EOF\n")
     families = {family.name: family for family in openmetrics(strict.text)}
@@ -98,39 +98,39 @@ async def test_promtool_accepts_the_page_and_openmetrics_parses(plane: Plane, no
     assert refused["other", "other"] == 250 + 5
 
 
-async def test_concurrent_scrapes_return_the_same_numbers(plane: Plane, node: FakeNode) -> None:
+async def test_concurrent_scrapes_return_the_same_numbers(new_plane: Plane, new_node: FakeNode) -> None:
     seen: dict[tuple[str, Labels], float] = {}
 
     async def scrape() -> None:
-        for name, value in (await samples(plane)).items():
+        for name, value in (await samples(new_plane)).items():
             if "_tenant_" in name[0] and name[0].endswith("_total"):
                 assert value >= seen.get(name, 0), name
                 seen[name] = value
 
-    await plane.events_flow()
+    await new_plane.events_flow()
     for turn in range(15):
         tenants = [
             TenantStats(f"t{n}", bytes=1 + (n * turn) % 97, hit_blocks=n + turn, requested_blocks=turn)
             for n in range(turn % 5, 120)
         ]
-        node.stats = msgspec.structs.replace(node.stats, tenants=tenants)
-        await node.publish(node.stats_now())
+        new_node.stats = msgspec.structs.replace(new_node.stats, tenants=tenants)
+        await new_node.publish(new_node.stats_now())
         async with asyncio.timeout(60):
-            while not any(stats.tenants == tenants for stats in plane.app.parts.fleet.stats()):
+            while not any(stats.tenants == tenants for stats in new_plane.app.parts.fleet.stats()):
                 await asyncio.sleep(0.01)
         await asyncio.gather(scrape(), scrape())
     assert len({dict(labels)["tenant"] for _, labels in seen}) > 51
 
 
-async def test_requests_are_counted_by_template_and_method(plane: Plane) -> None:
-    await plane.put_quota("alice")
-    await plane.put_quota("bob")
-    await plane.http.head("/api/v1/quotas/alice")
-    await plane.http.post("/api/v1/pins/nobody:extend", json={"ttl_s": 60})
+async def test_requests_are_counted_by_template_and_method(new_plane: Plane) -> None:
+    await new_plane.put_quota("alice")
+    await new_plane.put_quota("bob")
+    await new_plane.http.head("/api/v1/quotas/alice")
+    await new_plane.http.post("/api/v1/pins/nobody:extend", json={"ttl_s": 60})
     for path in ("/wp-admin.php", "/api/v1/secret-of-alice", "/api/v2/x/y"):
-        assert (await plane.http.get(path)).status_code == 404
-    await plane.http.request("PROPFIND", "/api/v1/quotas/alice")
-    found = await samples(plane)
+        assert (await new_plane.http.get(path)).status_code == 404
+    await new_plane.http.request("PROPFIND", "/api/v1/quotas/alice")
+    found = await samples(new_plane)
 
     def number(method: str, route: str, status: str) -> float | None:
         return of(found, "http_requests_total", method=method, route=route, status=status)
@@ -147,24 +147,24 @@ async def test_requests_are_counted_by_template_and_method(plane: Plane) -> None
     assert count >= 2
 
 
-async def test_a_stream_is_counted_and_has_no_duration(plane: Plane) -> None:
-    async with plane.http.stream("GET", "/api/v1/events") as stream:
+async def test_a_stream_is_counted_and_has_no_duration(new_plane: Plane) -> None:
+    async with new_plane.http.stream("GET", "/api/v1/events") as stream:
         assert stream.status_code == 200
     of_stream = {"method": "GET", "route": "/api/v1/events"}
 
     async with asyncio.timeout(60):
-        while of(await samples(plane), "http_requests_total", **of_stream, status="200") != 1:
+        while of(await samples(new_plane), "http_requests_total", **of_stream, status="200") != 1:
             await asyncio.sleep(0.05)
-    assert of(await samples(plane), "http_request_seconds_count", **of_stream) is None
+    assert of(await samples(new_plane), "http_request_seconds_count", **of_stream) is None
 
 
-async def test_gzip_is_sent_if_the_scraper_accepts_it(plane: Plane) -> None:
-    async with plane.http.stream("GET", "/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
+async def test_gzip_is_sent_if_the_scraper_accepts_it(new_plane: Plane) -> None:
+    async with new_plane.http.stream("GET", "/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
         packed = b"".join([part async for part in answer.aiter_raw()])
         assert answer.headers["content-encoding"] == "gzip"
     assert b"larder_build_info{" in gzip.decompress(packed)
     for refused in ("identity", "gzip;q=0, identity", "br", "*", "gzip;q=nonsense"):
-        plain = await plane.http.get("/metrics", headers={"Accept-Encoding": refused})
+        plain = await new_plane.http.get("/metrics", headers={"Accept-Encoding": refused})
         assert "content-encoding" not in plain.headers
 
 
@@ -190,24 +190,24 @@ async def test_the_format_is_negotiated(shared_plane: Plane, accept: str, *, str
     assert answer.text.endswith("# EOF\n") is strict
 
 
-async def test_pushes_database_process_tokens_and_lag_are_measured(plane: Plane, node: FakeNode) -> None:
-    await plane.until_state("in_sync")
-    await plane.put_quota("a")
+async def test_pushes_database_process_tokens_and_lag_are_measured(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.until_state("in_sync")
+    await new_plane.put_quota("a")
     ends = time.time() + 3600
-    token = await plane.http.post("/api/v1/tokens", json={"name": "ci", "role": "viewer", "ttl_s": 3600})
+    token = await new_plane.http.post("/api/v1/tokens", json={"name": "ci", "role": "viewer", "ttl_s": 3600})
     assert token.status_code == 201, token.text
     headers = {"Authorization": f"Bearer {token.json()['token']}"}
-    parts = plane.app.parts
+    parts = new_plane.app.parts
     await parts.access.token_ends.read()
     async with asyncio.timeout(60):
         while not any(parts.process.loop_lag.counts):
             await asyncio.sleep(0.05)
-    plane.http.headers.update(headers)
-    found = await samples(plane)
-    on = {"node": node.name, "type": "quotas"}
+    new_plane.http.headers.update(headers)
+    found = await samples(new_plane)
+    on = {"node": new_node.name, "type": "quotas"}
     assert (of(found, "push_seconds_count", **on) or 0) >= 2
-    assert (of(found, "pushes_total", node=node.name, state="acked") or 0) >= 2
-    assert of(found, "pushes_total", node=node.name, state="timed_out") == 0
+    assert (of(found, "pushes_total", node=new_node.name, state="acked") or 0) >= 2
+    assert of(found, "pushes_total", node=new_node.name, state="timed_out") == 0
     for operation in ("read", "write", "commit"):
         assert (of(found, "database_seconds_count", operation=operation) or 0) >= 1
     process = {"plane": "management", "node": ""}
@@ -223,26 +223,26 @@ async def test_pushes_database_process_tokens_and_lag_are_measured(plane: Plane,
 
 
 @IMPATIENT
-async def test_lag_and_drift_of_a_node_are_metrics(plane: Plane, node: FakeNode) -> None:
-    await plane.until_state("in_sync")
-    on = {"node": node.name, "type": "quotas"}
-    node.deaf = True
-    node.drift("quotas")
+async def test_lag_and_drift_of_a_node_are_metrics(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.until_state("in_sync")
+    on = {"node": new_node.name, "type": "quotas"}
+    new_node.deaf = True
+    new_node.drift("quotas")
     async with asyncio.timeout(60):
-        while of(await samples(plane), "node_drifted", **on) != 1:
+        while of(await samples(new_plane), "node_drifted", **on) != 1:
             await asyncio.sleep(0.05)
-    await plane.put_quota("a", wait="0s")
+    await new_plane.put_quota("a", wait="0s")
     async with asyncio.timeout(60):
-        while not of(await samples(plane), "generation_lag", **on):
+        while not of(await samples(new_plane), "generation_lag", **on):
             await asyncio.sleep(0.05)
 
 
-async def test_lost_events_are_counted_by_name(plane: Plane) -> None:
-    bus = plane.app.parts.bus
+async def test_lost_events_are_counted_by_name(new_plane: Plane) -> None:
+    bus = new_plane.app.parts.bus
     with bus.subscribe():
         for number in range(300):
             bus.publish(DatabaseLost(str(number)), node="n")
-    found = await samples(plane)
+    found = await samples(new_plane)
     assert (of(found, "events_dropped_total", plane="management", node="", event="database.lost") or 0) >= 40
 
 

@@ -23,7 +23,7 @@ def traced() -> Iterator[None]:
 
 
 async def test_another_manager_continues_the_trace_of_a_change(
-    settings: Settings, node: FakeNode, traced: None
+    settings: Settings, new_node: FakeNode, traced: None
 ) -> None:
     async with serving(settings) as leader, serving(settings) as follower:
         await leader.until_state("in_sync")
@@ -34,6 +34,6 @@ async def test_another_manager_continues_the_trace_of_a_change(
         )
         assert change.status_code == 201
         leader.app.parts.fleet_services.managers.missed()  # SQLite has no notifications
-        await leader.until(lambda: node.received[-1].generation == 1)
+        await leader.until(lambda: new_node.received[-1].generation == 1)
         assert [plane.app.parts.foundation.leader_election.pushing for plane in (leader, follower)] == [True, False]
-    assert (node.received[-1].type, node.received[-1].traceparent[3:35]) == ("quotas", TRACE)
+    assert (new_node.received[-1].type, new_node.received[-1].traceparent[3:35]) == ("quotas", TRACE)

@@ -30,8 +30,8 @@ from tests.app.plane import IMPATIENT, TOKENS, WAIT_S, Plane, serving, settings_
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_put_quota_is_applied_and_reported_as_such(plane: Plane, node: FakeNode) -> None:
-    answer = await plane.put_quota("acme", "4GiB")
+async def test_a_put_quota_is_applied_and_reported_as_such(new_plane: Plane, new_node: FakeNode) -> None:
+    answer = await new_plane.put_quota("acme", "4GiB")
     assert answer["limit_bytes"] == 4 << 30
     status = answer["status"]
     assert (status["accepted"], status["applied"]) == (True, True)
@@ -42,156 +42,162 @@ async def test_a_put_quota_is_applied_and_reported_as_such(plane: Plane, node: F
         ("Applied", "True"),
         ("Effective", "True"),
     ]
-    assert [(q.tenant, q.limit_bytes) for q in node.quotas] == [("acme", 4 << 30)]
-    assert (await plane.http.get("/healthz/fleet")).status_code == 200
+    assert [(q.tenant, q.limit_bytes) for q in new_node.quotas] == [("acme", 4 << 30)]
+    assert (await new_plane.http.get("/healthz/fleet")).status_code == 200
 
 
-async def test_a_pins_keys_are_resolved_here_and_fetched_by_the_node_once(plane: Plane, node: FakeNode) -> None:
-    first = await plane.put_pin("p")
-    await plane.put_pin("q")
+async def test_a_pins_keys_are_resolved_here_and_fetched_by_the_node_once(new_plane: Plane, new_node: FakeNode) -> None:
+    first = await new_plane.put_pin("p")
+    await new_plane.put_pin("q")
     keys = b"".join(chain(TOKENS, chunk_tokens=4))
-    assert node.bodies == {first["keys_digest"]: keys}
-    assert node.requested_keys == [first["keys_digest"]]
-    assert [pin.name for pin in node.pins] == ["p", "q"]
+    assert new_node.bodies == {first["keys_digest"]: keys}
+    assert new_node.requested_keys == [first["keys_digest"]]
+    assert [pin.name for pin in new_node.pins] == ["p", "q"]
 
 
 @IMPATIENT
-async def test_many_bodies_travel_in_several_messages(plane: Plane, node: FakeNode) -> None:
-    node.deaf = True
+async def test_many_bodies_travel_in_several_messages(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.deaf = True
     for number in range(70):
-        await plane.put_pin(f"p{number}", wait="0s", tokens=[number] * 4)
-    node.deaf = False
-    await node.until(lambda: len(node.pins) == 70)
-    assert len(node.bodies) == 70
+        await new_plane.put_pin(f"p{number}", wait="0s", tokens=[number] * 4)
+    new_node.deaf = False
+    await new_node.until(lambda: len(new_node.pins) == 70)
+    assert len(new_node.bodies) == 70
 
 
-async def test_puts_that_come_together_are_pushed_together(plane: Plane, node: FakeNode) -> None:
-    node.delay_s = 0.2
-    before = len(node.received)
-    await asyncio.gather(*(plane.put_quota(f"t{number}", wait="0s") for number in range(20)))
-    await node.until(lambda: len(node.quotas) == 20)
-    assert len(node.received) - before <= 10
+async def test_puts_that_come_together_are_pushed_together(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.delay_s = 0.2
+    before = len(new_node.received)
+    await asyncio.gather(*(new_plane.put_quota(f"t{number}", wait="0s") for number in range(20)))
+    await new_node.until(lambda: len(new_node.quotas) == 20)
+    assert len(new_node.received) - before <= 10
 
 
-async def test_a_node_that_was_away_gets_the_latest_state_only(plane: Plane, node: FakeNode) -> None:
-    await node.stop()
+async def test_a_node_that_was_away_gets_the_latest_state_only(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_node.stop()
     for number in range(5):
-        await plane.put_quota("acme", number, wait="0s")
-    before = len(node.received)
-    await node.start()
-    await node.until(lambda: bool(node.quotas) and node.quotas[0].limit_bytes == 4)
-    assert [s.generation for s in node.received[before:] if s.type == "quotas"] == [5]
+        await new_plane.put_quota("acme", number, wait="0s")
+    before = len(new_node.received)
+    await new_node.start()
+    await new_node.until(lambda: bool(new_node.quotas) and new_node.quotas[0].limit_bytes == 4)
+    assert [s.generation for s in new_node.received[before:] if s.type == "quotas"] == [5]
 
 
-async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("good", 1)
-    node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "too odd")]
-    answer = await plane.put_quota("odd", 2)
+async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(
+    new_plane: Plane, new_node: FakeNode
+) -> None:
+    await new_plane.put_quota("good", 1)
+    new_node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "too odd")]
+    answer = await new_plane.put_quota("odd", 2)
     assert answer["status"]["applied"] is False
     at = answer["status"]["nodes"]["node-a"]
     assert (at["observed_generation"], at["state"]) == (1, "nacked")
     applied = at["conditions"][0]
     assert (applied["type"], applied["status"], applied["reason"]) == ("Applied", "False", "Refused")
     assert "quotas[1].limit_bytes: too odd" in applied["message"]
-    shown = await plane.node()
+    shown = await new_plane.node()
     assert shown["state"] == "nacked"
     (fault,) = shown["faults"]
     assert (fault["type"], fault["generation"], fault["path"]) == ("quotas", 2, "quotas[1].limit_bytes")
-    await plane.until_event("push.nacked")
-    (push,) = (await _settled(plane, "state=nacked"))["items"]
+    await new_plane.until_event("push.nacked")
+    (push,) = (await _settled(new_plane, "state=nacked"))["items"]
     assert push["faults"] == [{"path": "quotas[1].limit_bytes", "code": "bad_field", "message": "too odd"}]
-    refusal = await plane.http.get("/healthz/fleet")
+    refusal = await new_plane.http.get("/healthz/fleet")
     assert refusal.status_code == 503
     assert "node-a is nacked with quotas" in refusal.json()["detail"]
-    assert [quota.tenant for quota in node.quotas] == ["good"]
-    metrics = (await plane.http.get("/metrics")).text.splitlines()
+    assert [quota.tenant for quota in new_node.quotas] == ["good"]
+    metrics = (await new_plane.http.get("/metrics")).text.splitlines()
     assert 'larder_node_nacked{node="node-a",type="quotas"} 1.0' in metrics
     assert 'larder_node_nacked{node="node-a",type="pins"} 0.0' in metrics
     assert 'larder_pushes_total{node="node-a",state="nacked"} 1.0' in metrics
 
 
-async def test_a_nacked_generation_is_not_sent_again_until_it_changes(plane: Plane, node: FakeNode) -> None:
-    node.faults = [Fault("x", "bad_field", "no")]
-    await plane.put_quota("acme", 1)
-    before = len(node.received)
-    plane.app.parts.fleet.change_signal.notify()
+async def test_a_nacked_generation_is_not_sent_again_until_it_changes(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.faults = [Fault("x", "bad_field", "no")]
+    await new_plane.put_quota("acme", 1)
+    before = len(new_node.received)
+    new_plane.app.parts.fleet.change_signal.notify()
     await asyncio.sleep(0.3)
-    assert len(node.received) == before
-    node.faults = []
-    answer = await plane.put_quota("acme", 2)
+    assert len(new_node.received) == before
+    new_node.faults = []
+    answer = await new_plane.put_quota("acme", 2)
     assert answer["status"]["applied"] is True
-    assert (await plane.node())["faults"] == []
+    assert (await new_plane.node())["faults"] == []
 
 
 @IMPATIENT
-async def test_silence_is_answered_with_another_push(plane: Plane, node: FakeNode) -> None:
-    node.deaf = True
-    answer = await plane.put_quota("acme", 1, wait="100ms")
+async def test_silence_is_answered_with_another_push(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.deaf = True
+    answer = await new_plane.put_quota("acme", 1, wait="100ms")
     assert answer["status"]["applied"] is False
-    await plane.until_event("push.timed_out")
-    node.deaf = False
-    await node.until(lambda: bool(node.quotas))
-    pushes = await _settled(plane, "type=quotas&limit=2", lambda items: items[0]["state"] == "acked")
+    await new_plane.until_event("push.timed_out")
+    new_node.deaf = False
+    await new_node.until(lambda: bool(new_node.quotas))
+    pushes = await _settled(new_plane, "type=quotas&limit=2", lambda items: items[0]["state"] == "acked")
     assert [(push["state"], push["attempt"]) for push in pushes["items"]] == [("acked", 2), ("timed_out", 1)]
 
 
 @IMPATIENT
-async def test_a_node_that_requests_bodies_twice_is_refused_and_still_served(plane: Plane, node: FakeNode) -> None:
-    node.asks_twice = True
+async def test_a_node_that_requests_bodies_twice_is_refused_and_still_served(
+    new_plane: Plane, new_node: FakeNode
+) -> None:
+    new_node.asks_twice = True
     with capture_logs() as logged:
-        await plane.put_pin("p", wait="100ms")
-        await plane.until_event("push.refused")
-        await plane.put_quota("acme", 1)
-        node.asks_twice = False
-        await node.until(lambda: bool(node.pins))
-    assert [quota.tenant for quota in node.quotas] == ["acme"]
+        await new_plane.put_pin("p", wait="100ms")
+        await new_plane.until_event("push.refused")
+        await new_plane.put_quota("acme", 1)
+        new_node.asks_twice = False
+        await new_node.until(lambda: bool(new_node.pins))
+    assert [quota.tenant for quota in new_node.quotas] == ["acme"]
     assert "task.failed" not in {line["event"] for line in logged}
-    (push, *_) = (await _settled(plane, "type=pins&state=refused"))["items"]
+    (push, *_) = (await _settled(new_plane, "type=pins&state=refused"))["items"]
     assert push["faults"] == [
         {"path": "", "code": "refuse", "message": "the last body of a snapshot was answered with NeedBodies"}
     ]
 
 
-async def test_a_restarted_node_that_forgot_everything_gets_it_again(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("acme", 7)
-    node.quotas = []
-    await node.restart(forget=True)
-    await node.until(lambda: [q.limit_bytes for q in node.quotas] == [7])
-    await plane.until_state("in_sync")
-    assert (await plane.node())["epoch"] == node.epoch
+async def test_a_restarted_node_that_forgot_everything_gets_it_again(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_quota("acme", 7)
+    new_node.quotas = []
+    await new_node.restart(forget=True)
+    await new_node.until(lambda: [q.limit_bytes for q in new_node.quotas] == [7])
+    await new_plane.until_state("in_sync")
+    assert (await new_plane.node())["epoch"] == new_node.epoch
 
 
-async def test_a_restarted_node_that_remembers_is_left_alone(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("acme", 7)
-    before = len(node.received)
-    await node.restart()
-    await plane.until(lambda: any(n.epoch == node.epoch and n.welcomed for n in plane.app.parts.fleet.nodes.values()))
-    await plane.until_state("in_sync")
-    assert len(node.received) == before
+async def test_a_restarted_node_that_remembers_is_left_alone(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_quota("acme", 7)
+    before = len(new_node.received)
+    await new_node.restart()
+    await new_plane.until(
+        lambda: any(n.epoch == new_node.epoch and n.welcomed for n in new_plane.app.parts.fleet.nodes.values())
+    )
+    await new_plane.until_state("in_sync")
+    assert len(new_node.received) == before
 
 
-async def test_drift_is_reported_and_repaired(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("acme", 7)
-    good = node.observed["quotas"]
-    node.drift("quotas")
-    event = await plane.until_event("node.drifted")
+async def test_drift_is_reported_and_repaired(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_quota("acme", 7)
+    good = new_node.observed["quotas"]
+    new_node.drift("quotas")
+    event = await new_plane.until_event("node.drifted")
     assert event == {"type": "quotas", "generation": 1}
-    await node.until(lambda: node.observed["quotas"] == good)
+    await new_node.until(lambda: new_node.observed["quotas"] == good)
 
 
-async def test_a_restarted_plane_adopts_the_state_of_the_node(settings: Settings, node: FakeNode) -> None:
+async def test_a_restarted_plane_adopts_the_state_of_the_node(settings: Settings, new_node: FakeNode) -> None:
     async with serving(settings) as plane:
         await plane.put_quota("acme", 1)
         await plane.put_pin("p")
         await plane.until_state("in_sync")
-    before = len(node.received)
+    before = len(new_node.received)
     async with serving(settings) as plane:
         await plane.until_state("in_sync")
         assert (await plane.get("/api/v1/quotas/acme"))["status"]["applied"] is True
-    assert len(node.received) == before
+    assert len(new_node.received) == before
 
 
-async def test_changes_committed_before_a_crash_are_pushed_after_it(settings: Settings, node: FakeNode) -> None:
+async def test_changes_committed_before_a_crash_are_pushed_after_it(settings: Settings, new_node: FakeNode) -> None:
     """The commit happens in a process that pushes nothing and then ends, as by a kill."""
     database = Database(settings.common.database_url)
     await migrate.upgrade(database)
@@ -200,70 +206,72 @@ async def test_changes_committed_before_a_crash_are_pushed_after_it(settings: Se
     quotas = Quotas(database, Changes(database, fleet, bus), RecordProgress(fleet, desired), fleet)
     await quotas.put("acme", QuotaPut(limit_bytes=5), Principal("r"))
     await database.close()
-    assert node.quotas == []
+    assert new_node.quotas == []
     async with serving(settings):
-        await node.until(lambda: [q.limit_bytes for q in node.quotas] == [5])
+        await new_node.until(lambda: [q.limit_bytes for q in new_node.quotas] == [5])
 
 
-async def test_an_empty_database_never_wipes_a_node(settings: Settings, node: FakeNode) -> None:
+async def test_an_empty_database_never_wipes_a_node(settings: Settings, new_node: FakeNode) -> None:
     observed = Observed(9, "f" * 64, "another")
-    node.observed = {"quotas": observed, "pins": observed, "policies": observed}
+    new_node.observed = {"quotas": observed, "pins": observed, "policies": observed}
     async with serving(settings) as plane:
         await plane.until_state("in_sync")
-        assert node.received == []
+        assert new_node.received == []
         await plane.put_quota("acme", 1)
-        assert [q.tenant for q in node.quotas] == ["acme"]
+        assert [q.tenant for q in new_node.quotas] == ["acme"]
 
 
-async def test_a_database_that_was_set_back_overtakes_the_nodes_generation(settings: Settings, node: FakeNode) -> None:
+async def test_a_database_that_was_set_back_overtakes_the_nodes_generation(
+    settings: Settings, new_node: FakeNode
+) -> None:
     async with serving(settings) as plane:
         answer = await plane.put_quota("acme", 1)
-        observed = node.observed["quotas"]
-        node.observed["quotas"] = Observed(40, "f" * 64, observed.store)
-        node.quotas = []
-        await node.until(lambda: bool(node.quotas))
-        assert node.observed["quotas"].generation == 41
+        observed = new_node.observed["quotas"]
+        new_node.observed["quotas"] = Observed(40, "f" * 64, observed.store)
+        new_node.quotas = []
+        await new_node.until(lambda: bool(new_node.quotas))
+        assert new_node.observed["quotas"].generation == 41
         await plane.until_state("in_sync")
         assert answer["generation"] == 1
 
 
 @IMPATIENT
-async def test_a_silent_node_is_lost_and_comes_back(plane: Plane, node: FakeNode) -> None:
-    node.mute = node.deaf = True
-    await plane.until_state("lost")
-    assert (await plane.node())["stats"] is None
-    assert (await plane.http.get("/readyz")).status_code == 200, "the API is there"
-    fleet = await plane.http.get("/healthz/fleet")
+async def test_a_silent_node_is_lost_and_comes_back(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.mute = new_node.deaf = True
+    await new_plane.until_state("lost")
+    assert (await new_plane.node())["stats"] is None
+    assert (await new_plane.http.get("/readyz")).status_code == 200, "the API is there"
+    fleet = await new_plane.http.get("/healthz/fleet")
     assert (fleet.status_code, fleet.json()["detail"]) == (503, "no node is connected; node-a is lost")
-    assert not (await plane.get("/api/v1/overview"))["ready"]
-    node.mute = node.deaf = False
-    await plane.until_state("in_sync")
+    assert not (await new_plane.get("/api/v1/overview"))["ready"]
+    new_node.mute = new_node.deaf = False
+    await new_plane.until_state("in_sync")
 
 
-async def test_a_manager_is_ready_once_its_embedded_data_plane_has_served(plane: Plane, node: FakeNode) -> None:
-    await plane.until_state("in_sync")
-    parts, serves = plane.app.parts, False
+async def test_a_manager_is_ready_once_its_embedded_data_plane_has_served(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.until_state("in_sync")
+    parts, serves = new_plane.app.parts, False
     health = HealthChecks(parts.database, parts.foundation.progress, parts.fleet, lambda: serves)
     with pytest.raises(NotReady, match="the embedded data plane does not serve yet"):
         await health.readiness(anonymous=False)
-    await plane.until(lambda: parts.fleet.serves_at(node.control_url))
+    await new_plane.until(lambda: parts.fleet.serves_at(new_node.control_url))
     serves = True
     assert (await health.readiness(anonymous=False)).status == "ready"
     serves = False
     assert (await health.readiness(anonymous=False)).status == "ready", "a crash does not take the API away"
     parts.fleet.nodes["node-a"].stats = None
-    assert not parts.fleet.serves_at(node.control_url), "as after a start, when the database knows the node"
+    assert not parts.fleet.serves_at(new_node.control_url), "as after a start, when the database knows the node"
 
 
-async def test_a_node_with_a_new_name_replaces_the_old_one_at_its_url(plane: Plane, node: FakeNode) -> None:
-    await node.stop()
-    node.name, node.observed = "node-b", {}
-    await node.start()
-    await plane.until(lambda: list(plane.app.parts.fleet.nodes) == ["node-b"])
-    await plane.until_state("in_sync")
+async def test_a_node_with_a_new_name_replaces_the_old_one_at_its_url(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_node.stop()
+    new_node.name, new_node.observed = "node-b", {}
+    await new_node.start()
+    await new_plane.until(lambda: list(new_plane.app.parts.fleet.nodes) == ["node-b"])
+    await new_plane.until_state("in_sync")
 
 
-async def test_another_database_is_not_mistaken_for_the_same(settings: Settings, node: FakeNode) -> None:
+async def test_another_database_is_not_mistaken_for_the_same(settings: Settings, new_node: FakeNode) -> None:
     """Equal generation numbers of two databases mean nothing."""
     async with serving(settings) as plane:
         await plane.put_quota("acme", 1)
@@ -271,17 +279,17 @@ async def test_another_database_is_not_mistaken_for_the_same(settings: Settings,
     async with serving(settings) as plane:
         answer = await plane.put_quota("other", 2)
         assert answer["generation"] == 1
-        assert [q.tenant for q in node.quotas] == ["other"]
+        assert [q.tenant for q in new_node.quotas] == ["other"]
 
 
-async def test_the_whole_way_works_on_either_database(socket_dir: Path, database_url: str, node: FakeNode) -> None:
+async def test_the_whole_way_works_on_either_database(socket_dir: Path, database_url: str, new_node: FakeNode) -> None:
     async with serving(settings_in(socket_dir, database_url)) as plane:
         await plane.until_state("in_sync")
         assert (await plane.put_quota("acme", 1))["status"]["applied"] is True
         assert (await plane.put_pin("p", ttl_s=60))["status"]["applied"] is True
         assert (await plane.http.delete("/api/v1/quotas/acme?wait=30s")).status_code == 204
         assert (await plane.http.delete("/api/v1/pins/p?wait=30s")).status_code == 204
-        assert (node.quotas, node.pins) == ([], [])
+        assert (new_node.quotas, new_node.pins) == ([], [])
         entries = (await plane.get("/api/v1/audit"))["items"]
         assert len([entry for entry in entries if entry["kind"] != "token"]) == 4
         pushes = await _settled(plane, "state=acked&type=pins", lambda items: items[0]["generation"] == 2)

@@ -127,12 +127,16 @@ async def test_a_record_reaches_the_node_with_its_defaults_and_a_deleted_one_is_
     made = await sent(plane, "PUT", waited, whole)
     assert (made.status_code, made.json()["status"]["applied"]) == (201, True)
     assert getattr(node, kind) == [spec]
-    assert (await sent(plane, "PUT", waited, few, if_match="*")).status_code == 200
+    changed = await sent(plane, "PUT", waited, few, if_match="*")
+    assert changed.status_code == 200
     assert getattr(node, kind) == [other_spec], "a put is the whole intent: fields that it leaves out have defaults"
     assert (await plane.get(f"/api/v1/{kind}"))["total"] == 1
     gone = await sent(plane, "DELETE", waited, if_match="*")
     assert gone.status_code == (200 if kind == "tiers" else 204)
     assert getattr(node, kind) == []
+    (entry,) = (await plane.get("/api/v1/audit?limit=1"))["items"]
+    expected = ("delete", kind, changed.json()["generation"] + 1)
+    assert (entry["action"], entry["type"], entry["generation"]) == expected
 
 
 async def test_strength_and_refresh_of_a_pin_reach_the_node(plane: Plane, node: FakeNode) -> None:

@@ -6,13 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dataplane.protocol.control.records import PinSpec
 from dataplane.protocol.events import GpuCopyPoolFailed
 from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
 from tests.app.callers import create_token, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
-from tests.app.plane import PIN, Plane, effective
+from tests.app.plane import Plane, effective
 
 pytestmark = pytest.mark.anyio
 
@@ -70,52 +69,6 @@ async def test_a_pin_is_in_the_pool_alone_unless_its_tier_is_gpu_and_a_change_is
     assert (await patched(plane, "p", note="kept")).json()["tier"] == "gpu"
     shown = {pin["name"]: pin["tier"] for pin in (await plane.get("/api/v1/snapshot"))["pins"]["items"]}
     assert shown == {"p": "gpu", "ends": "gpu"}
-
-
-async def test_an_unknown_tier_is_refused_by_field_with_the_known_ones(plane: Plane) -> None:
-    errors = [{"path": "tier", "message": "expected one of host, gpu, got 'disk'"}]
-    put = await plane.http.put("/api/v1/pins/p", json={**PIN, "tier": "disk"})
-    assert (put.status_code, put.json()["errors"]) == (422, errors)
-    await plane.put_pin("p")
-    change = await patched(plane, "p", tier="disk")
-    assert (change.status_code, change.json()["errors"]) == (422, errors)
-    listed = await plane.http.get("/api/v1/pins?tier=disk")
-    assert (listed.status_code, listed.json()["errors"]) == (
-        422,
-        [{"path": "tier", "message": "expected one of host, gpu, got 'disk'"}],
-    )
-    document = {"apiVersion": "larder/v1", "pins": {"q": {**PIN, "tier": "disk"}}}
-    applied = await plane.http.post("/api/v1/apply", json={"document": document})
-    assert applied.json()["errors"] == [{"path": "pins.q.tier", "message": errors[0]["message"]}]
-    dry = await plane.http.post("/api/v1/actions/dry-run", json={"pins": {"q": {**PIN, "tier": "disk"}}})
-    assert (dry.status_code, dry.json()["errors"][0]["path"]) == (422, "pins[...].tier")
-
-
-async def test_a_document_sets_the_tier_shows_a_change_of_it_and_is_exported_again(plane: Plane) -> None:
-    async def apply(document: Any, **more: Any) -> dict[str, Any]:
-        answer = await plane.http.post("/api/v1/apply", json={"document": document, **more})
-        assert answer.is_success, answer.text
-        return dict(answer.json())
-
-    document = {"apiVersion": "larder/v1", "pins": {"a": {**PIN, "tier": "gpu"}, "b": PIN}}
-    assert (await apply(document))["created"] == 2
-    exported = (await plane.get("/api/v1/export"))["document"]
-    assert [pin.get("tier") for pin in exported["pins"]] == ["gpu", None]
-    assert (await apply(exported))["unchanged"] == 2
-    exported["pins"][0]["tier"] = "host"
-    change = await apply(exported, dry_run=True)
-    (item,) = [record for record in change["records"] if record["action"] == "update"]
-    assert item["fields"] == {"tier": {"before": "gpu", "after": "host"}}
-    await apply(exported)
-    assert (await plane.get("/api/v1/pins/a"))["tier"] == "host"
-
-
-async def test_a_dry_run_includes_the_tier_on_nodes(plane: Plane, node: FakeNode) -> None:
-    await plane.http.post("/api/v1/actions/dry-run", json={"pins": {"q": {**PIN, "tier": "gpu"}}})
-    tried = node.received[-1]
-    assert tried.dry_run
-    specs = msgspec.msgpack.decode(tried.body, type=list[PinSpec])
-    assert [(spec.name, spec.tier) for spec in specs] == [("q", "gpu")]
 
 
 async def test_reports_of_gpu_copies_are_summed_and_missing_ones_shown(plane: Plane, node: FakeNode) -> None:
@@ -181,43 +134,45 @@ async def test_reasons_why_a_gpu_has_no_gpu_copies_are_shown(plane: Plane, node:
 
 
 async def test_machines_without_gpus_lack_nothing_while_another_has_the_gpu_copies(
-    node: FakeNode, guarded: Plane
+    new_node: FakeNode, new_guarded: Plane
 ) -> None:
-    await guarded.until_state("in_sync")
-    await guarded.put_pin("p", tier="gpu")
-    parts = guarded.app.parts
-    bare = msgspec.structs.replace(node.stats_now(), node="node-b", pins=[gpu_pin("p", 0)])
-    second = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
+    await new_guarded.until_state("in_sync")
+    await new_guarded.put_pin("p", tier="gpu")
+    parts = new_guarded.app.parts
+    bare = msgspec.structs.replace(new_node.stats_now(), node="node-b", pins=[gpu_pin("p", 0)])
+    second = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(new_node.observed))
     parts.fleet.nodes["node-b"] = second
     parts.fleet.heartbeat("node-b", bare, 0.0, bare.at)
-    await guarded.report(node, pins=[gpu_pin("p", 2)], gpu_copy_pools=[pool()])
+    await new_guarded.report(new_node, pins=[gpu_pin("p", 2)], gpu_copy_pools=[pool()])
     status = parts.foundation.progress.status("pins", 1, name="p")
     effective = {name: on.conditions[1] for name, on in status.nodes.items()}
     assert {name: (each.status, each.reason) for name, each in effective.items()} == {
         "node-a": ("True", "Effective"),
         "node-b": ("True", "Effective"),
     }
-    await guarded.report(node, pins=[gpu_pin("p", 0)], gpu_copy_pools=[])
+    await new_guarded.report(new_node, pins=[gpu_pin("p", 0)], gpu_copy_pools=[])
     status = parts.foundation.progress.status("pins", 1, name="p")
     assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoGpuCopyPool"}
 
 
 async def test_pools_on_gpus_are_shown_with_their_node_to_unlimited_callers_alone(
-    node: FakeNode, guarded: Plane
+    new_node: FakeNode, new_guarded: Plane
 ) -> None:
-    await guarded.until_state("in_sync")
-    await guarded.put_pin("p", tenant="acme", tier="gpu")
-    await guarded.report(node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[pool(problem="out of memory", readers=3)])
-    await node.publish(GpuCopyPoolFailed(1.0, DEVICE, "out of memory"))
-    assert (await guarded.until_event("gpu_copy_pool.failed"))["reason"] == "out of memory"
-    (shown,) = (await guarded.get("/api/v1/nodes/node-a"))["stats"]["gpu_copy_pools"]
+    await new_guarded.until_state("in_sync")
+    await new_guarded.put_pin("p", tenant="acme", tier="gpu")
+    await new_guarded.report(
+        new_node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[pool(problem="out of memory", readers=3)]
+    )
+    await new_node.publish(GpuCopyPoolFailed(1.0, DEVICE, "out of memory"))
+    assert (await new_guarded.until_event("gpu_copy_pool.failed"))["reason"] == "out of memory"
+    (shown,) = (await new_guarded.get("/api/v1/nodes/node-a"))["stats"]["gpu_copy_pools"]
     assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
-    token = await create_token(guarded, "op", "operator", tenants=["acme"])
+    token = await create_token(new_guarded, "op", "operator", tenants=["acme"])
     for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview", "/api/v1/pins/p"):
-        answer = await send(guarded, token, "GET", path)
+        answer = await send(new_guarded, token, "GET", path)
         assert answer.status_code == 200
         assert [text for text in (DEVICE, CARD, "out of memory") if text in answer.text] == [], path
-    pin = (await send(guarded, token, "GET", "/api/v1/pins/p")).json()
+    pin = (await send(new_guarded, token, "GET", "/api/v1/pins/p")).json()
     assert (pin["tier"], pin["gpu_copies"], effect(pin)) == ("gpu", 1, ("False", "FewGpuCopies"))
 
 

@@ -25,7 +25,7 @@ P = "/api/v1/pins/p"
 PROMPT = list(range(100, 141))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data_plane_settings() -> dict[str, str]:
     return {"pool_bytes": "2MiB", "dataplane__segment_bytes": "2MiB"}
 

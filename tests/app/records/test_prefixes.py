@@ -44,20 +44,22 @@ async def test_prefixes_are_listed_the_hottest_first(plane: Plane, node: FakeNod
 
 
 @IMPATIENT
-async def test_bad_parameters_and_a_missing_node_are_problems(plane: Plane, node: FakeNode) -> None:
+async def test_bad_parameters_and_a_missing_node_are_problems(new_plane: Plane, new_node: FakeNode) -> None:
     for query, field in (("by=age", "by"), ("tenant=a@b", "tenant"), ("limit=0", "limit"), ("limit=1001", "limit")):
-        response = await plane.http.get(f"/api/v1/prefixes?{query}")
+        response = await new_plane.http.get(f"/api/v1/prefixes?{query}")
         assert response.status_code == 422
         assert [error["path"] for error in response.json()["errors"]] == [field]
-    await node.stop()
-    await plane.until_state("lost")
-    response = await plane.http.get("/api/v1/prefixes")
+    await new_node.stop()
+    await new_plane.until_state("lost")
+    response = await new_plane.http.get("/api/v1/prefixes")
     assert response.status_code == 503
     assert response.json()["type"] == "urn:larder:problem:node-unreachable"
 
 
-async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(socket_dir: Path, node: FakeNode) -> None:
-    node.prefixes = [prefix("of-rival", "rival", bytes_served=900), prefix("of-acme", bytes_served=5),
+async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
+    socket_dir: Path, new_node: FakeNode
+) -> None:
+    new_node.prefixes = [prefix("of-rival", "rival", bytes_served=900), prefix("of-acme", bytes_served=5),
                      prefix("of-both", "rival"), prefix("of-both"), prefix("of-third", "third", hits=7)]  # fmt: skip
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
@@ -101,19 +103,19 @@ async def test_a_node_that_does_not_know_the_question_is_named(plane: Plane, nod
 
 
 @IMPATIENT
-async def test_a_node_that_answers_wrongly_or_not_at_all_harms_no_other(plane: Plane, node: FakeNode) -> None:
-    node.answers = lambda message: Resized(getattr(message, "nonce", ""), 1)
-    (failed_nodes,) = (await plane.get("/api/v1/prefixes"))["failed_nodes"]
+async def test_a_node_that_answers_wrongly_or_not_at_all_harms_no_other(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.answers = lambda message: Resized(getattr(message, "nonce", ""), 1)
+    (failed_nodes,) = (await new_plane.get("/api/v1/prefixes"))["failed_nodes"]
     assert "answered with Resized, expected Prefixes" in failed_nodes["error"]
-    node.answers = lambda message: ControlRefused("malformed", "what?")
-    (failed_nodes,) = (await plane.get("/api/v1/prefixes"))["failed_nodes"]
+    new_node.answers = lambda message: ControlRefused("malformed", "what?")
+    (failed_nodes,) = (await new_plane.get("/api/v1/prefixes"))["failed_nodes"]
     assert "malformed: what?" in failed_nodes["error"]
-    node.answers = lambda message: None
-    (failed_nodes,) = (await plane.get("/api/v1/prefixes"))["failed_nodes"]
+    new_node.answers = lambda message: None
+    (failed_nodes,) = (await new_plane.get("/api/v1/prefixes"))["failed_nodes"]
     assert "did not answer within 1 s" in failed_nodes["error"]
-    node.answers = None
-    assert (await plane.get("/api/v1/prefixes"))["failed_nodes"] == []
-    assert (await plane.put_quota("acme"))["status"]["applied"] is True
+    new_node.answers = None
+    assert (await new_plane.get("/api/v1/prefixes"))["failed_nodes"] == []
+    assert (await new_plane.put_quota("acme"))["status"]["applied"] is True
 
 
 async def test_a_pin_is_made_from_a_prefix(plane: Plane, node: FakeNode) -> None:
@@ -151,8 +153,8 @@ async def test_a_prefix_that_cannot_be_pinned_is_refused_with_a_sentence(plane: 
     assert (await plane.get("/api/v1/pins"))["total"] == 0
 
 
-async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(socket_dir: Path, node: FakeNode) -> None:
-    node.prefixes = [
+async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(socket_dir: Path, new_node: FakeNode) -> None:
+    new_node.prefixes = [
         prefix("theirs", "acme", model="secret-model"),
         prefix("broken", "acme", keys=KEYS[:-1]),
         prefix("mine", "small", model="m"),
@@ -179,7 +181,7 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(socket_d
                 assert unknown[0] in (403, 422)
                 for label in ("theirs", "broken"):
                     assert await answer_to(token, label, **body) == unknown, (label, body)
-        assert node.labels == [], "nor does it take another time: no node was asked for those keys"
+        assert new_node.labels == [], "nor does it take another time: no node was asked for those keys"
         several = await send(plane, two, "PUT", "/api/v1/pins/p", json={"prefix": "mine"})
         assert (several.status_code, several.json()["errors"][0]["path"]) == (422, "tenant")
         for token, body in ((one, {}), (two, {"tenant": "small"})):
@@ -187,7 +189,7 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(socket_d
             own = await send(plane, token, "PUT", name, json={"prefix": "mine", **body})
             assert own.status_code == 201, own.text
             assert (own.json()["model"], own.json()["tenant"]) == ("m", "small")
-        assert set(node.labels) == {"mine"}
+        assert set(new_node.labels) == {"mine"}
 
 
 async def test_without_a_node_a_prefix_means_nothing(lone: Plane) -> None:

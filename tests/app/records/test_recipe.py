@@ -43,25 +43,27 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("settings", [{"body_limit_bytes": 1_000_003}], indirect=True, ids=["own-routes"])
-async def test_the_type_of_the_recipe_is_served(plane: Plane, recipe: dict[str, Any]) -> None:
-    async with plane.app.parts.database.write() as session:
+async def test_the_type_of_the_recipe_is_served(new_plane: Plane, recipe: dict[str, Any]) -> None:
+    async with new_plane.app.parts.database.write() as session:
         await (await session.connection()).run_sync(recipe["ContactRow"].__table__.create)
-    plane.app.litestar.register(Router("/api/v1", route_handlers=[recipe["router"]]))
+    new_plane.app.litestar.register(Router("/api/v1", route_handlers=[recipe["router"]]))
 
-    made = await plane.http.put(f"{PATH}/acme", json={"address": "people@acme.example"})
+    made = await new_plane.http.put(f"{PATH}/acme", json={"address": "people@acme.example"})
     assert (made.status_code, made.json()["address"]) == (201, "people@acme.example"), made.text
-    patched = await plane.http.patch(f"{PATH}/acme", json={"note": "n"}, headers={"If-Match": made.headers["etag"]})
+    patched = await new_plane.http.patch(f"{PATH}/acme", json={"note": "n"}, headers={"If-Match": made.headers["etag"]})
     assert (patched.status_code, patched.json()["note"]) == (200, "n"), patched.text
-    wrong = await plane.http.put(f"{PATH}/acme", json={"address": "a\x00"})
+    wrong = await new_plane.http.put(f"{PATH}/acme", json={"address": "a\x00"})
     assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "address")
 
     commands = record_commands(recipe["noun"])
     for arguments in (["set", "acme", "--note", "more"], ["list"], ["delete", "acme"]):
-        done = await asyncio.to_thread(CliRunner().invoke, commands, [*arguments, "--url", str(plane.http.base_url)])
+        done = await asyncio.to_thread(
+            CliRunner().invoke, commands, [*arguments, "--url", str(new_plane.http.base_url)]
+        )
         assert done.exit_code == 0, done.output
         if arguments == ["list"]:
             assert "people@acme.example" in done.output
             assert "more" in done.output
-    entries = (await plane.get("/api/v1/audit?kind=contact"))["items"]
+    entries = (await new_plane.get("/api/v1/audit?kind=contact"))["items"]
     assert [entry["action"] for entry in entries] == ["delete", "update", "update", "create"]
-    assert len(await plane.stored_events("name=contact.changed", 2)) == 2
+    assert len(await new_plane.stored_events("name=contact.changed", 2)) == 2

@@ -57,8 +57,8 @@ async def test_no_record_is_made_for_an_invisible_name(shared_guarded: Plane, na
         assert (await shared_guarded.get(f"/api/v1/{kind}"))["total"] == 0
 
 
-async def test_clients_of_such_a_salt_are_shown_and_can_be_invalidated(socket_dir: Path, node: FakeNode) -> None:
-    node.stats = msgspec.structs.replace(node.stats, tenants=[TenantStats("a\u202eb", bytes=7)])
+async def test_clients_of_such_a_salt_are_shown_and_can_be_invalidated(socket_dir: Path, new_node: FakeNode) -> None:
+    new_node.stats = msgspec.structs.replace(new_node.stats, tenants=[TenantStats("a\u202eb", bytes=7)])
     async with guarding(socket_dir) as plane:
         await plane.until(lambda: any(stats.tenants for stats in plane.app.parts.fleet.stats()))
         at = quote("a\u202eb", safe="")

@@ -37,11 +37,11 @@ its parts add up to that on an idle machine; a part that waits for the frozen da
 
 @pytest.mark.full
 async def test_every_acknowledged_change_survives_crashes_of_the_database_under_load(
-    socket_dir: Path, own_cluster: PostgresCluster, own_database: str, node: FakeNode
+    socket_dir: Path, own_cluster: PostgresCluster, own_database: str, new_node: FakeNode
 ) -> None:
     """Writers raise a number of their own and remember which writes were acknowledged, and which may have happened."""
     url = own_cluster.url(own_database)
-    managers = [Manager(socket_dir / name, url, node.control_url) for name in ("one", "other")]
+    managers = [Manager(socket_dir / name, url, new_node.control_url) for name in ("one", "other")]
     acknowledged: dict[str, int] = {}
     possible: dict[str, set[int]] = {}
     statuses: dict[int, int] = {}
@@ -88,7 +88,7 @@ async def test_every_acknowledged_change_survives_crashes_of_the_database_under_
             return bool(desired["quotas"] == audited)
 
         await until(each_change_has_one_entry_and_one_generation)
-        await node.until(lambda: {quota.tenant: quota.limit_bytes for quota in node.quotas} == stored, 60)
+        await new_node.until(lambda: {quota.tenant: quota.limit_bytes for quota in new_node.quotas} == stored, 60)
         for manager in managers:
             assert not manager.events("request.crashed")
             assert not manager.events("task.failed")
@@ -116,13 +116,13 @@ def _more_than(statuses: dict[int, int], refused: int) -> bool:
 
 @pytest.mark.full
 async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
-    socket_dir: Path, own_cluster: PostgresCluster, own_database: str, node: FakeNode
+    socket_dir: Path, own_cluster: PostgresCluster, own_database: str, new_node: FakeNode
 ) -> None:
-    manager = Manager(socket_dir / "one", own_cluster.url(own_database), node.control_url)
+    manager = Manager(socket_dir / "one", own_cluster.url(own_database), new_node.control_url)
     async with running(manager):
-        await until(lambda: node.observed)
+        await until(lambda: new_node.observed)
         assert (await manager.put_quota("a", 1)).status_code == 201
-        await node.until(lambda: [quota.tenant for quota in node.quotas] == ["a"], 60)
+        await new_node.until(lambda: [quota.tenant for quota in new_node.quotas] == ["a"], 60)
         own_cluster.freeze()
         try:
             for path in ("/healthz", "/api/v1/quotas", "/readyz", "/healthz/fleet"):
@@ -133,7 +133,7 @@ async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
                 print(f"{path}: 503 after {took:.1f} s")
             answer = await manager.http.put("/api/v1/quotas/b", json={"limit_bytes": 1})
             assert answer.status_code == 503
-            assert [quota.tenant for quota in node.quotas] == ["a"]
+            assert [quota.tenant for quota in new_node.quotas] == ["a"]
         finally:
             own_cluster.thaw()
         await manager.until_line("database.recovered")
@@ -142,7 +142,7 @@ async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
             return (await manager.put_quota("b", 1)).is_success
 
         await until(accepted)
-        await node.until(lambda: len(node.quotas) == 2, 60)
+        await new_node.until(lambda: len(new_node.quotas) == 2, 60)
         assert len(manager.events("database.lost")) == 1
         assert not manager.events("task.failed")
 
@@ -207,8 +207,10 @@ def _quota(tenant: str) -> QuotaRow:
     return QuotaRow(tenant=tenant, note="", generation=1, selector=None, created_at=0, updated_at=0)
 
 
-async def test_a_full_disk_refuses_changes_and_leaves_the_database_as_it_is(socket_dir: Path, node: FakeNode) -> None:
-    manager = Manager(socket_dir / "one", f"sqlite:///{socket_dir / 'larder.db'}", node.control_url)
+async def test_a_full_disk_refuses_changes_and_leaves_the_database_as_it_is(
+    socket_dir: Path, new_node: FakeNode
+) -> None:
+    manager = Manager(socket_dir / "one", f"sqlite:///{socket_dir / 'larder.db'}", new_node.control_url)
     async with running(manager):
         assert (await manager.put_quota("a", 1)).status_code == 201
         pid = manager.process.pid
@@ -220,13 +222,13 @@ async def test_a_full_disk_refuses_changes_and_leaves_the_database_as_it_is(sock
         items = (await manager.get("/api/v1/quotas"))["items"]
         assert [item["tenant"] for item in items] == ["a"]
         # A node that lost everything gets it back all the same: reading works.
-        await node.restart(forget=True)
-        await node.until(lambda: "quotas" in node.observed, 60)
-        assert [quota.tenant for quota in node.quotas] == ["a"]
+        await new_node.restart(forget=True)
+        await new_node.until(lambda: "quotas" in new_node.observed, 60)
+        assert [quota.tenant for quota in new_node.quotas] == ["a"]
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
         await manager.until_line("database.recovered")
         assert (await manager.put_quota("b", 1)).status_code == 201
-        await node.until(lambda: len(node.quotas) == 2, 60)
+        await new_node.until(lambda: len(new_node.quotas) == 2, 60)
         # A write that fits into what is allocated succeeds meanwhile, and the next one is lost again.
         assert len(manager.events("database.lost")) == len(manager.events("database.recovered"))
         assert not manager.events("task.failed")
@@ -239,7 +241,7 @@ async def test_a_full_disk_refuses_changes_and_leaves_the_database_as_it_is(sock
 
 
 async def test_answers_of_nodes_are_written_down_when_the_database_takes_changes_again(
-    socket_dir: Path, node: FakeNode
+    socket_dir: Path, new_node: FakeNode
 ) -> None:
     settings = settings_in(socket_dir)
     async with serving(settings) as plane:
@@ -251,7 +253,7 @@ async def test_answers_of_nodes_are_written_down_when_the_database_takes_changes
             return (await plane.get("/api/v1/pushes?type=quotas"))["total"]
 
         async def all_written() -> bool:
-            return await total() == len(_snapshots(node))
+            return await total() == len(_snapshots(new_node))
 
         await until(all_written)
         before = await total()
@@ -261,8 +263,8 @@ async def test_answers_of_nodes_are_written_down_when_the_database_takes_changes
             answer = await plane.http.put("/api/v1/quotas/b", json={"limit_bytes": 1})
             assert answer.status_code == 503
             for number in range(3):
-                node.drift("quotas")
-                await node.until(lambda number=number: len(_snapshots(node)) > before + number, 60)
+                new_node.drift("quotas")
+                await new_node.until(lambda number=number: len(_snapshots(new_node)) > before + number, 60)
             assert await total() == before
         await until(all_written)
         assert await total() >= before + 3
@@ -335,14 +337,14 @@ async def test_sigterm_ends_both_planes_although_database_and_collector_hang(
 
 @pytest.mark.parametrize("writable", [True, False])
 async def test_a_database_that_cannot_be_used_is_distinguished_at_the_start(
-    socket_dir: Path, node: FakeNode, writable: bool
+    socket_dir: Path, new_node: FakeNode, writable: bool
 ) -> None:
     """One sentence and exit code 1, not a loop of tracebacks."""
     folder = socket_dir / "data"
     folder.mkdir()
     path = folder / "larder.db"
     path.write_text("this is no database") if writable else path.mkdir()
-    manager = Manager(socket_dir / "one", f"sqlite:///{path}", node.control_url)
+    manager = Manager(socket_dir / "one", f"sqlite:///{path}", new_node.control_url)
     with pytest.raises(AssertionError, match="ended"):
         await manager.start()
     await manager.end()

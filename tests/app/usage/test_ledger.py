@@ -281,55 +281,55 @@ def test_a_node_of_an_older_release_reports_no_tiers() -> None:
     assert (account.served_bytes, account.tiers) == (0, {})
 
 
-async def test_written_usage_is_acknowledged_to_the_node(plane: Plane, node: FakeNode) -> None:
-    node.used = [counters(served=256, held_kib_s=7)]
-    book = book_of(plane)
+async def test_written_usage_is_acknowledged_to_the_node(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.used = [counters(served=256, held_kib_s=7)]
+    book = book_of(new_plane)
     await book.read()
     await book.read()
-    assert node.noted[-1] == 0
+    assert new_node.noted[-1] == 0
     await book.write()
     await book.read()
-    assert node.noted[-1] > 0
-    ((key, counts),) = (await rows_of(plane.app.parts.database)).items()
+    assert new_node.noted[-1] > 0
+    ((key, counts),) = (await rows_of(new_plane.app.parts.database)).items()
     assert key[:2] == ("node-a", "a")
     assert (counts["served_tokens"], counts["requested_tokens"], counts["held_kib_s"]) == (256, 512, 7)
 
 
-async def test_a_restarted_node_is_counted_from_zero_and_sent_all_records(plane: Plane, node: FakeNode) -> None:
-    node.used = [counters(served=100)]
-    book = book_of(plane)
+async def test_a_restarted_node_is_counted_from_zero_and_sent_all_records(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.used = [counters(served=100)]
+    book = book_of(new_plane)
     await book.read()
     await book.write()
-    await node.restart()
-    known = plane.app.parts.fleet.nodes["node-a"]
-    await plane.until(lambda: known.welcomed and known.epoch == node.epoch)
-    node.used = [counters(served=30)]
+    await new_node.restart()
+    known = new_plane.app.parts.fleet.nodes["node-a"]
+    await new_plane.until(lambda: known.welcomed and known.epoch == new_node.epoch)
+    new_node.used = [counters(served=30)]
     await book.read()
-    assert node.noted[-1] == 0
+    assert new_node.noted[-1] == 0
     await book.write()
-    (counts,) = (await rows_of(plane.app.parts.database)).values()
+    (counts,) = (await rows_of(new_plane.app.parts.database)).values()
     assert counts["served_tokens"] == 130
 
 
-async def test_another_manager_continues_where_the_first_one_stopped(plane: Plane, node: FakeNode) -> None:
-    first, second = book_of(plane), book_of(plane)
-    node.used = [counters(served=100)]
+async def test_another_manager_continues_where_the_first_one_stopped(new_plane: Plane, new_node: FakeNode) -> None:
+    first, second = book_of(new_plane), book_of(new_plane)
+    new_node.used = [counters(served=100)]
     await first.read()
     await first.write()
-    node.used = [counters(served=150)]
+    new_node.used = [counters(served=150)]
     await first.read()
     await second.read()
     await second.write()
     await first.write()
-    (counts,) = (await rows_of(plane.app.parts.database)).values()
+    (counts,) = (await rows_of(new_plane.app.parts.database)).values()
     assert counts["served_tokens"] == 150
 
 
 async def test_numbers_wait_while_the_database_is_away(
-    plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+    new_plane: Plane, new_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = book_of(plane)
-    node.used = [counters(served=100)]
+    book = book_of(new_plane)
+    new_node.used = [counters(served=100)]
     await book.read()
 
     async def away(*_: object) -> None:
@@ -339,45 +339,45 @@ async def test_numbers_wait_while_the_database_is_away(
         patch.setattr(ledger, "add", away)
         await book.write()
     assert "usage.postponed" in [line["event"] for line in logs]
-    node.used = [counters(served=120)]
+    new_node.used = [counters(served=120)]
     await book.read()
-    assert node.noted[-1] == 0
+    assert new_node.noted[-1] == 0
     await book.write()
-    (counts,) = (await rows_of(plane.app.parts.database)).values()
+    (counts,) = (await rows_of(new_plane.app.parts.database)).values()
     assert counts["served_tokens"] == 120
 
 
-async def test_a_manager_that_is_not_the_writer_sends_no_requests(plane: Plane, node: FakeNode) -> None:
-    node.used = [counters(served=1)]
-    book = book_of(plane, is_writing=lambda: False)
+async def test_a_manager_that_is_not_the_writer_sends_no_requests(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.used = [counters(served=1)]
+    book = book_of(new_plane, is_writing=lambda: False)
     await book.read_last(60)
     await book.write_last()
-    assert await rows_of(plane.app.parts.database) == {}
+    assert await rows_of(new_plane.app.parts.database) == {}
 
 
-async def test_open_usage_is_read_and_written_at_the_end(plane: Plane, node: FakeNode) -> None:
-    node.used = [counters(served=1)]
-    book = book_of(plane)
+async def test_open_usage_is_read_and_written_at_the_end(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.used = [counters(served=1)]
+    book = book_of(new_plane)
     await book.read_last(60)
     await book.write_last()
-    assert len(await rows_of(plane.app.parts.database)) == 1
+    assert len(await rows_of(new_plane.app.parts.database)) == 1
 
 
 async def test_a_stop_writes_everything_although_a_node_hangs(
-    settings: Settings, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, new_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "LAST_READ_S", 0.1)
     monkeypatch.setattr(runtime, "LAST_WRITE_S", 60.0)
     with structlog.testing.capture_logs() as logs:
         async with serving(settings) as plane:
             await plane.until_state("in_sync")
-            node.deaf = True
+            new_node.deaf = True
     assert "stop.not_written" not in [line["event"] for line in logs]
 
 
-async def test_a_node_that_cannot_answer_is_logged_once(plane: Plane, node: FakeNode) -> None:
-    node.unable = True
-    book = book_of(plane)
+async def test_a_node_that_cannot_answer_is_logged_once(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.unable = True
+    book = book_of(new_plane)
     with structlog.testing.capture_logs() as logs:
         await book.read()
         await book.read()

@@ -78,60 +78,63 @@ async def only(plane: Plane, query: str = "") -> dict[str, Any]:
     return found
 
 
-async def test_an_alert_fires_is_repeated_and_is_resolved(plane: Plane) -> None:
+async def test_an_alert_fires_is_repeated_and_is_resolved(new_plane: Plane) -> None:
     fired = alert(labels={"tenant": "acme", "node": "node-a"})
-    assert await post(plane, fired) == {"fired": 1, "resolved": 0, "repeated": 0, "truncated": 0}
-    assert await post(plane, fired) == {"fired": 0, "resolved": 0, "repeated": 1, "truncated": 0}
-    seen = await only(plane, "?state=firing&tenant=acme&node=node-a")
+    assert await post(new_plane, fired) == {"fired": 1, "resolved": 0, "repeated": 0, "truncated": 0}
+    assert await post(new_plane, fired) == {"fired": 0, "resolved": 0, "repeated": 1, "truncated": 0}
+    seen = await only(new_plane, "?state=firing&tenant=acme&node=node-a")
     assert (seen["alertname"], seen["severity"], seen["state"]) == ("LarderTenantRefused", "warning", "firing")
     assert (seen["tenant"], seen["node"], seen["summary"]) == ("acme", "node-a", "blocks are refused")
     assert seen["runbook_url"] == "https://runbook/refused"
     assert seen["ended_at"] is None
-    event = await plane.until_event("alert.fired")
+    event = await new_plane.until_event("alert.fired")
     assert (event["alertname"], event["tenant"]) == ("LarderTenantRefused", "acme")
-    page = (await plane.http.get("/metrics")).text
+    page = (await new_plane.http.get("/metrics")).text
     assert 'larder_alerts_firing{alertname="LarderTenantRefused",severity="warning"} 1.0' in page
 
     ended = {**fired, "status": "resolved", "endsAt": rfc(time.time())}
-    assert (await post(plane, ended))["resolved"] == 1
-    assert (await post(plane, ended))["repeated"] == 1
-    assert (await only(plane))["state"] == "resolved"
-    assert (await only(plane))["ended_at"] is not None
-    assert (await plane.get(f"{A}?state=firing"))["items"] == []
-    assert (await plane.until_event("alert.resolved"))["reason"] == "resolved"
-    assert "larder_alerts_firing{" not in (await plane.http.get("/metrics")).text
+    assert (await post(new_plane, ended))["resolved"] == 1
+    assert (await post(new_plane, ended))["repeated"] == 1
+    assert (await only(new_plane))["state"] == "resolved"
+    assert (await only(new_plane))["ended_at"] is not None
+    assert (await new_plane.get(f"{A}?state=firing"))["items"] == []
+    assert (await new_plane.until_event("alert.resolved"))["reason"] == "resolved"
+    assert "larder_alerts_firing{" not in (await new_plane.http.get("/metrics")).text
 
     again = {**fired, "startsAt": rfc(time.time() + 60)}
-    assert (await post(plane, again))["fired"] == 1
-    assert (await post(plane, ended))["repeated"] == 1, "a late message about an earlier time"
-    assert (await only(plane))["state"] == "firing"
+    assert (await post(new_plane, again))["fired"] == 1
+    assert (await post(new_plane, ended))["repeated"] == 1, "a late message about an earlier time"
+    assert (await only(new_plane))["state"] == "firing"
 
 
-async def test_the_command_line_lists_firing_alerts_and_the_change_before(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("acme", "1GiB")
-    await post(plane, alert(labels={"tenant": "acme"}, startsAt=rfc(time.time() + 1)))
-    await post(plane, alert("Over", "resolved", startsAt=rfc(time.time() - 60), endsAt=rfc(time.time())))
-    code, out, _ = await larder(plane, "alerts", "-o", "wide")
+async def test_the_command_line_lists_firing_alerts_and_the_change_before(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_quota("acme", "1GiB")
+    await post(new_plane, alert(labels={"tenant": "acme"}, startsAt=rfc(time.time() + 1)))
+    await post(new_plane, alert("Over", "resolved", startsAt=rfc(time.time() - 60), endsAt=rfc(time.time())))
+    code, out, _ = await larder(new_plane, "alerts", "-o", "wide")
     assert (code, out.splitlines()[0]) == (0, "Alerts (1)")
     assert "LarderTenantRefused" in out
     assert "create quota acme: limit_bytes 1 GiB" in out
     assert "https://runbook/refused" in out
-    assert (await larder(plane, "alerts", "--state", "any", "--limit", "1"))[1].startswith("Alerts (1 of 2)")
-    assert (await larder(plane, "alerts", "--node", "none"))[1].startswith("Alerts (0)")
+    assert (await larder(new_plane, "alerts", "--state", "any", "--limit", "1"))[1].startswith("Alerts (1 of 2)")
+    assert (await larder(new_plane, "alerts", "--node", "none"))[1].startswith("Alerts (0)")
 
 
-async def test_an_alert_with_an_earlier_start_is_the_same(plane: Plane) -> None:
+async def test_an_alert_with_an_earlier_start_is_the_same(new_plane: Plane) -> None:
     """Alertmanager merges alerts of one fingerprint, and takes the earlier start."""
     began = time.time() - 60
     fired = alert(startsAt=rfc(began))
-    await post(plane, fired)
-    assert (await post(plane, {**fired, "startsAt": rfc(began - 1)}))["repeated"] == 1
+    await post(new_plane, fired)
+    assert (await post(new_plane, {**fired, "startsAt": rfc(began - 1)}))["repeated"] == 1
     ended = {**fired, "status": "resolved", "startsAt": rfc(began - 2), "endsAt": rfc(began + 5)}
-    assert (await post(plane, ended))["resolved"] == 1
-    assert ((await only(plane))["state"], (await only(plane))["ended_at"]) == ("resolved", pytest.approx(began + 5))
+    assert (await post(new_plane, ended))["resolved"] == 1
+    assert ((await only(new_plane))["state"], (await only(new_plane))["ended_at"]) == (
+        "resolved",
+        pytest.approx(began + 5),
+    )
 
 
-async def test_the_webhook_of_grafana_is_accepted(plane: Plane) -> None:
+async def test_the_webhook_of_grafana_is_accepted(new_plane: Plane) -> None:
     body = webhook(
         {
             **alert(labels={"grafana_folder": "Larder"}, startsAt="2026-01-31T12:00:00.123456789+02:00"),
@@ -147,9 +150,9 @@ async def test_the_webhook_of_grafana_is_accepted(plane: Plane) -> None:
         state="alerting",
         message="**Firing**",
     )
-    answer = await plane.http.post(A, json=body)
+    answer = await new_plane.http.post(A, json=body)
     assert (answer.status_code, answer.json()["fired"]) == (200, 1)
-    assert (await only(plane))["starts_at"] == pytest.approx(1769853600.123456)
+    assert (await only(new_plane))["starts_at"] == pytest.approx(1769853600.123456)
 
 
 async def test_an_alert_that_is_no_longer_sent_expires(socket_dir: Path) -> None:
@@ -177,30 +180,30 @@ async def test_ended_alerts_are_deleted_after_the_retention(socket_dir: Path) ->
         assert (await only(plane))["alertname"] == "new"
 
 
-async def test_a_stored_alert_has_a_bound_and_keeps_what_lists_show(plane: Plane) -> None:
+async def test_a_stored_alert_has_a_bound_and_keeps_what_lists_show(new_plane: Plane) -> None:
     long = {f"a{number:02}": "\u00fc" * 1024 for number in range(60)}
-    await post(plane, alert(annotations={**long, "summary": "the summary", "runbook_url": "https://r.example/"}))
-    (stored,) = (await plane.get("/api/v1/alerts"))["items"]
+    await post(new_plane, alert(annotations={**long, "summary": "the summary", "runbook_url": "https://r.example/"}))
+    (stored,) = (await new_plane.get("/api/v1/alerts"))["items"]
     assert len(json.dumps([stored["labels"], stored["annotations"]])) <= MAX_STORED_BYTES + 4
     assert (stored["summary"], stored["runbook_url"]) == ("the summary", "https://r.example/")
     assert "a00" in stored["annotations"], "what fits is kept"
 
 
-async def test_events_of_alerts_have_a_bound(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    await post(plane, *(alert(labels={"number": str(number)}) for number in range(8)))
-    await plane.app.parts.views.events.flush()
-    before = (await plane.get("/api/v1/events/history?name=alert.*"))["total"]
+async def test_events_of_alerts_have_a_bound(new_plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    await post(new_plane, *(alert(labels={"number": str(number)}) for number in range(8)))
+    await new_plane.app.parts.views.events.flush()
+    before = (await new_plane.get("/api/v1/events/history?name=alert.*"))["total"]
     monkeypatch.setattr(retention, "MAX_KEPT_EVENTS", 5)
-    await plane.app.parts.usage.retention.tidy()
+    await new_plane.app.parts.usage.retention.tidy()
     assert before > 5
-    assert (await plane.get("/api/v1/events/history"))["total"] <= 5
+    assert (await new_plane.get("/api/v1/events/history"))["total"] <= 5
 
 
-async def test_ended_alerts_make_room_first(plane: Plane) -> None:
-    await post(plane, alert("a"), alert("b", "resolved"), alert("c"))
-    async with plane.app.parts.database.write() as session:
+async def test_ended_alerts_make_room_first(new_plane: Plane) -> None:
+    await post(new_plane, alert("a"), alert("b", "resolved"), alert("c"))
+    async with new_plane.app.parts.database.write() as session:
         await store.trim(session, 2)
-    names = [each["alertname"] for each in (await plane.get(f"{A}?sort=alertname"))["items"]]
+    names = [each["alertname"] for each in (await new_plane.get(f"{A}?sort=alertname"))["items"]]
     assert names == ["a", "c"]
 
 
@@ -235,48 +238,50 @@ async def test_bad_input_names_the_field(shared_plane: Plane, case: str) -> None
     assert (await shared_plane.get(A))["items"] == []
 
 
-async def test_too_many_alerts_and_too_large_bodies_are_refused(plane: Plane) -> None:
-    many = await plane.http.post(A, json=webhook(*[alert()] * 1001))
+async def test_too_many_alerts_and_too_large_bodies_are_refused(new_plane: Plane) -> None:
+    many = await new_plane.http.post(A, json=webhook(*[alert()] * 1001))
     assert (many.status_code, many.json()["errors"][0]["path"]) == (422, "alerts")
-    large = await plane.http.post(A, content=b"x" * (17 << 20), headers={"content-type": "application/json"})
+    large = await new_plane.http.post(A, content=b"x" * (17 << 20), headers={"content-type": "application/json"})
     assert large.status_code == 413
 
 
-async def test_texts_are_truncated_and_invisible_characters_escaped(plane: Plane) -> None:
+async def test_texts_are_truncated_and_invisible_characters_escaped(new_plane: Plane) -> None:
     hostile = {"summary": "<b>\u202e\x00\x1b[31m</b>", "description": "x" * 5000, "runbook_url": "javascript:alert(1)"}
-    await post(plane, alert(labels={"tenant": "a\x00\u200bb"}, annotations=hostile, generatorURL="file:///etc/passwd"))
-    seen = await only(plane)
+    await post(
+        new_plane, alert(labels={"tenant": "a\x00\u200bb"}, annotations=hostile, generatorURL="file:///etc/passwd")
+    )
+    seen = await only(new_plane)
     assert seen["summary"] == "<b>\\u202e\\x00\\x1b[31m</b>", "HTML is escaped where it is shown"
     assert len(seen["annotations"]["description"]) == 1024
     assert (seen["runbook_url"], seen["generator_url"]) == ("", "")
     assert seen["tenant"] == "a\\x00\\u200bb"
 
 
-async def test_a_webhook_of_long_invisible_texts_delays_no_other_request(plane: Plane) -> None:
+async def test_a_webhook_of_long_invisible_texts_delays_no_other_request(new_plane: Plane) -> None:
     long: dict[str, Any] = {"annotations": {"description": "\u200b" * 4096}}
-    sent = asyncio.create_task(post(plane, *(alert(f"a{number}", **long) for number in range(1000))))
+    sent = asyncio.create_task(post(new_plane, *(alert(f"a{number}", **long) for number in range(1000))))
     answered = 0
     while not sent.done():
-        assert (await plane.http.get("/healthz")).status_code == 200
+        assert (await new_plane.http.get("/healthz")).status_code == 200
         answered += 1
     assert (await sent)["fired"] == 1000
     assert answered >= 5, "a loop that does all of it at once answers none meanwhile"
 
 
-async def test_alerts_called_other_are_counted_with_the_rest(plane: Plane) -> None:
+async def test_alerts_called_other_are_counted_with_the_rest(new_plane: Plane) -> None:
     named = [alert(f"a{number}") for number in range(60)]
     other = [alert("other", labels={"severity": "other", "number": str(number)}) for number in range(3)]
-    await post(plane, *named, *other)
-    page = (await plane.http.get("/metrics")).text
+    await post(new_plane, *named, *other)
+    page = (await new_plane.http.get("/metrics")).text
     assert page.count('larder_alerts_firing{alertname="other",severity="other"}') == 1
     assert 'larder_alerts_firing{alertname="other",severity="other"} 13.0' in page
 
 
-async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(guarded: Plane) -> None:
-    token = await create_token(guarded, "alertmanager", "alerts")
-    viewer = await create_token(guarded, "viewer")
-    assert (await send(guarded, token, "POST", A, json=webhook(alert()))).status_code == 200
-    assert (await send(guarded, viewer, "POST", A, json=webhook(alert()))).status_code == 403
+async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(new_guarded: Plane) -> None:
+    token = await create_token(new_guarded, "alertmanager", "alerts")
+    viewer = await create_token(new_guarded, "viewer")
+    assert (await send(new_guarded, token, "POST", A, json=webhook(alert()))).status_code == 200
+    assert (await send(new_guarded, viewer, "POST", A, json=webhook(alert()))).status_code == 403
     for method, path in (
         ("GET", A),
         ("GET", "/metrics"),
@@ -284,36 +289,36 @@ async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(guarded: Plan
         ("PUT", "/api/v1/quotas/acme"),
         ("POST", "/api/v1/tokens"),
     ):
-        assert (await send(guarded, token, method, path)).status_code == 403, path
-    refused = await send(guarded, "", "POST", "/api/v1/session", json={"token": token})
+        assert (await send(new_guarded, token, method, path)).status_code == 403, path
+    refused = await send(new_guarded, "", "POST", "/api/v1/session", json={"token": token})
     assert refused.status_code == 403
     both = {"name": "x", "role": "alerts", "tenants": ["acme"]}
-    assert (await guarded.http.post("/api/v1/tokens", json=both)).status_code == 422
+    assert (await new_guarded.http.post("/api/v1/tokens", json=both)).status_code == 422
 
 
-async def test_an_alert_lists_the_changes_that_preceded_it(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("other", "1GiB")
-    await plane.put_quota("acme", "8GiB")
-    await plane.put_quota("acme", "1GiB")
-    await plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})
+async def test_an_alert_lists_the_changes_that_preceded_it(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_quota("other", "1GiB")
+    await new_plane.put_quota("acme", "8GiB")
+    await new_plane.put_quota("acme", "1GiB")
+    await new_plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})
     now = time.time()
-    await plane.http.patch(
+    await new_plane.http.patch(
         "/api/v1/quotas/acme", json={"note": "later"}, headers={"content-type": "application/merge-patch+json"}
     )
     await post(
-        plane,
+        new_plane,
         alert("of tenant", labels={"tenant": "acme"}, startsAt=rfc(now)),
         alert("of node", labels={"node": "node-a"}, startsAt=rfc(now)),
         alert("of another node", labels={"node": "node-b"}, startsAt=rfc(now)),
         alert("LarderNodeLost", labels={"node": "node-a"}, startsAt=rfc(now)),
         alert("before all", labels={"tenant": "acme"}, startsAt=rfc(now - 7200)),
     )
-    found = {each["alertname"]: each["preceding_changes"] for each in (await plane.get(A))["items"]}
+    found = {each["alertname"]: each["preceding_changes"] for each in (await new_plane.get(A))["items"]}
     lowered = found["of tenant"][1]
     assert lowered["summary"] == "quota acme: limit_bytes 8 GiB → 1 GiB"
     assert (lowered["actor"], lowered["generation"], lowered["tenant"]) == ("local", 3, "acme")
     assert {"name": "limit_bytes", "before": 8 << 30, "after": 1 << 30} in lowered["fields"]
-    entry = (await plane.get("/api/v1/audit?name=acme&action=update"))["items"][-1]
+    entry = (await new_plane.get("/api/v1/audit?name=acme&action=update"))["items"][-1]
     assert entry["id"] == lowered["audit_id"]
     assert [each["action"] for each in found["of tenant"]] == ["drain", "update", "create"]
     assert [each["action"] for each in found["of node"]] == ["drain", "update", "create", "create"]
@@ -327,7 +332,7 @@ def test_alerts_about_processes_have_a_rule() -> None:
     assert set(re.findall(r"alert: (\w+)", rules)) >= PROCESS_ALERTS
 
 
-async def test_alerts_share_reads_of_the_changes_before_them(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_alerts_share_reads_of_the_changes_before_them(new_plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = 0
 
     async def counted(*arguments: Any) -> list[audit.AuditRow]:
@@ -338,58 +343,58 @@ async def test_alerts_share_reads_of_the_changes_before_them(plane: Plane, monke
     applied = audit.applied
     monkeypatch.setattr(audit, "applied", counted)
     for number in range(60):
-        await plane.put_quota(f"t{number}", "1GiB", wait="")
+        await new_plane.put_quota(f"t{number}", "1GiB", wait="")
     now = time.time()
     await post(
-        plane,
+        new_plane,
         *(alert(f"a{n}", labels={"node": "none", "tenant": "none"}, startsAt=rfc(now - n / 1e6)) for n in range(40)),
         *(alert(f"b{n}", labels={"tenant": f"t{n}"}, startsAt=rfc(now - n / 1e6)) for n in range(40)),
     )  # fmt: skip
-    found = {each["alertname"]: each["preceding_changes"] for each in (await plane.get(A))["items"]}
+    found = {each["alertname"]: each["preceding_changes"] for each in (await new_plane.get(A))["items"]}
     assert reads <= 3
     for n in range(40):
         assert found[f"a{n}"] == []
         assert [each["tenant"] for each in found[f"b{n}"]] == [f"t{n}"]
 
 
-async def test_callers_limited_to_tenants_see_their_own_alerts_and_changes(guarded: Plane) -> None:
-    mine = await create_token(guarded, "mine", "operator", tenants=["acme"])
-    await guarded.put_quota("acme", "8GiB", wait="")
-    await guarded.put_quota("other", "8GiB", wait="")
-    await post(guarded, *(alert(labels={"tenant": name}) for name in ("acme", "other")), alert("fleet"))
-    seen = (await send(guarded, mine, "GET", A)).json()
+async def test_callers_limited_to_tenants_see_their_own_alerts_and_changes(new_guarded: Plane) -> None:
+    mine = await create_token(new_guarded, "mine", "operator", tenants=["acme"])
+    await new_guarded.put_quota("acme", "8GiB", wait="")
+    await new_guarded.put_quota("other", "8GiB", wait="")
+    await post(new_guarded, *(alert(labels={"tenant": name}) for name in ("acme", "other")), alert("fleet"))
+    seen = (await send(new_guarded, mine, "GET", A)).json()
     assert [each["tenant"] for each in seen["items"]] == ["acme"]
     (change,) = seen["items"][0]["preceding_changes"]
     assert (change["actor"], change["audit_id"], change["tenant"]) == ("", None, "acme")
-    notes = (await send(guarded, mine, "GET", "/api/v1/annotations")).json()
+    notes = (await send(new_guarded, mine, "GET", "/api/v1/annotations")).json()
     assert [each["title"] for each in notes] == ["create quota acme"]
 
 
-async def test_alerts_are_paged(plane: Plane) -> None:
-    await post(plane, *(alert(f"a{number}") for number in range(5)))
-    first = await plane.get(f"{A}?sort=alertname&limit=3")
-    rest = await plane.get(f"{A}?sort=alertname&limit=3&cursor={first['next_cursor']}")
+async def test_alerts_are_paged(new_plane: Plane) -> None:
+    await post(new_plane, *(alert(f"a{number}") for number in range(5)))
+    first = await new_plane.get(f"{A}?sort=alertname&limit=3")
+    rest = await new_plane.get(f"{A}?sort=alertname&limit=3&cursor={first['next_cursor']}")
     assert [each["alertname"] for each in (*first["items"], *rest["items"])] == [f"a{n}" for n in range(5)]
     assert (first["total"], rest["next_cursor"]) == (5, "")
 
 
-async def test_changes_are_annotations(plane: Plane, node: FakeNode) -> None:
+async def test_changes_are_annotations(new_plane: Plane, new_node: FakeNode) -> None:
     began = int(time.time() * 1000)
-    await plane.until_state("in_sync")
-    await plane.put_quota("acme", "8GiB")
-    await plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})
-    quota, drain = await plane.get(f"/api/v1/annotations?from={began}&to={began + 3_600_000}")
+    await new_plane.until_state("in_sync")
+    await new_plane.put_quota("acme", "8GiB")
+    await new_plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})
+    quota, drain = await new_plane.get(f"/api/v1/annotations?from={began}&to={began + 3_600_000}")
     assert quota["title"] == "create quota acme by local"
     assert "limit_bytes 8 GiB" in quota["text"]
     assert quota["text"].endswith("generation 1 of quotas, acknowledged by 1 of 1 nodes")
     assert quota["tags"] == ["type:quota", "tenant:acme", "actor:local"]
     assert began - 1 <= quota["time"] <= quota["timeEnd"] <= began + 60_000
     assert drain["tags"] == ["type:node", "node:node-a", "actor:local"]
-    tagged = await plane.get("/api/v1/annotations?tags=tenant:acme,%20type:quota")
+    tagged = await new_plane.get("/api/v1/annotations?tags=tenant:acme,%20type:quota")
     assert [each["change"]["audit_id"] for each in tagged] == [quota["change"]["audit_id"]]
-    assert await plane.get(f"/api/v1/annotations?from={rfc(time.time() + 5)}&to={rfc(time.time() + 9)}") == []
+    assert await new_plane.get(f"/api/v1/annotations?from={rfc(time.time() + 5)}&to={rfc(time.time() + 9)}") == []
     for query, path in (("from=x", "from"), ("to=-1", "to"), (f"from={began}&to=1000", "from")):
-        answer = await plane.http.get(f"/api/v1/annotations?{query}")
+        answer = await new_plane.http.get(f"/api/v1/annotations?{query}")
         assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, path)
 
 
@@ -406,8 +411,8 @@ async def test_managers_that_receive_the_same_alert_concurrently_store_it_once(s
         assert other.app.parts.views.alerts.firing() == {("LarderTenantRefused", "warning"): 1}
 
 
-async def test_an_answer_lists_a_hundred_faults_and_counts_all(plane: Plane) -> None:
-    refused = await plane.http.post(A, json=webhook(*[alert(fingerprint="!")] * 1000))
+async def test_an_answer_lists_a_hundred_faults_and_counts_all(new_plane: Plane) -> None:
+    refused = await new_plane.http.post(A, json=webhook(*[alert(fingerprint="!")] * 1000))
     problem = refused.json()
     assert refused.status_code == 422
     assert problem["detail"].endswith(" (and 999 more)")

@@ -24,60 +24,60 @@ H = "/api/v1/events/history"
 ALL = PageRequest(1000)
 
 
-async def test_events_of_nodes_and_records_are_in_the_history(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("acme", 5)
-    changed = await plane.stored_events("name=quota.created", 1)
+async def test_events_of_nodes_and_records_are_in_the_history(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_quota("acme", 5)
+    changed = await new_plane.stored_events("name=quota.created", 1)
     assert changed[0]["fields"] == {"tenant": "acme", "generation": 1}
-    joined = await plane.stored_events("name=node.*&node=node-a", 1)
+    joined = await new_plane.stored_events("name=node.*&node=node-a", 1)
     assert joined[-1]["name"] == "node.joined"  # a machine that stalls loses it for a moment
     assert {event["name"] for event in joined} <= {"node.joined", "node.lost"}
-    assert (await plane.get(f"{H}?node=nobody"))["items"] == []
-    assert (await plane.get(f"{H}?name=push.acked"))["items"] == [], "what is normal work is not kept"
-    assert (await plane.get(f"{H}?since={changed[0]['at'] + 1}"))["total"] == 0
-    assert (await plane.get(f"{H}?since={changed[0]['at']}"))["total"] >= 1
-    both = await plane.stored_events("", 2)
+    assert (await new_plane.get(f"{H}?node=nobody"))["items"] == []
+    assert (await new_plane.get(f"{H}?name=push.acked"))["items"] == [], "what is normal work is not kept"
+    assert (await new_plane.get(f"{H}?since={changed[0]['at'] + 1}"))["total"] == 0
+    assert (await new_plane.get(f"{H}?since={changed[0]['at']}"))["total"] >= 1
+    both = await new_plane.stored_events("", 2)
     assert [event["at"] for event in both] == sorted((event["at"] for event in both), reverse=True)
-    page = await plane.get(f"{H}?limit=1")
-    after = await plane.get(f"{H}?limit=1&cursor={page['next_cursor']}")
+    page = await new_plane.get(f"{H}?limit=1")
+    after = await new_plane.get(f"{H}?limit=1&cursor={page['next_cursor']}")
     assert [page["items"][0], after["items"][0]] == both[:2]
 
 
-async def test_events_name_their_actor_and_their_node(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("acme", 5)
-    changed = await plane.stored_events("name=quota.created", 1)
+async def test_events_name_their_actor_and_their_node(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_quota("acme", 5)
+    changed = await new_plane.stored_events("name=quota.created", 1)
     assert (changed[0]["actor"], changed[0]["node"]) == ("local", "")
-    await plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})
-    drained = await plane.stored_events("name=node.drain_requested", 1)
+    await new_plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})
+    drained = await new_plane.stored_events("name=node.drain_requested", 1)
     assert (drained[0]["actor"], drained[0]["node"]) == ("local", "node-a")
-    assert {event["actor"] for event in await plane.stored_events("name=node.joined", 1)} == {""}
-    assert {event["name"] for event in await plane.stored_events("actor=local", 2)} == {
+    assert {event["actor"] for event in await new_plane.stored_events("name=node.joined", 1)} == {""}
+    assert {event["name"] for event in await new_plane.stored_events("actor=local", 2)} == {
         "quota.created",
         "node.drain_requested",
     }
-    assert {event["actor"] for event in (await plane.get("/api/v1/overview"))["recent"]} == {"", "local"}
+    assert {event["actor"] for event in (await new_plane.get("/api/v1/overview"))["recent"]} == {"", "local"}
 
 
-async def test_the_list_reports_missing_events(plane: Plane) -> None:
-    retention_s = plane.app.parts.settings.app.events_retention_days * 86_400
-    plane.app.parts.views.events.dropped["node.lost"] = 3
-    plane.app.parts.ingest.counts.lost = 2
-    missing = (await plane.get(H))["not_kept"]
+async def test_the_list_reports_missing_events(new_plane: Plane) -> None:
+    retention_s = new_plane.app.parts.settings.app.events_retention_days * 86_400
+    new_plane.app.parts.views.events.dropped["node.lost"] = 3
+    new_plane.app.parts.ingest.counts.lost = 2
+    missing = (await new_plane.get(H))["not_kept"]
     assert missing["before"] == pytest.approx(time.time() - retention_s, abs=60)
     assert "blocks.stored" in missing["names"]
     assert (missing["dropped"], missing["lost"]) == (3, 2)
-    code, out, _ = await larder(plane, "events")
+    code, out, _ = await larder(new_plane, "events")
     assert (code, "actor" in out) == (0, True)
     assert "Since this manager started: 3 dropped, 2 lost." in out
 
 
-async def test_an_invalid_filter_names_the_field(plane: Plane) -> None:
+async def test_an_invalid_filter_names_the_field(new_plane: Plane) -> None:
     for query, field in (
         ("since=yesterday", "since"),
         ("since=-1", "since"),
         ("sort=fields", "sort"),
         ("limit=0", "limit"),
     ):
-        wrong = await plane.http.get(f"{H}?{query}")
+        wrong = await new_plane.http.get(f"{H}?{query}")
         assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, field)
 
 

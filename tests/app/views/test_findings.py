@@ -20,102 +20,104 @@ pytestmark = pytest.mark.anyio
 F = "/api/v1/findings"
 
 
-async def test_refusals_after_a_tightened_quota_are_found_with_the_change(plane: Plane, node: FakeNode) -> None:
-    await plane.until_state("in_sync")
-    assert await plane.get(F) == {"items": [], "total": 0, "cause": ""}
-    runs = plane.app.parts.ingest.refusal_runs
-    await plane.until(lambda: bool(runs._counts))  # what was refused before it looked has no time
-    await plane.put_quota("acme", "8GiB")
-    await plane.put_quota("acme", "1GiB")
+async def test_refusals_after_a_tightened_quota_are_found_with_the_change(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.report(new_node)  # since the quotas are applied
+    assert await new_plane.get(F) == {"items": [], "total": 0, "cause": ""}
+    runs = new_plane.app.parts.ingest.refusal_runs
+    await new_plane.until(lambda: bool(runs._counts))  # what was refused before it looked has no time
+    await new_plane.put_quota("acme", "8GiB")
+    await new_plane.put_quota("acme", "1GiB")
     stats = [TenantStats("acme", bytes=2 << 30, limit_bytes=1 << 30, over_limit=True, refused={"over_limit": 5})]
-    await plane.report(node, tenants=stats)
-    await plane.until(lambda: bool(runs.lasting()))
-    answer = await plane.get(f"{F}?tenant=acme")
+    await new_plane.report(new_node, tenants=stats)
+    await new_plane.until(lambda: bool(runs.lasting()))
+    answer = await new_plane.get(f"{F}?tenant=acme")
     assert [item["code"] for item in answer["items"]] == ["blocks_refused", "tenant_over_limit"]
     (first, _) = answer["items"]
     assert (first["severity"], first["subject"]["node"], first["detail"]) == ("warning", "node-a", "5 over_limit")
     assert first["likely_change"]["summary"] == "quota acme: limit_bytes 8 GiB → 1 GiB"
     assert "earlier: quota acme: limit_bytes 8 GiB → 1 GiB by local at " in answer["cause"]
-    assert (await plane.get(f"{F}?tenant=rival"))["items"] == []
-    later = await plane.get(f"{F}?tenant=acme&since={time.time() + 9}")
+    assert (await new_plane.get(f"{F}?tenant=rival"))["items"] == []
+    later = await new_plane.get(f"{F}?tenant=acme&since={time.time() + 9}")
     assert [item["likely_change"] for item in later["items"]] == [None, None]
-    refused = await plane.http.get(f"{F}?since=x")
+    refused = await new_plane.http.get(f"{F}?since=x")
     assert (refused.status_code, "since" in refused.text) == (422, True)
-    shown = (await plane.get("/api/v1/overview"))["findings"]
+    shown = (await new_plane.get("/api/v1/overview"))["findings"]
     assert {"blocks_refused", "tenant_over_limit"} <= {finding["code"] for finding in shown}
 
 
 async def test_a_tenant_beyond_the_largest_is_found_when_it_is_named(
-    guarded: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+    new_guarded: Plane, new_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await guarded.until_state("in_sync")
+    await new_guarded.until_state("in_sync")
     monkeypatch.setattr(overview, "MAX_ROWS", 1)
     over = [
         TenantStats(name, bytes=size, limit_bytes=1, over_limit=True) for name, size in (("acme", 99), ("rival", 9))
     ]
-    await guarded.report(node, tenants=over)
+    await new_guarded.report(new_node, tenants=over)
     for name in ("acme", "rival"):
-        answer = await guarded.get(f"{F}?tenant={name}")
+        answer = await new_guarded.get(f"{F}?tenant={name}")
         assert [(item["code"], item["subject"]["name"]) for item in answer["items"]] == [("tenant_over_limit", name)]
-    token = await create_token(guarded, "reader", tenants=["acme"])
-    assert (await send(guarded, token, "GET", f"{F}?tenant=rival")).json()["items"] == []
+    token = await create_token(new_guarded, "reader", tenants=["acme"])
+    assert (await send(new_guarded, token, "GET", f"{F}?tenant=rival")).json()["items"] == []
 
 
 async def test_all_pins_with_a_problem_are_found_and_the_rest_is_counted(
-    guarded: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+    new_guarded: Plane, new_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview, "MAX_ROWS", 1)
     names = [f"p{number:02}" for number in range(30)]
     pin = {"model": "m", "tenant": "acme", "keys": ["ab" * 32]}
     pins = {**dict.fromkeys(names, pin), "q": {**pin, "tenant": "rival", "selector": {"zone": "none"}}}
-    applied = await guarded.http.post(
+    applied = await new_guarded.http.post(
         "/api/v1/apply", json={"document": {"apiVersion": "larder/v1", "pins": pins}, "managed_by": "git"}
     )
     assert applied.status_code == 200, applied.text
-    await guarded.until_state("in_sync")
+    await new_guarded.until_state("in_sync")
     reported = [PinStats(name, 1, 0, 0, 0) for name in names[:-1]]
-    await guarded.report(node, pins=[*reported, PinStats(names[-1], 1, 1, 1, 0, degraded=1)])
-    token = await create_token(guarded, "reader", tenants=["acme"])
+    await new_guarded.report(new_node, pins=[*reported, PinStats(names[-1], 1, 1, 1, 0, degraded=1)])
+    token = await create_token(new_guarded, "reader", tenants=["acme"])
     for path, name in ((F, "items"), (f"{F}?tenant=acme", "items"), ("/api/v1/overview", "findings")):
-        for answer in (await guarded.get(path), (await send(guarded, token, "GET", path)).json()):
+        for answer in (await new_guarded.get(path), (await send(new_guarded, token, "GET", path)).json()):
             counts: Counter[str] = Counter()
             for item in answer[name]:
                 counts[item["code"]] += item["count"]
             assert (counts["pin_holds_nothing"], counts["pin_degraded"]) == (29, 1), path
-    found = (await guarded.get(F))["items"]
+    found = (await new_guarded.get(F))["items"]
     assert [each["subject"]["name"] for each in found if each["code"] == "pin_not_applied"] == ["q"]
-    of_node = (await guarded.get(f"{F}?node=node-a"))["items"]
+    of_node = (await new_guarded.get(f"{F}?node=node-a"))["items"]
     assert "pin" not in {each["subject"]["kind"] for each in of_node}
 
 
-async def test_a_lost_node_is_found(plane: Plane, node: FakeNode) -> None:
-    await plane.until_state("in_sync")
-    await node.stop()
-    await plane.until_state("lost")
-    answer = await plane.get(f"{F}?node=node-a")
+async def test_a_lost_node_is_found(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.until_state("in_sync")
+    await new_node.stop()
+    await new_plane.until_state("lost")
+    answer = await new_plane.get(f"{F}?node=node-a")
     assert answer["items"][0]["code"] == "node_lost"
     assert answer["cause"].startswith("Node node-a is lost since ")
     assert answer["items"][0]["runbook"] == "/docs/operate/runbook.md#a-node-is-lost"
 
 
-async def test_a_token_of_one_tenant_sees_findings_about_it_alone(guarded: Plane, node: FakeNode) -> None:
-    await guarded.until_state("in_sync")
-    token = await create_token(guarded, "reader", tenants=["acme"])
+async def test_a_token_of_one_tenant_sees_findings_about_it_alone(new_guarded: Plane, new_node: FakeNode) -> None:
+    await new_guarded.until_state("in_sync")
+    token = await create_token(new_guarded, "reader", tenants=["acme"])
     over = [TenantStats(name, bytes=9, limit_bytes=1, over_limit=True) for name in ("acme", "rival")]
-    await guarded.report(node, tenants=over, id_journal_bytes=9, id_journal_capacity_bytes=9)
-    whole = (await guarded.get(F))["items"]
+    await new_guarded.report(new_node, tenants=over, id_journal_bytes=9, id_journal_capacity_bytes=9)
+    whole = (await new_guarded.get(F))["items"]
     assert {item["code"] for item in whole} == {"tenant_over_limit", "id_journal_fills"}
     for path, name in ((F, "items"), ("/api/v1/overview", "findings")):
-        seen = await send(guarded, token, "GET", path)
+        seen = await send(new_guarded, token, "GET", path)
         assert [item["subject"]["tenant"] for item in seen.json()[name]] == ["acme"]
         assert "rival" not in seen.text
-    assert (await send(guarded, token, "GET", f"{F}?tenant=rival")).json()["items"] == []
-    assert (await send(guarded, token, "GET", f"{F}?node=node-a")).json()["items"] == []
+    assert (await send(new_guarded, token, "GET", f"{F}?tenant=rival")).json()["items"] == []
+    assert (await send(new_guarded, token, "GET", f"{F}?node=node-a")).json()["items"] == []
 
 
-async def test_states_are_looked_for_in_a_bounded_time(plane: Plane) -> None:
-    now, database = time.time(), plane.app.parts.database
-    reader = EvidenceReader(database, plane.app.parts.views.applied_changes, plane.app.parts.ingest.refusal_runs)
+async def test_states_are_looked_for_in_a_bounded_time(new_plane: Plane) -> None:
+    now, database = time.time(), new_plane.app.parts.database
+    reader = EvidenceReader(
+        database, new_plane.app.parts.views.applied_changes, new_plane.app.parts.ingest.refusal_runs
+    )
     ages_s = (LOOK_BACK_S + 60, STATES_BEFORE_S + LOOK_BACK_S + 60)
     async with database.write() as session:
         await events.append(
@@ -126,11 +128,11 @@ async def test_states_are_looked_for_in_a_bounded_time(plane: Plane) -> None:
 
 
 async def test_the_overview_shows_what_was_read_last_while_events_cannot_be_read(
-    plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+    new_plane: Plane, new_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await plane.until_state("in_sync")
+    await new_plane.until_state("in_sync")
     reader = EvidenceReader(
-        plane.app.parts.database, plane.app.parts.views.applied_changes, plane.app.parts.ingest.refusal_runs
+        new_plane.app.parts.database, new_plane.app.parts.views.applied_changes, new_plane.app.parts.ingest.refusal_runs
     )
     read = await reader.recent()
 
@@ -140,5 +142,5 @@ async def test_the_overview_shows_what_was_read_last_while_events_cannot_be_read
     monkeypatch.setattr(events, "between", fail)
     monkeypatch.setattr(evidence, "SHARED_S", -1.0)
     assert await reader.recent() is read
-    assert (await plane.http.get("/api/v1/overview")).status_code == 200
-    assert (await plane.http.get(F)).status_code == 503
+    assert (await new_plane.http.get("/api/v1/overview")).status_code == 200
+    assert (await new_plane.http.get(F)).status_code == 503

@@ -55,12 +55,12 @@ async def test_a_waiting_request_is_answered_after_a_change(plane: Plane) -> Non
 
 
 @IMPATIENT
-async def test_a_node_that_is_lost_is_a_change(plane: Plane, node: FakeNode) -> None:
-    before = await settled(plane)
-    await node.stop()
+async def test_a_node_that_is_lost_is_a_change(new_plane: Plane, new_node: FakeNode) -> None:
+    before = await settled(new_plane)
+    await new_node.stop()
     async with asyncio.timeout(WAIT_S):
         while [each["state"] for each in before["nodes"]] != ["lost"]:
-            before = await plane.get(f"{S}?index={before['index']}&wait=300s")
+            before = await new_plane.get(f"{S}?index={before['index']}&wait=300s")
 
 
 async def test_a_wait_ends_with_the_state_that_is(plane: Plane) -> None:

@@ -44,19 +44,19 @@ async def until(stream: AsyncIterator[tuple[str, Any]], holds) -> Any:
     raise AssertionError("the stream ended")
 
 
-async def test_the_overview_comes_at_once_and_is_that_of_the_api(plane: Plane) -> None:
-    stream = sse(plane)
+async def test_the_overview_comes_at_once_and_is_that_of_the_api(new_plane: Plane) -> None:
+    stream = sse(new_plane)
     first = await until(stream, lambda name, _: name == "overview")
-    assert set(first) == set(await plane.get("/api/v1/overview"))
+    assert set(first) == set(await new_plane.get("/api/v1/overview"))
     assert first["ready"] is True
     await until(stream, lambda name, data: name == "overview" and data["armed"])
     await stream.aclose()
 
 
-async def test_a_change_is_on_the_stream_soon(plane: Plane) -> None:
-    stream = sse(plane)
+async def test_a_change_is_on_the_stream_soon(new_plane: Plane) -> None:
+    stream = sse(new_plane)
     await until(stream, lambda name, _: name == "overview")
-    await plane.put_quota("acme", 5)
+    await new_plane.put_quota("acme", 5)
     event = await until(stream, lambda name, data: name == "event" and data["name"] == "quota.created")
     assert event["fields"] == {"tenant": "acme", "generation": 1}
     shown = await until(stream, lambda name, data: name == "overview" and data["tenants"])
@@ -64,11 +64,11 @@ async def test_a_change_is_on_the_stream_soon(plane: Plane) -> None:
     await stream.aclose()
 
 
-async def test_events_of_nodes_are_on_the_stream(plane: Plane, node: FakeNode) -> None:
-    stream = sse(plane)
+async def test_events_of_nodes_are_on_the_stream(new_plane: Plane, new_node: FakeNode) -> None:
+    stream = sse(new_plane)
     await until(stream, lambda name, _: name == "overview")
-    await plane.events_flow()
-    await node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
+    await new_plane.events_flow()
+    await new_node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
     event = await until(stream, lambda name, data: name == "event" and data["name"] == "engine.attached")
     assert event["node"] == "node-a"
     assert event["at"] == 1.0
@@ -76,8 +76,8 @@ async def test_events_of_nodes_are_on_the_stream(plane: Plane, node: FakeNode) -
     await stream.aclose()
 
 
-async def test_frequent_events_are_summed(plane: Plane, node: FakeNode) -> None:
-    await plane.events_flow()
+async def test_frequent_events_are_summed(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.events_flow()
     events = []
 
     def summed(name: str, data: Any) -> bool:
@@ -85,9 +85,9 @@ async def test_frequent_events_are_summed(plane: Plane, node: FakeNode) -> None:
             events.append(data["fields"])
         return sum(fields["events"] for fields in events) == 50
 
-    with plane.app.parts.bus.subscribe() as subscriber:
+    with new_plane.app.parts.bus.subscribe() as subscriber:
         for _ in range(50):
-            await node.publish(BlocksStored(2.0, 1, "s", "acme", 2, 100))
+            await new_node.publish(BlocksStored(2.0, 1, "s", "acme", 2, 100))
         async with asyncio.timeout(60):
             while not any(summed("event", {"name": f.name, "fields": f.fields}) for f in subscriber.take()):
                 await subscriber.wait(1)
@@ -95,9 +95,9 @@ async def test_frequent_events_are_summed(plane: Plane, node: FakeNode) -> None:
     assert sum(fields["bytes"] for fields in events) == 5000
 
 
-async def test_malformed_events_are_counted_and_skipped(plane: Plane, node: FakeNode) -> None:
-    await plane.events_flow()
-    before = plane.app.parts.ingest.counts.malformed
+async def test_malformed_events_are_counted_and_skipped(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.events_flow()
+    before = new_plane.app.parts.ingest.counts.malformed
     good = pack("<Q", 1)
     for frames in (
         [b"x"],
@@ -107,19 +107,19 @@ async def test_malformed_events_are_counted_and_skipped(plane: Plane, node: Fake
         [b"node.stats", good, encode({"event": "no.such"})],
         [b"\xff\xfe", good, encode(EngineAttached(1.0, 7, 1, "g", "v", []))],
     ):
-        await node.publish_raw(*frames)
-    await node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
-    await plane.until_event("engine.attached")
-    assert plane.app.parts.ingest.counts.malformed - before == 6
-    await plane.until_state("in_sync")
+        await new_node.publish_raw(*frames)
+    await new_node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
+    await new_plane.until_event("engine.attached")
+    assert new_plane.app.parts.ingest.counts.malformed - before == 6
+    await new_plane.until_state("in_sync")
 
 
-async def test_a_gap_in_the_events_causes_a_read(plane: Plane, node: FakeNode) -> None:
-    await plane.events_flow()
-    described = node.described
-    node.skip_events(3)
-    await node.until(lambda: node.described > described)
-    assert plane.app.parts.ingest.counts.lost >= 3
+async def test_a_gap_in_the_events_causes_a_read(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.events_flow()
+    described = new_node.described
+    new_node.skip_events(3)
+    await new_node.until(lambda: new_node.described > described)
+    assert new_plane.app.parts.ingest.counts.lost >= 3
 
 
 async def test_only_a_slow_reader_loses_its_oldest_events() -> None:
@@ -132,10 +132,10 @@ async def test_only_a_slow_reader_loses_its_oldest_events() -> None:
     assert bus.dropped == {"database.recovered": 5}
 
 
-async def test_open_streams_end_with_the_plane(plane: Plane) -> None:
-    stream = sse(plane)
+async def test_open_streams_end_with_the_plane(new_plane: Plane) -> None:
+    stream = sse(new_plane)
     await until(stream, lambda name, _: name == "overview")
-    plane.app.parts.bus.close()
+    new_plane.app.parts.bus.close()
     async with asyncio.timeout(60):
         async for _ in stream:
             pass
@@ -160,18 +160,18 @@ async def ids(plane: Plane, last_id: str, count: int) -> list[tuple[str, str]]:
     raise AssertionError("the stream ended")
 
 
-async def test_a_returning_reader_gets_the_events_that_it_missed(plane: Plane) -> None:
-    bus = plane.app.parts.bus
+async def test_a_returning_reader_gets_the_events_that_it_missed(new_plane: Plane) -> None:
+    bus = new_plane.app.parts.bus
     for event in (DatabaseLost("gone"), DatabaseRecovered(1.0), NodeLost()):
         bus.publish(event)
     seen = bus.ring[-3].seq
-    assert await ids(plane, f"{bus.boot}-{seen}", 2) == [
+    assert await ids(new_plane, f"{bus.boot}-{seen}", 2) == [
         (f"{bus.boot}-{seen + 1}", "database.recovered"),
         (f"{bus.boot}-{seen + 2}", "node.lost"),
     ]
     everything = [(f"{bus.boot}-{event.seq}", event.name) for event in bus.ring]
     for of_unknown in ("ffffffff-3", "x", "7", "", f"{bus.boot}-{'9' * 30}"):
-        assert await ids(plane, of_unknown, len(everything)) == everything
+        assert await ids(new_plane, of_unknown, len(everything)) == everything
 
 
 def stats(node: str = "a", epoch: str = "1", **totals: int) -> NodeStats:
@@ -200,37 +200,40 @@ def test_a_ratio_of_nothing_is_null() -> None:
     assert meter.rates([stats()]).hit_ratio is None
 
 
-async def test_metrics_bound_tenants_and_speak_both_formats(plane: Plane, node: FakeNode) -> None:
-    node.stats.tenants = [TenantStats(f"t{number:03}", bytes=1000 - number) for number in range(60)]
-    node.stats.other_tenants = TenantStats("_other", bytes=5)
+async def test_metrics_bound_tenants_and_speak_both_formats(new_plane: Plane, new_node: FakeNode) -> None:
+    new_node.stats.tenants = [TenantStats(f"t{number:03}", bytes=1000 - number) for number in range(60)]
+    new_node.stats.other_tenants = TenantStats("_other", bytes=5)
     async with asyncio.timeout(60):
-        while not (await plane.get("/api/v1/overview"))["tenants"]:
+        while not (await new_plane.get("/api/v1/overview"))["tenants"]:
             await asyncio.sleep(0.02)
-    text = (await plane.http.get("/metrics")).text
+    text = (await new_plane.http.get("/metrics")).text
     rows = [line for line in text.splitlines() if line.startswith("larder_tenant_bytes{")]
     assert len(rows) == 51
     rest = sum(1000 - number for number in range(50, 60)) + 5
     assert f'larder_tenant_bytes{{node="node-a",tenant="other"}} {float(rest)}' in rows
     assert 'larder_observed_generation{node="node-a",type="quotas"} 0.0' in text
-    openmetrics = await plane.http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    openmetrics = await new_plane.http.get(
+        "/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"}
+    )
     assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
     assert openmetrics.text.endswith("# EOF\n")
 
 
-async def test_the_overview_sums_the_reports_of_nodes(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("acme", 100)
-    await plane.put_pin("p", tenant="acme")
-    node.stats = msgspec.structs.replace(
-        node.stats, tenants=[TenantStats("acme", bytes=120, blocks=2, over_limit=True), TenantStats("wild", bytes=500)]
+async def test_the_overview_sums_the_reports_of_nodes(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_quota("acme", 100)
+    await new_plane.put_pin("p", tenant="acme")
+    new_node.stats = msgspec.structs.replace(
+        new_node.stats,
+        tenants=[TenantStats("acme", bytes=120, blocks=2, over_limit=True), TenantStats("wild", bytes=500)],
     )
     async with asyncio.timeout(60):
-        while len((await plane.get("/api/v1/overview"))["tenants"]) < 2:
+        while len((await new_plane.get("/api/v1/overview"))["tenants"]) < 2:
             await asyncio.sleep(0.02)
-    overview = await plane.get("/api/v1/overview")
+    overview = await new_plane.get("/api/v1/overview")
     assert [(t["tenant"], t["bytes"], t["limit_bytes"], t["managed"]) for t in overview["tenants"]] == [
         ("wild", 500, None, False),
         ("acme", 120, 100, True),
     ]
     assert [pin["name"] for pin in overview["pins"]] == ["p"]
-    quota = await plane.get("/api/v1/quotas/acme")
+    quota = await new_plane.get("/api/v1/quotas/acme")
     assert (quota["used_bytes"], quota["blocks"], quota["over_limit"]) == (120, 2, True)
