@@ -341,5 +341,7 @@ def test_a_connection_of_another_process_is_found_in_the_kernels_tables() -> Non
             assert real[connection.fileno()][0] == child
             assert real[connection.fileno()][1] > 0
             assert real[10**6] == processes.UNKNOWN
+            assert processes.owners_of([10**6]) == {10**6: processes.UNKNOWN}
+            assert processes._sockets_of("no process") == set()
         os.close(writing)
         os.waitpid(child, 0)

@@ -412,6 +412,10 @@ def _swap_frames(frames: list[tuple[int, bytes]]) -> None:
     frames.sort(key=lambda frame: {slot_journal.HEAD: 0, slot_journal.RECORDS: 1}.get(frame[0], frame[0] + 1))
 
 
+def _garble_head(frames: list[tuple[int, bytes]]) -> None:
+    frames[0] = slot_journal.HEAD, b"\xc1"
+
+
 def _name(tenant: bytes) -> Callable[[list[tuple[int, bytes]]], None]:
     def change(frames: list[tuple[int, bytes]]) -> None:
         at = next(at for at, (kind, _) in enumerate(frames) if kind == slot_journal.TENANT)
@@ -434,6 +438,7 @@ def _set(field: str, value: int) -> Callable[[list[tuple[int, bytes]]], None]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        (_garble_head, "beginning"),
         (_double_tenant, "twice"),
         (_swap_frames, "tenant"),
         (_name(b"\xff"), "UTF-8"),
@@ -443,7 +448,7 @@ def _set(field: str, value: int) -> Callable[[list[tuple[int, bytes]]], None]:
         (_set("sequence", (1 << 64) - 1), "sequence"),
         (_set("length", 1 << 63), "length"),
     ],
-    ids=["tenant twice", "order", "not UTF-8", "long name", "op", "tenant", "sequence", "length"],
+    ids=["head", "tenant twice", "order", "not UTF-8", "long name", "op", "tenant", "sequence", "length"],
 )
 def test_a_journal_with_impossible_contents_is_rebuilt_from_the_headers(
     tmp_path: Path, change: Callable[[list[tuple[int, bytes]]], None], reason: str

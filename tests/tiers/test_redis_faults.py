@@ -1,6 +1,7 @@
 """What the tier for Redis does when a server or the network fails. No message ever contains the password."""
 
 import re
+import socket
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from redis.crc import key_slot
 
 from dataplane.protocol.stored_blocks import Loaded, Outcome
-from dataplane.tiers.redis.replies import ReplyBuffer
+from dataplane.tiers.redis.replies import ReplyBuffer, TimedSocket
 from dataplane.tiers.redis.tier import RedisTier
 from dataplane.tiers.registry import ParameterError, TierContext, open_tier
 from dataplane.tiers.tier import BlockLoad, BlockStore, TierError
@@ -314,6 +315,15 @@ def test_a_reply_without_an_end_is_given_up() -> None:
     lines = (buffer.readline() for _ in range(20_000))
     with pytest.raises(ValueError, match="a reply is longer than 16777216 bytes"):
         deque(lines, maxlen=0)
+
+
+def test_a_connection_that_is_reset_is_lost() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.send(b"which the server did not read")
+        theirs.close()
+        with pytest.raises(ConnectionError, match="reset by peer"):
+            TimedSocket(ours, 60.0).receive(memoryview(bytearray(1)), soon(), whole=False)
 
 
 def test_calls_of_many_threads_share_few_connections(tiers: Any, server: RedisServer) -> None:
