@@ -128,9 +128,9 @@ def test_a_look_up_finds_whole_chunks_up_to_its_end_of_its_own_salt_and_model(cl
         ({"cache_salt": "a/b"}, 0),
     ]
     for fields, hits in expected:
-        asked = {"cache_salt": "a", **fields}
-        assert client.lookup(prompt(3), **asked) == hits, fields
-        assert client.ask("free_lookup_locks", lookup_key(prompt(3), **asked), 1) is NOTHING
+        request = {"cache_salt": "a", **fields}
+        assert client.lookup(prompt(3), **request) == hits, fields
+        assert client.ask("free_lookup_locks", lookup_key(prompt(3), **request), 1) is NOTHING
 
 
 class TestTheEndOfLeases:
