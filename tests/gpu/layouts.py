@@ -15,6 +15,8 @@ TOKENS = 16
 CHUNK = 256
 HEAD = 64
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+WIDTHS = ("bfloat16", "float8_e4m3fn")
+"""A type of each width: a copy sees bytes."""
 
 ORDERS: dict[str, tuple[tuple[str, ...], str]] = {
     "keys and values first, NHD": (("K", "B", "N", "H", "C"), "KBNHC"),

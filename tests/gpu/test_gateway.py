@@ -19,7 +19,7 @@ from tests.lmcache.gateway import PlainPool
 
 OLD = [*range(1, 17), *range(70, 54, -1)]
 NEW = [*range(40, 56), 17, 16, 15, 14, *range(20, 32)]
-CYCLES = int(os.environ.get("LARDER_TEST_GPU_CYCLES", "40"))
+CYCLES = int(os.environ.get("LARDER_TEST_GPU_CYCLES", "16"))
 
 
 def digest(other: Other, blocks: list[int]) -> str:

@@ -26,7 +26,7 @@ from dataplane.protocol.layout import HOT_CONTROL
 from tests.dataplane.broken_plane import memory
 from tests.dataplane.plane import wait_for
 from tests.gpu.gpu_copy_plane import IDENTITY, GpuCopyPlane, table_of
-from tests.gpu.layouts import ITEM_BYTES, ORDERS, layout
+from tests.gpu.layouts import ORDERS, WIDTHS, layout
 from tests.gpu.machines import Bytes, Machine, Start
 from tests.gpu.paged_engine import BLOCKS, KEYS, KIND, PAGE_BYTES, WAIT_S, PagedEngine
 from tests.gpu.paged_memory import NEW, OLD
@@ -179,7 +179,7 @@ def make_plain(emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 @pytest.mark.parametrize(
     "page_bytes", [16 << 10, *(pytest.param(size, marks=pytest.mark.full) for size in (32 << 10, 64 << 10))]
 )
-@pytest.mark.parametrize("dtype", ITEM_BYTES)
+@pytest.mark.parametrize("dtype", WIDTHS)
 def test_chunks_come_out_of_gpu_copies_in_every_layout(
     machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, dtype: str, page_bytes: int
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dataplane.devices.copying import CopyLane, methods_for
 from dataplane.devices.paged import TensorGroup, split
 from dataplane.devices.pinning import PinnedMemory, Staging
-from tests.gpu.layouts import CHUNK, ITEM_BYTES, ORDERS, TOKENS, layout
+from tests.gpu.layouts import CHUNK, ORDERS, TOKENS, WIDTHS, layout
 from tests.gpu.machines import Machine, array_at
 
 PAGES = (16 << 10, pytest.param(32 << 10, marks=pytest.mark.full), 64 << 10)
@@ -35,7 +35,7 @@ def moved(group: TensorGroup, low: int, high: int, device: int, numbers: list[in
 
 
 @pytest.mark.parametrize("page_bytes", PAGES)
-@pytest.mark.parametrize("dtype", ITEM_BYTES)
+@pytest.mark.parametrize("dtype", WIDTHS)
 @pytest.mark.parametrize("name", ORDERS)
 def test_a_chunk_comes_back_into_other_blocks(
     machine: Machine, lane: CopyLane, name: str, dtype: str, page_bytes: int

@@ -30,19 +30,17 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "layout"), LAYOUTS)
 @pytest.mark.parametrize("threads", [1, 4])
-def test_pages_come_back_in_every_layout(
-    make_backend: Make, kind: Any, layout: str, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_come_back_in_every_layout(make_backend: Make, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataplane.engines.sglang.page_store.SHARE_BYTES", 1 << 10)
-    first = make_backend(kind(layout), copy_threads=threads, verify="always")
-    assert first.batch_exists(NAMES) == 0
-    expected = store(first)
-    second = make_backend(kind(layout), copy_threads=threads, verify="always")
-    assert second.batch_exists(NAMES) == 20
-    assert second.exists(NAMES[7])
-    assert load(second) == ([True] * 20, expected)
+    for kind, layout in LAYOUTS:
+        first = make_backend(kind(layout), tenant=f"{kind.__name__}-{layout}", copy_threads=threads, verify="always")
+        assert first.batch_exists(NAMES) == 0
+        expected = store(first)
+        second = make_backend(kind(layout), tenant=f"{kind.__name__}-{layout}", copy_threads=threads, verify="always")
+        assert second.batch_exists(NAMES) == 20
+        assert second.exists(NAMES[7])
+        assert load(second) == ([True] * 20, expected)
 
 
 def test_reservations_are_made_in_batches(make_backend: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,22 +337,14 @@ def test_a_second_pool_ends_the_use(backend: Any, caplog: pytest.LogCaptureFixtu
     assert backend.batch_exists_v2(NAMES).kv_hit_pages == 0
 
 
-@pytest.mark.parametrize(
-    "indices",
-    [
-        np.arange(16 * 20 - 1),
-        np.arange(16 * 20) + 8,
-        np.arange(16 * 20)[::-1].copy(),
-        np.arange(16 * 20) + 16 * (PAGES - 1),
-        np.arange(16 * 20) - 16,
-    ],
-    ids=["too few", "not at a page", "not in order", "beyond the pool", "negative"],
-)
-def test_indices_that_are_not_pages_are_misses(backend: Any, caplog: pytest.LogCaptureFixture, indices: Any) -> None:
+def test_indices_that_are_not_pages_are_misses(backend: Any, caplog: pytest.LogCaptureFixture) -> None:
     store(backend)
     before = backend.mem_pool_host.memory.copy()
+    tokens = np.arange(16 * 20)
+    too_few, not_at_a_page, not_in_order = tokens[:-1], tokens + 8, tokens[::-1].copy()
+    beyond_the_pool, negative = tokens + 16 * (PAGES - 1), tokens - 16
     with caplog.at_level(logging.ERROR, "larder.sglang"):
-        for _ in range(3):
+        for indices in (too_few, not_at_a_page, not_in_order, beyond_the_pool, negative):
             assert backend.batch_get_v1(NAMES, indices) == [False] * 20
             assert backend.batch_set_v1(NAMES, indices) == [False] * 20
     assert (backend.mem_pool_host.memory == before).all()

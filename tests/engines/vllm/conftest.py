@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from benchmarks.peers.vllm_model import write_model
 from dataplane.client import Client, Space, attach
 from tests.dataplane.conftest import make_plane, plane
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import PYTHON, REPOSITORY, Engine
+from tests.engines.vllm.engine import PYTHON, REPOSITORY, Engine, MakeEngine
 from tests.engines.vllm.sides import clock, make_step
 from tests.run_marks import short_folder
 
@@ -73,7 +73,7 @@ def observer(pool: Plane) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def make_engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Engine]]:
+def make_engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEngine]:
     """Return a function, as in `make_engine(socket, chunk_tokens=64)`. Its engines end with the file's tests."""
     made: list[Engine] = []
     folder = tmp_path_factory.mktemp("engines")

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -84,3 +85,6 @@ class Engine(LineProcess):
         for name in set(re.findall(r"vllm_dist_[0-9a-f]+", self.log.read_text(errors="replace"))):
             for segment in Path("/dev/shm").glob(f"{name}-*"):  # vLLM's ranks leave it there
                 segment.unlink(missing_ok=True)
+
+
+MakeEngine = Callable[..., Engine]

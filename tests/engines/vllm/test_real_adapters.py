@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.engine import Engine, MakeEngine, prompt
 from tests.engines.vllm.models import write_adapter
 
 CHUNK = 128
@@ -24,9 +23,7 @@ def run(engine: Engine, *adapter: Any) -> tuple[int, list[int]]:
     return answer["cached"], answer["tokens"]
 
 
-def test_an_adapter_that_changes_gets_its_own_tokens(
-    make_engine: Callable[..., Engine], pool: Plane, tmp_path: Path
-) -> None:
+def test_an_adapter_that_changes_gets_its_own_tokens(make_engine: MakeEngine, pool: Plane, tmp_path: Path) -> None:
     old, new = (str(write_adapter(tmp_path / name, seed)) for seed, name in enumerate(("old", "new"), 1))
     served, late = (str(shutil.copytree(old, tmp_path / name)) for name in ("served", "late"))
     settings: dict[str, Any] = {"options": OPTIONS, "chunk_tokens": CHUNK, "min_load_tokens": 0, "model": "adapters"}
@@ -61,7 +58,7 @@ def test_an_adapter_that_changes_gets_its_own_tokens(
 
 
 def test_the_engines_own_cache_of_the_contents_before_is_not_stored(
-    make_engine: Callable[..., Engine], pool: Plane, tmp_path: Path
+    make_engine: MakeEngine, pool: Plane, tmp_path: Path
 ) -> None:
     """vLLM's prefix cache names an adapter by name and path, and keeps its blocks after `load_inplace`."""
     served, new = str(write_adapter(tmp_path / "served", 1)), str(write_adapter(tmp_path / "new", 2))
@@ -77,7 +74,7 @@ def test_the_engines_own_cache_of_the_contents_before_is_not_stored(
     engine.close()
 
 
-def test_requests_that_never_load_count_no_hit(make_engine: Callable[..., Engine], pool: Plane) -> None:
+def test_requests_that_never_load_count_no_hit(make_engine: MakeEngine, pool: Plane) -> None:
     engine = make_engine(pool.socket, chunk_tokens=CHUNK, min_load_tokens=0, model="logprobs").ready()
     tokens = prompt(512, 342)
     engine.generate(tokens)

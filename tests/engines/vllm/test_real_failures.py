@@ -17,7 +17,7 @@ from dataplane.client import Client
 from tests.dataplane.plane import Plane, wait_for
 from tests.e2e.larder import START_S, Larder, start, until
 from tests.engines.vllm.conftest import POOL
-from tests.engines.vllm.engine import LOADS_IN_STEP, Engine, prompt
+from tests.engines.vllm.engine import LOADS_IN_STEP, MakeEngine, prompt
 from tests.engines.vllm.stored_blocks import flip, stored_blocks
 from tests.free_port import free_port
 from tests.run_marks import short_folder
@@ -26,7 +26,7 @@ CHUNK = 128
 TOKENS = 1000
 FOUND = TOKENS // CHUNK * CHUNK
 OUTAGE_S = 60.0
-Make = Callable[..., Engine]
+Make = MakeEngine
 
 
 @pytest.fixture(scope="module")

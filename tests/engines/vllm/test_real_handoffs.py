@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.engine import MakeEngine, prompt
 
 CHUNK = 128
 TOKENS = 1000
@@ -15,7 +13,7 @@ HANDOFFS = 20
 
 
 def test_a_decode_engine_that_asks_at_once_loads_the_whole_prompt(
-    make_engine: Callable[..., Engine], pool: Plane, plugins: dict[str, str]
+    make_engine: MakeEngine, pool: Plane, plugins: dict[str, str]
 ) -> None:
     options = {"chunk_tokens": CHUNK, "min_load_tokens": 0, "model": "handoff", "environ": plugins}
     prefill = make_engine(pool.socket, role="kv_producer", **options).ready()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.dataplane.plane import Plane, wait_for
 from tests.engines.vllm.conftest import POOL
-from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.engine import Engine, MakeEngine, prompt
 from tests.run_marks import short_folder
 
 CHUNK = 128
@@ -27,7 +27,7 @@ def plane() -> Iterator[Plane]:
 
 
 @pytest.fixture(scope="module", params=[0.0, 1.0], ids=["beside-steps", "inside-steps"])
-def engine(make_engine: Callable[..., Engine], plane: Plane, request: pytest.FixtureRequest) -> Engine:
+def engine(make_engine: MakeEngine, plane: Plane, request: pytest.FixtureRequest) -> Engine:
     return make_engine(
         plane.socket,
         chunk_tokens=CHUNK,
@@ -39,7 +39,7 @@ def engine(make_engine: Callable[..., Engine], plane: Plane, request: pytest.Fix
 
 
 @pytest.fixture(scope="module")
-def right(make_engine: Callable[..., Engine]) -> Callable[[list[int]], list[int]]:
+def right(make_engine: MakeEngine) -> Callable[[list[int]], list[int]]:
     """Return the tokens of an engine without a connector, by prompt."""
     bare = make_engine(None).ready()
     return lambda tokens: bare.generate(tokens)["tokens"]
@@ -105,7 +105,7 @@ def test_requests_end_while_larder_is_gone_or_does_not_answer(engine: Engine, pl
 
 @pytest.mark.parametrize("delay_s", [0.05, 0.3])
 def test_an_engine_that_is_killed_leaves_nothing_wrong_and_nothing_reserved(
-    make_engine: Callable[..., Engine], engine: Engine, plane: Plane, right: Right, delay_s: float
+    make_engine: MakeEngine, engine: Engine, plane: Plane, right: Right, delay_s: float
 ) -> None:
     dead = make_engine(plane.socket, chunk_tokens=CHUNK, min_load_tokens=0).ready()
     tokens = [prompt(TOKENS, 60 + at + int(100 * delay_s)) for at in range(6)]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from dataplane.engines.vllm.shim import VARIABLE
 from dataplane.ipc import memory
-from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.engine import MakeEngine, prompt
 
 PROMPTS = [prompt(tokens, seed) for tokens, seed in ((50, 1), (400, 2), (700, 3))]
 
 
-def test_tokens_are_identical_on_larders_queue(make_engine: Callable[..., Engine], plugins: dict[str, str]) -> None:
+def test_tokens_are_identical_on_larders_queue(make_engine: MakeEngine, plugins: dict[str, str]) -> None:
     answers = []
     for use in ("0", "1"):
         engine = make_engine(None, environ={**plugins, VARIABLE: use}, options={"tensor_parallel_size": 2}).ready()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import ANSWER_S, Engine, prompt
+from tests.engines.vllm.engine import ANSWER_S, Engine, MakeEngine, prompt
 
 CHUNK = 128
 TOKENS = 400
@@ -33,7 +32,7 @@ def counted(engine: Engine, loaded_tokens: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("larder_first", [True, False])
 def test_both_connectors_of_a_multi_connector_hit_with_the_right_tokens(
-    make_engine: Callable[..., Engine], pool: Plane, plugins: dict[str, str], tmp_path: Path, larder_first: bool
+    make_engine: MakeEngine, pool: Plane, plugins: dict[str, str], tmp_path: Path, larder_first: bool
 ) -> None:
     disk = {
         "kv_connector": "ExampleConnector",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -10,11 +9,11 @@ import httpx
 from examples.vllm.model import write_model
 from examples.vllm.processes import vllm
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import ANSWER_S, PATIENT, Engine, prompt
+from tests.engines.vllm.engine import ANSWER_S, PATIENT, MakeEngine, prompt
 from tests.run_marks import short_folder
 
 CHUNK = 128
-Make = Callable[..., Engine]
+Make = MakeEngine
 
 
 def test_two_tensor_parallel_engines_at_once_share_a_prefix(make_engine: Make, pool: Plane) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from benchmarks.peers.environment import VLLM_RELEASES, python
 from dataplane.client import Client
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.engine import MakeEngine, prompt
 from tests.engines.vllm.stored_blocks import flip, stored_blocks
 
 CHUNK = 128
@@ -19,7 +17,7 @@ FOUND = TOKENS // CHUNK * CHUNK
 
 @pytest.mark.parametrize("release", VLLM_RELEASES)
 def test_a_release_loads_what_another_engine_has_stored_and_computes_what_it_cannot_load(
-    make_engine: Callable[..., Engine], pool: Plane, observer: Client, release: str
+    make_engine: MakeEngine, pool: Plane, observer: Client, release: str
 ) -> None:
     program = python(VLLM_RELEASES[release])
     if program is None:

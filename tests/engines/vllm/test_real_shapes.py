@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import ANSWER_S, Engine, prompt
+from tests.engines.vllm.engine import ANSWER_S, Engine, MakeEngine, prompt
 from tests.engines.vllm.models import write_adapter, write_hybrid
 
 CHUNK = 128
-Make = Callable[..., Engine]
+Make = MakeEngine
 
 
 def both(engine: Engine, prompts: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import ANSWER_S, Engine, prompt
+from tests.engines.vllm.engine import ANSWER_S, Engine, MakeEngine, prompt
 
 CHUNK = 128
-Make = Callable[..., Engine]
+Make = MakeEngine
 
 
 @pytest.fixture(scope="module")

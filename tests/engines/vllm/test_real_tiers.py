@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dataplane.protocol.control.scopes import Clear, Swept
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.engine import BY_SOURCE, Engine, prompt
+from tests.engines.vllm.engine import BY_SOURCE, Engine, MakeEngine, prompt
 from tests.run_marks import short_folder
 
 CHUNK = 128
@@ -36,7 +36,7 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 
 
 @pytest.fixture(scope="module")
-def engine(make_engine: Callable[..., Engine], tiered: Plane) -> Engine:
+def engine(make_engine: MakeEngine, tiered: Plane) -> Engine:
     return make_engine(
         tiered.socket, chunk_tokens=CHUNK, min_load_tokens=0, tier_timeout_s=60.0, load_timeout_s=60.0
     ).ready()

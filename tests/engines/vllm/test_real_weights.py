@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,12 @@ import pytest
 from benchmarks.peers.vllm_model import MODEL, write_model
 from tests.dataplane.plane import Plane
 from tests.engines.model_folder import llama_shapes, write_weights
-from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.engine import Engine, MakeEngine, prompt
 
 TOKENS = prompt(400, 60)
 LOADED = 384
 REAL = {"options": {"load_format": "auto"}}
-Make = Callable[..., Engine]
+Make = MakeEngine
 
 
 def write(folder: Path, seed: int) -> Path:

@@ -351,33 +351,27 @@ def test_a_prefix_that_is_computed_because_it_is_faster_is_no_hit(make_engine: M
 HOSTILE = "\n\r\x1b[31m\x9b\u2028forged"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_no_text_of_a_request_forges_lines_of_the_log(make_engine: Make, caplog: pytest.LogCaptureFixture) -> None:
+    hostile_action = SimpleNamespace(action_type=f"larder.{HOSTILE}", payload=HOSTILE)
+    for fields in (
         {"kv_transfer_params": {f"larder.{HOSTILE}": 1}},
         {"kv_transfer_params": {"larder.ttl": HOSTILE}},
-        {"kv_hints": SimpleNamespace(actions=[SimpleNamespace(action_type=f"larder.{HOSTILE}", payload=HOSTILE)])},
+        {"kv_hints": SimpleNamespace(actions=[hostile_action])},
         {"cache_salt": HOSTILE},
         {"mm_features": [image("cat", 1, 9, identifier=HOSTILE, modality="image")]},
         {"lora_request": lora(HOSTILE, HOSTILE)},
-    ],
-    ids=["name", "value", "action", "salt", "media", "adapter"],
-)
-def test_no_text_of_a_request_forges_lines_of_the_log(
-    engine: Step, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    for each in (fields, {name: each for name, each in fields.items() if name != "cache_salt"}):
-        engine.scheduler.matched_tokens(Request(HOSTILE + str(len(each)), TOKENS, **each), 0)
-    lines = [record.getMessage() for record in caplog.records if record.name == "larder.vllm"]
-    assert lines
-    assert all(line.isprintable() and len(line) < 1400 for line in lines)
+    ):
+        engine = make_engine()
+        caplog.clear()
+        for each in (fields, {name: value for name, value in fields.items() if name != "cache_salt"}):
+            engine.scheduler.matched_tokens(Request(HOSTILE + str(len(each)), TOKENS, **each), 0)
+        lines = [record.getMessage() for record in caplog.records if record.name == "larder.vllm"]
+        assert lines
+        assert all(line.isprintable() and len(line) < 1400 for line in lines)
 
 
-def test_a_request_waits_until_the_files_of_its_adapter_are_read(
-    make_engine: Make, tmp_path: Path, clock: Clock
-) -> None:
+def test_a_request_waits_until_the_files_of_its_adapter_are_read(engine: Step, tmp_path: Path) -> None:
     adapter = lora(write_adapter(tmp_path / "a", 1))
-    engine = make_engine()
     request = Request("a", TOKENS, lora_request=adapter)
     assert engine.scheduler.matched_tokens(request, 0) is None
     wait_for(lambda: engine.scheduler.matched_tokens(request, 0) == 0, "the files are read")
@@ -393,12 +387,11 @@ def test_a_request_waits_until_the_files_of_its_adapter_are_read(
 
 
 def test_a_request_waits_for_its_adapter_for_a_bounded_time(
-    make_engine: Make, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    engine: Step, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
     monkeypatch.setattr("dataplane.engines.vllm.adapters.digest_of", lambda files: release.wait(60) and "digest")
     adapter = lora(write_adapter(tmp_path / "a", 1))
-    engine = make_engine()
     request = Request("a", TOKENS, lora_request=adapter)
     assert engine.track(request, SOURCE) is None
     clock.now += ADAPTER_WAIT_S
@@ -471,18 +464,17 @@ def test_a_pin_applies_to_chunks_that_another_request_stored(engine: Step, plane
     assert (stats.totals.hinted_pin_blocks, stats.totals.stored_blocks) == (3, 3)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [-1, 0, "60", True, math.nan, math.inf, 10**30, pytest.param(10**5000, id="5001 digits"), None, [1], {"s": 1}],
-)
-def test_wrong_hints_are_ignored_and_counted(engine: Step, value: object, caplog: pytest.LogCaptureFixture) -> None:
-    params = {"larder.ttl": value, "larder.pin": value, "larder.tll": 1}
-    engine.compute(Request("a", TOKENS, kv_transfer_params=params), SOURCE, seed=6)
-    assert engine.scheduler.take_counts()["ignored_hints"] == 3
-    assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == CHUNKED
-    (line,) = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
-    assert "larder.ttl: expected seconds, above 0 and at most 31622400, got" in line
-    assert len(line) < 1200
+def test_wrong_hints_are_ignored_and_counted(make_engine: Make, caplog: pytest.LogCaptureFixture) -> None:
+    for at, value in enumerate((-1, 0, "60", True, math.nan, math.inf, 10**30, 10**5000, None, [1], {"s": 1})):
+        engine, tokens = make_engine(), [at, *TOKENS]
+        caplog.clear()
+        params = {"larder.ttl": value, "larder.pin": value, "larder.tll": 1}
+        engine.compute(Request("a", tokens, kv_transfer_params=params), SOURCE, seed=6)
+        assert engine.scheduler.take_counts()["ignored_hints"] == 3
+        assert engine.scheduler.matched_tokens(Request("b", tokens), 0) == CHUNKED
+        (line,) = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
+        assert "larder.ttl: expected seconds, above 0 and at most 31622400, got" in line
+        assert len(line) < 1200
 
 
 def test_a_data_plane_that_takes_no_hints_stores_the_blocks(make_plane: Callable[..., Plane], clock: Clock) -> None:

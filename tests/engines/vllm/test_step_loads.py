@@ -152,9 +152,7 @@ def test_beside_another_connector_loads_are_beside_steps(make_engine: Make) -> N
 def test_a_request_with_blocks_that_are_being_loaded_waits_for_the_next_step(make_engine: Make) -> None:
     """The engine puts the blocks into its own prefix cache when it schedules the load."""
     engine = make_engine()
-    request = Request("b", TOKENS)
-    tokens = engine.found(request)
-    engine.scheduler.allocated(request, [TARGET], tokens)
+    engine.begin_load(Request("b", TOKENS), TARGET)
     sharing, other = Request("c", TOKENS), Request("d", [9, *TOKENS[1:]])
     assert engine.scheduler.matched_tokens(sharing, CACHED) is None
     assert engine.scheduler.matched_tokens(sharing, 0) == CACHED, "it shares nothing"
