@@ -524,7 +524,7 @@ def test_steps_that_are_planned_ahead_are_timed_one_by_one(engine: Step, clock: 
     engine.track(request, list(range(1, 64)))
     steps = []
     for _ in range(3):
-        steps.append(engine.plan({"a": 100}).step)
+        steps.append(engine.scheduler.plan({"a": 100}, lambda name: None).step)
         assert engine.plan().step == 0, "vLLM may not report it"
     for step in steps:
         clock.now += 1.0
