@@ -211,7 +211,7 @@ class _Invalidation:
             return False
         if self.tombstone.keys is None:
             return True
-        path: list[int] = []
+        path: set[int] = set()
         for _ in self._walk(entry, path):
             if len(path) >= MAX_WALK:
                 return True
@@ -224,7 +224,7 @@ class _Invalidation:
             for number in range(len(numbered)):
                 entry = numbered[number]
                 if entry is not None and self.tombstone.covers(entry.stored):
-                    yield from self._walk(entry, [])
+                    yield from self._walk(entry, set())
                 yield None
         for number in range(len(numbered)):
             entry = numbered[number]
@@ -236,9 +236,12 @@ class _Invalidation:
                 yield entry
             yield None
 
-    def _walk(self, entry: TierEntry, path: list[int]) -> Iterator[None]:
+    def _walk(self, entry: TierEntry, path: set[int]) -> Iterator[None]:
         """Decide on a block that the tombstone covers, apart from the keys, and on its ancestors. Add the numbers of
-        the blocks that are visited to `path`, and yield after each."""
+        the blocks that are visited to `path`, and yield after each.
+
+        Engines choose parents, so they may form a cycle. A cycle without a key of the prefix is not behind it.
+        """
         tombstone, entries = self.tombstone, self._contents.entries
         assert tombstone.keys is not None
         at: TierEntry | None = entry
@@ -248,9 +251,9 @@ class _Invalidation:
                 # The block before it is gone, or was stored again: that one may have been behind the prefix.
                 verdict = Verdict.DEAD if entry.stored.tenant in self._tenants else Verdict.ALIVE
                 break
-            verdict = self._verdict(at.number)
+            verdict = Verdict.ALIVE if at.number in path else self._verdict(at.number)
             if verdict is Verdict.UNKNOWN:
-                path.append(at.number)
+                path.add(at.number)
                 entry, stored = at, at.stored
                 if stored.name.key in tombstone.keys or stored.parent == tombstone.last_key:
                     verdict = Verdict.DEAD

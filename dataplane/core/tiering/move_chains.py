@@ -74,6 +74,8 @@ class ChainSelection:
         }
         self._stored: dict[BlockName, StoredBlock] = {}
         self._children: dict[tuple[bytes, bytes], list[BlockName]] = {}
+        self._selected: set[BlockName] = set()
+        """Names that are in a part. Engines choose parents, so they may form cycles."""
         self._looked_at = 0
         self._work = self._all()
 
@@ -89,6 +91,11 @@ class ChainSelection:
         else:
             for name, stored in self._stored.items():
                 if BlockName(name.space, stored.parent) not in self._stored:
+                    yield from self._descend(name)
+                elif self._is_long(1):
+                    yield True
+            for name in self._stored if len(self._selected) < len(self._stored) else ():  # those of cycles
+                if name not in self._selected:
                     yield from self._descend(name)
                 elif self._is_long(1):
                     yield True
@@ -146,9 +153,12 @@ class ChainSelection:
         """Select a prefix, in each space, and what was stored behind it. The prefix is asked for as a whole, because
         shared tiers may hold blocks of it that other nodes wrote."""
         for space in self._spaces:
-            self._add([BlockName(space, key) for key in keys], parent=b"")
+            prefix = [BlockName(space, key) for key in keys]
+            self._selected.update(prefix)
+            self._add(prefix, parent=b"")
             for name in self._children.get((space, keys[-1]), ()):
-                yield from self._descend(name)
+                if name not in self._selected:
+                    yield from self._descend(name)
 
     def _descend(self, root: BlockName) -> Iterator[bool]:
         """Select a block and all blocks behind it."""
@@ -160,7 +170,10 @@ class ChainSelection:
             run: list[BlockName] = []
             while name is not None and len(run) < MAX_PART_BLOCKS:
                 run.append(name)
-                children = self._children.get((name.space, name.key), [])
+                self._selected.add(name)
+                children = [
+                    child for child in self._children.get((name.space, name.key), ()) if child not in self._selected
+                ]
                 starts += children[1:]
                 name = children[0] if children else None
             if name is not None:
