@@ -38,6 +38,8 @@ MAX_LOOK_UPS = 2
 CLOSE_S = 2.0
 SHRINK_S = 0.005
 """Duration of each slice in which blocks are evicted for a smaller budget, and of the pause after it."""
+DELETE_AGAIN_S = 1.0
+"""Pause of the deletions of a tier after a call that deleted nothing."""
 MAX_TENANTS_SHOWN = 50
 MAX_COPIES = 2
 """Maximum number of calls under way for each tier that copy to it."""
@@ -170,7 +172,7 @@ class Mover:
         for run in self.runs:
             if run.serves:
                 self._look_up(run)
-                self._delete(run)
+                self._delete(run, now)
                 while run.copying < MAX_COPIES and (job := self._tiering.copies.next_from_memory(run.state, now)):
                     self._store(run, job, [self._view(block) for block in job.blocks], run.codec)
         while job := self._tiering.copies.next_from_tier(now):
@@ -278,8 +280,8 @@ class Mover:
         if isinstance(result, TierError):
             self._judge(run, result, ())
 
-    def _delete(self, run: TierRun) -> None:
-        if run.deleting:
+    def _delete(self, run: TierRun, now: float) -> None:
+        if run.deleting or now < run.delete_at:
             return
         names = self._catalog.take_deletions(run.state)
         if not names:
@@ -295,8 +297,13 @@ class Mover:
         if run.state.closing:
             return
         not_deleted = [name for name, outcome in zip(names, outcomes, strict=True) if outcome is not Outcome.OK]
+        if len(not_deleted) == len(names):
+            run.delete_at = self._clock() + DELETE_AGAIN_S
         self._catalog.deleted(run.state, not_deleted)
-        self._judge(run, result, outcomes)
+        # A block that cannot be deleted, again and again, does not take the tier out of service.
+        judged = [outcome for outcome in outcomes if outcome is not Outcome.FAILED]
+        if judged or isinstance(result, TierError):
+            self._judge(run, result, judged)
         self._wake.set()
 
     def stats(self) -> list[TierStats]:

@@ -64,6 +64,8 @@ class TierRun:
         self.copying = 0
         """Calls under way that copy to the tier."""
         self.deleting = False
+        self.delete_at = 0.0
+        """When the next call that deletes blocks may begin, by the clock of the mover."""
         self.shrinking = False
         self.looking = 0
         """Calls under way that ask a shared tier for blocks."""

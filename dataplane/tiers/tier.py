@@ -87,7 +87,7 @@ class Tier(Protocol):
         ...
 
     def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
-        """Delete blocks. A block that is not held is OK. OK, LATE or FAILED."""
+        """Delete blocks. A block that is not held is OK; one that may come back is not. OK, LATE or FAILED."""
         ...
 
     def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:

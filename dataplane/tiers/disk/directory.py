@@ -71,6 +71,8 @@ class DiskDirectory:
         self._empty: OrderedDict[int, SegmentFile] = OrderedDict()
         self._undecided: set[int] = set()
         """Places of slots that are used and not indexed."""
+        self._unerased: dict[bytes, set[int]] = {}
+        """Places of slots that could not be erased, by packed name: the next start would index them."""
         self._tenants: list[str] = []
         self._tenant_numbers: dict[str, int] = {}
         self._journal_lock = threading.Lock()
@@ -112,8 +114,8 @@ class DiskDirectory:
             if error.errno not in _FULL:
                 raise
             self._journal_failed(error)
-        for location in recovered.stale:
-            self.release(location)
+        for location, key in recovered.stale.items():
+            self.release(key, location)
         return recovered.reason
 
     def _spans(self, records: np.ndarray) -> list[tuple[int, int]]:
@@ -192,6 +194,10 @@ class DiskDirectory:
         self._undecided.add(location)
         return location
 
+    def take_unerased(self, key: bytes) -> set[int]:
+        """Return the places of slots of a name that could not be erased, which are to be released again."""
+        return self._unerased.pop(key, set())
+
     def has_slot(self, slot_bytes: int) -> bool:
         """Return whether `take` would succeed."""
         return bool(self._available.get(slot_bytes)) or any(
@@ -233,15 +239,19 @@ class DiskDirectory:
         segment = self.segments[location >> 32]
         return read_slot(segment.fd, segment.offset(location & _SLOT), into, direct=self.direct)
 
-    def release(self, location: int) -> bool:
-        """Erase and free a slot that is not indexed. If that fails the slot stays used until the next start."""
+    def release(self, key: bytes, location: int, *, again: bool = False) -> bool:
+        """Erase and free the slot of a name that is not indexed. Return False if that fails: the slot stays used until
+        it is released `again`, or until the next start."""
         segment = self.segments[location >> 32]
         slot = location & _SLOT
         self._record(pack_record(OPEN, segment.number, slot))
         try:
             segment.erase(slot)
         except OSError as error:
-            self.failed("erase", error)
+            if not again:
+                self.failed("erase", error)
+            with self.lock:
+                self._unerased.setdefault(key, set()).add(location)
             return False
         self._record(pack_record(FREE, segment.number, slot))
         with self.lock:
@@ -289,6 +299,8 @@ class DiskDirectory:
         """Delete segments with all their blocks. Only for the start, before other calls. Raises OSError."""
         self.index = {key: location for key, location in self.index.items() if location >> 32 not in numbers}
         self._undecided = {location for location in self._undecided if location >> 32 not in numbers}
+        for locations in self._unerased.values():
+            locations.difference_update({location for location in locations if location >> 32 in numbers})
         for number in numbers:
             segment = self.segments.pop(number)
             self.stored_bytes -= segment.used_slots * segment.slot_bytes

@@ -211,7 +211,7 @@ class DiskTier:
             for slot in written:
                 outcomes[slot.at] = Outcome.OK
             for slot in failed:
-                directory.release(slot.location)
+                directory.release(packed_name(slot.block.name), slot.location)
                 outcomes[slot.at] = self._store_elsewhere(slot, [directory])
         return outcomes
 
@@ -235,7 +235,7 @@ class DiskTier:
             except OSError as error:
                 directory.failed("write", error)
                 tried.append(directory)
-                directory.release(location)
+                directory.release(packed_name(slot.block.name), location)
             else:
                 self._commit(directory, [(location, slot.block)])
                 return Outcome.OK
@@ -251,20 +251,20 @@ class DiskTier:
     def _commit(self, directory: DiskDirectory, stored: Sequence[tuple[int, StoredBlock]]) -> None:
         """Index written slots, and release the slots that they replace. The higher sequence of a name stays."""
         directory.record_stores(stored)
-        replaced: list[tuple[DiskDirectory, int]] = []
+        replaced: list[tuple[bytes, DiskDirectory, int]] = []
         with self._lock:
             for location, block in stored:
                 key = packed_name(block.name)
                 before = self._find(key)
                 if before and before[0].sequence(before[1]) > block.sequence:
-                    replaced.append((directory, location))
+                    replaced.append((key, directory, location))
                     continue
                 if before:
                     before[0].drop(key)
-                    replaced.append(before)
+                    replaced.append((key, *before))
                 directory.insert(key, location, block)
-        for holder, location in replaced:
-            holder.release(location)
+        for key, holder, location in replaced:
+            holder.release(key, location)
 
     def _load(self, load: BlockLoad, deadline: float) -> Loaded:
         into = load.into.cast("B")
@@ -289,7 +289,7 @@ class DiskTier:
                     directory.drop(key)
                     self._corrupt_blocks += 1
             if unchanged:
-                directory.release(location)
+                directory.release(key, location)
                 return Loaded(Outcome.CORRUPT)
         return Loaded(Outcome.LATE)  # or replaced, again and again, while it was read
 
@@ -307,7 +307,13 @@ class DiskTier:
             place = self._find(key)
             if place:
                 place[0].drop(key)
-        return Outcome.OK if not place or place[0].release(place[1]) else Outcome.FAILED
+            unerased = [
+                (directory, location) for directory in self._directories for location in directory.take_unerased(key)
+            ]
+        erased = [directory.release(key, location, again=True) for directory, location in unerased]
+        if place:
+            erased.append(place[0].release(key, place[1]))
+        return Outcome.OK if all(erased) else Outcome.FAILED
 
     # --- slots
 
@@ -375,7 +381,7 @@ class DiskTier:
                 for key in directory.index.keys() & other.index.keys():
                     newer = directory.sequence(directory.index[key]) > other.sequence(other.index[key])
                     older = other if newer else directory
-                    older.release(older.drop(key))
+                    older.release(key, older.drop(key))
 
     def _fit_budget(self) -> None:
         """Remove segments until the budget holds: empty ones first, then those without recent blocks."""

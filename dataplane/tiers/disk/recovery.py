@@ -32,8 +32,8 @@ class Recovered(NamedTuple):
     tenants: list[str]
     records: np.ndarray
     """A record STORE for each block, every name once."""
-    stale: list[int]
-    """Places of blocks that a newer one replaced; their headers are to be erased."""
+    stale: dict[int, bytes]
+    """Packed names, by place, of blocks that a newer one replaced; their headers are to be erased."""
     journal_size: int
     """Size of a journal that says exactly this and can be continued, or 0."""
     reason: str
@@ -151,14 +151,16 @@ def _joined(
     )
 
 
-def _without_duplicates(records: np.ndarray, segments: Mapping[int, SegmentFile]) -> tuple[np.ndarray, list[int]]:
-    """Return the records without the older ones of a name, and the places of those. A newer block whose data is torn
-    does not replace an older one."""
+def _without_duplicates(
+    records: np.ndarray, segments: Mapping[int, SegmentFile]
+) -> tuple[np.ndarray, dict[int, bytes]]:
+    """Return the records without the older ones of a name, and the names of those by place. A newer block whose data
+    is torn does not replace an older one."""
     records = records[np.argsort(records["sequence"], kind="stable")]
     names = split_names(records["name"].tobytes())
     newest = dict(zip(names, range(len(names)), strict=True))
     if len(newest) == len(names):
-        return records, []
+        return records, {}
     several = defaultdict(list)
     for row, name in enumerate(names):
         if newest[name] != row:
@@ -168,7 +170,8 @@ def _without_duplicates(records: np.ndarray, segments: Mapping[int, SegmentFile]
         rows = [newest[name], *reversed(older)]
         winner = next((row for row in rows if _verified(records[row], segments)), rows[0])
         dropped += [row for row in rows if row != winner]
-    return np.delete(records, dropped), locations_of(records[dropped]).tolist()
+    stale = dict(zip(locations_of(records[dropped]).tolist(), (names[row] for row in dropped), strict=True))
+    return np.delete(records, dropped), stale
 
 
 def _verified(record: np.void, segments: Mapping[int, SegmentFile]) -> bool:

@@ -12,7 +12,7 @@ from dataplane.core.tiering.invalidations import TierInvalidations, Tombstone
 from dataplane.core.tiering.move_chains import ChainSelection
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
-from tests.core.tiering.tier_bench import PAGE, stored_size, tier, tier_bench
+from tests.core.tiering.tier_bench import PAGE, tier, tier_bench
 from tests.dataplane import factories as make
 
 SPACE = make.space(block_bytes=PAGE)
