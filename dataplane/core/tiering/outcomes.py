@@ -190,8 +190,12 @@ class Outcomes:
             target.again.append(block.name)
         if end.outcome is not Outcome.OK:
             target.refuse(end.outcome.value, block.name)
-            if end.outcome is Outcome.FULL and not target.closing:
+            if target.closing:
+                return None
+            if end.outcome is Outcome.FULL:
                 self._make_room(job, target, block, now)
+            else:  # the tier may hold the block all the same, or part of it
+                target.deletions.add([block.name])
             return None
         target.counters.spilled_blocks += 1
         target.counters.spilled_bytes += block.nbytes
