@@ -140,13 +140,12 @@ class Mover:
     def _shrink(self, run: TierRun) -> None:
         """Bring a tier within its budget, in short slices."""
         until = time.monotonic() + SHRINK_S
-        contents, state = run.state.contents, run.state
-        while contents.budget_bytes != state.spec.budget_bytes and not state.closing and not self._closed:
+        state = run.state
+        while not state.closing and not self._closed and self._catalog.shrink(state, self._clock()):
             if time.monotonic() >= until:
                 run.shrinking = True
                 self._loop.once(SHRINK_S, partial(self._shrink, run))
                 return
-            self._catalog.shrink(state, self._clock())
         run.shrinking = False
 
     def _publish(self, run: TierRun) -> None:

@@ -172,20 +172,29 @@ class Catalog:
                     self._remove(tier, entry.stored.name)
             yield
 
-    def shrink(self, tier: TierState, now: float) -> None:
-        """Apply a changed budget: evict some blocks of a tier that exceeds it, or let the tier hold more."""
+    def shrink(self, tier: TierState, now: float) -> bool:
+        """Apply a changed budget: evict some blocks of a tier that exceeds it, or let the tier hold more.
+
+        Return whether it evicted any; call it again then. Otherwise the tier is within its budget, or floors and pins
+        hold its blocks until `keep_limits` has applied the budget to them. The tier takes new blocks in both cases.
+        """
         contents, target_bytes = tier.contents, tier.spec.budget_bytes
-        self._shared_out = self._shared_out and contents.budget_bytes == target_bytes  # floors depend on the budget
-        if contents.budget_bytes <= target_bytes:
-            contents.budget_bytes = target_bytes
-            return
+        if contents.target_bytes != target_bytes:
+            contents.target_bytes = target_bytes
+            self._shared_out = False
+        contents.budget_bytes = max(target_bytes, min(contents.budget_bytes, contents.used_bytes))
+        excess = contents.budget_bytes - target_bytes
+        if not excess:
+            return False
         mean = contents.used_bytes // max(1, len(contents))
-        contents.budget_bytes = max(
-            target_bytes, min(contents.budget_bytes, contents.used_bytes) - SHRINK_BLOCKS * mean
-        )
-        victims = contents.victims(0, "", now, lambda entry: False)
-        for victim in () if isinstance(victims, str) else victims:
+        victims = contents.victims(0, "", now, lambda entry: False, at_least=min(excess, SHRINK_BLOCKS * mean))
+        if isinstance(victims, str):
+            victims = contents.victims(0, "", now, lambda entry: False, at_least=1)
+        if isinstance(victims, str):
+            return False
+        for victim in victims:
             self.evict(tier, victim)
+        return True
 
     # ---- blocks that a tier held before it was opened
 
@@ -265,7 +274,6 @@ class Catalog:
         tier.forgotten.clear()
         # The mover brings the tier back within its budget, as after the budget was lowered.
         contents.budget_bytes = max(contents.budget_bytes, contents.used_bytes)
-        self.share_out()
 
     # ---- where blocks are
 
@@ -488,7 +496,7 @@ class Catalog:
             shares = shares_in(tier.spec.name, tenants)
             contents.set_shares(shares)
             contents.pins.set_budgets(
-                int(contents.budget_bytes * self.pool.pin_budget_ratio), pin_budgets(tenants, shares), contents.tenants
+                int(contents.target_bytes * self.pool.pin_budget_ratio), pin_budgets(tenants, shares), contents.tenants
             )
         self.wake()
 

@@ -43,6 +43,9 @@ class TierContents:
 
     def __init__(self, budget_bytes: int, name: str = "") -> None:
         self.budget_bytes = budget_bytes
+        """The most bytes that the tier may hold now."""
+        self.target_bytes = budget_bytes
+        """The budget of the record, which `budget_bytes` approaches as blocks are evicted. Floors and pins share it."""
         self.full_at_bytes: int | None = None
         """What the tier held when it last had no room for a block, raised a little by every `grow`; None: not known."""
         self.used_bytes = 0
@@ -262,7 +265,7 @@ class TierContents:
     def set_shares(self, shares: Mapping[str, TierShare]) -> None:
         """Set the quotas of tenants in this tier; tenants without one share the rest. Floors are scaled down when the
         budget cannot hold their sum."""
-        floors = effective_floors({salt: share.floor_bytes for salt, share in shares.items()}, self.budget_bytes)
+        floors = effective_floors({salt: share.floor_bytes for salt, share in shares.items()}, self.target_bytes)
         leaving = [t for t in self.tenants.values() if t.share is not None and t.salt not in shares]
         for tenant in leaving:
             self._order.close(tenant)

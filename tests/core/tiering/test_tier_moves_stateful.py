@@ -302,7 +302,9 @@ class TierMovesMachine(RuleBasedStateMachine):
                 call.run()
                 call.report()
             self.no_block_is_lost()
-            if not self.calls and all(state.ended_at is not None for state in self.states):
+            if not (self.calls or self.tiering.table.copies) and all(
+                state.ended_at is not None for state in self.states
+            ):
                 break
         assert all(state.ended_at is not None for state in self.states)
         self.nothing_is_counted_wrong()
