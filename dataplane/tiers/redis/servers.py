@@ -53,6 +53,10 @@ class RedisServers:
             return self._seeds[:1]
         return sorted(set(self._slots or self._read_slots(deadline)))
 
+    def last_addresses(self) -> set[Address]:
+        """Return the servers that held keys when the cluster was last queried; none without a cluster."""
+        return set(self._addresses)
+
     def _read_slots(self, deadline: float) -> list[Address]:
         """Ask the cluster which server holds which slot. Raises TierError if no server can tell, TimeoutError."""
         failure = TierError("no server of the cluster answers")

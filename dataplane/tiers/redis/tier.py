@@ -156,7 +156,7 @@ class RedisTier(SharedTier):
     def _execute(self, commands: Sequence[C], deadline: float) -> Sequence[C]:
         """Send commands to the servers that hold their keys and wait for the replies, until the deadline.
 
-        Raises TierError if no server answered.
+        Commands of a server that did not answer stay FAILED. Raises TierError if no server of the tier is left.
         """
         if not commands:
             return commands
@@ -179,8 +179,9 @@ class RedisTier(SharedTier):
             except RuntimeError:
                 raise TierError("the tier is closed") from None
             failures = [future.result() for future in running]
-        if all(failures):
-            raise next(failure for failure in failures if failure)
+        failed = {address: failure for (address, _), failure in zip(slices, failures, strict=True) if failure}
+        if all(failures) and failed.keys() >= self._servers.last_addresses():
+            raise next(iter(failed.values()))
         return commands
 
     def _slices(self, commands: Sequence[Command], holders: Sequence[Address]) -> list[tuple[Address, list[Command]]]:
