@@ -41,7 +41,9 @@ class RedisServers:
         self._closed = False
 
     def holders(self, keys: Sequence[bytes], deadline: float) -> list[Address]:
-        """Return the server of each key. Raises TierError, TimeoutError."""
+        """Return the server of each key. Raises TierError, also after `close`, and TimeoutError."""
+        if self._closed:
+            raise TierError("the tier is closed")
         if not self._parameters.cluster:
             return [self._seeds[0]] * len(keys)
         slots = self._slots or self._read_slots(deadline)
