@@ -225,14 +225,15 @@ class DiskDirectory:
 
     def record_stores(self, stored: Sequence[tuple[int, StoredBlock]]) -> None:
         """Record which slots hold which blocks, before these are indexed."""
-        with self.lock:
-            tenants = [self.tenant_number(block.tenant) for _, block in stored]
-        self._record(
-            b"".join(
-                pack_record(STORE, location >> 32, location & _SLOT, tenant, block)
-                for (location, block), tenant in zip(stored, tenants, strict=True)
+        with self._journal_lock:  # until the records are written: a checkpoint gives tenants other numbers
+            with self.lock:
+                tenants = [self.tenant_number(block.tenant) for _, block in stored]
+            self._append(
+                b"".join(
+                    pack_record(STORE, location >> 32, location & _SLOT, tenant, block)
+                    for (location, block), tenant in zip(stored, tenants, strict=True)
+                )
             )
-        )
 
     def read(self, location: int, into: memoryview) -> memoryview | None:
         """Read the data of a slot, and return its header, or None if the file is too short. Raises OSError."""
@@ -357,16 +358,20 @@ class DiskDirectory:
 
     def _record(self, records: bytes) -> None:
         with self._journal_lock:
-            if self.journal_fault:
-                return
-            try:
-                for tenant in self._tenants[self._journal.tenants :]:
-                    self._journal.append(TENANT, tenant.encode())
-                self._journal.append(RECORDS, records)
-                if self._journal.is_long:
-                    self._replace_journal()
-            except OSError as error:
-                self._journal_failed(error)
+            self._append(records)
+
+    def _append(self, records: bytes) -> None:
+        """Write records, with the lock of the journal held."""
+        if self.journal_fault:
+            return
+        try:
+            for tenant in self._tenants[self._journal.tenants :]:
+                self._journal.append(TENANT, tenant.encode())
+            self._journal.append(RECORDS, records)
+            if self._journal.is_long:
+                self._replace_journal()
+        except OSError as error:
+            self._journal_failed(error)
 
     def _journal_failed(self, error: OSError) -> None:
         """Go on without a journal; the next start reads the headers."""
@@ -382,7 +387,8 @@ class DiskDirectory:
         self._journal.replace(contents)
 
     def _checkpoint(self) -> Checkpoint:
-        """Return what the slots hold, with the lock held."""
+        """Return what the slots hold, after the tenants without blocks were forgotten. The lock and the lock of the
+        journal are held, or no other call is under way."""
         locations = np.fromiter(self.index.values(), np.int64, len(self.index))
         records = np.zeros(len(locations), RECORD)
         records["op"] = STORE
@@ -394,8 +400,19 @@ class DiskDirectory:
             rows = segment.details[records["slot"][start:end]]
             for field in DETAILS:
                 records[field][start:end] = rows[field]
+        used, records["tenant"] = np.unique(records["tenant"], return_inverse=True)
+        self._keep_tenants(used)
         undecided = b"".join(pack_record(OPEN, location >> 32, location & _SLOT) for location in self._undecided)
         return Checkpoint(self._tenants.copy(), np.concatenate([records, np.frombuffer(undecided, RECORD)]))
+
+    def _keep_tenants(self, kept: np.ndarray) -> None:
+        """Forget all tenants but those of some numbers, in ascending order, which get numbers from 0."""
+        numbers = np.zeros(max(1, len(self._tenants)), np.uint32)
+        numbers[kept] = np.arange(len(kept))
+        for segment in self.segments.values():
+            segment.details["tenant"] = numbers[segment.details["tenant"]]
+        self._tenants = [self._tenants[number] for number in kept]
+        self._tenant_numbers = {tenant: number for number, tenant in enumerate(self._tenants)}
 
 
 def _supports_direct_io(file: Path) -> bool:

@@ -54,7 +54,7 @@ _RECORD = Struct("<B3xIIIQQ16s48s32s")
 _FRAME = Struct("<IIQ")
 _MIN_COMPACTED_BYTES = 16 << 20
 _GROWTH = 3
-"""A journal is replaced when it has this many times the records that it needs."""
+"""A journal is replaced when it has this many times the bytes that it needs."""
 _PIECE = 1 << 18
 """Records in a frame of a checkpoint."""
 
@@ -79,6 +79,11 @@ class Checkpoint(NamedTuple):
     """Of the type RECORD, in the order in which they count."""
     size: int = 0
     """Bytes of the file up to its last complete frame."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the names and records."""
+        return self.records.nbytes + sum(_FRAME.size + len(tenant.encode()) for tenant in self.tenants)
 
 
 def pack_record(op: int, segment: int, slot: int, tenant: int = 0, block: StoredBlock | None = None) -> bytes:
@@ -125,7 +130,7 @@ class SlotJournal:
         self._fd = open_own(self._path, os.O_WRONLY | os.O_APPEND)
         os.ftruncate(self._fd, size)
         self._bytes = size
-        self._compact_at = max(_MIN_COMPACTED_BYTES, _GROWTH * contents.records.nbytes)
+        self._compact_at = max(_MIN_COMPACTED_BYTES, _GROWTH * contents.nbytes)
         self.tenants = len(contents.tenants)
         self.append(HEAD, self._head())
 
@@ -147,7 +152,7 @@ class SlotJournal:
             os.close(self._fd)
         self._fd = fd
         self._bytes = written
-        self._compact_at = max(_MIN_COMPACTED_BYTES, _GROWTH * contents.records.nbytes)
+        self._compact_at = max(_MIN_COMPACTED_BYTES, _GROWTH * contents.nbytes)
         self.tenants = len(contents.tenants)
 
     def append(self, kind: int, payload: bytes) -> None:
