@@ -101,6 +101,9 @@ class Catalog:
         self._listed = BlockListings(directory)
         self.existence = Existence(self.tiers, self._listed)
         self._identities: dict[int, bytes] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._spaces_version = -1
+        """Version of the pool's spaces of which these are the identities and numbers."""
         self._shared_out = False
         self._models: dict[bytes, str] = {}
         """Models of spaces, by identity, including spaces that the pool has forgotten while tiers hold their blocks."""
@@ -111,20 +114,25 @@ class Catalog:
     # ---- spaces
 
     def identity(self, space: int) -> bytes | None:
-        """Return the 16 bytes that name a space in tiers; None for an unknown number."""
-        identity = self._identities.get(space)
-        if identity is None:
-            declared = self.pool.spaces.by_number.get(space)
-            if declared is None:
-                return None
-            identity = self._identities[space] = bytes.fromhex(declared.identity())
-        return identity
+        """Return the 16 bytes that name a space in tiers; None for a number that the pool does not know, or has
+        forgotten."""
+        self._follow_spaces()
+        return self._identities.get(space)
 
-    def space_numbers(self) -> dict[bytes, int]:
-        """Return the numbers of all spaces by their names in tiers."""
-        for number in self.pool.spaces.by_number:
-            self.identity(number)
-        return {space: number for number, space in self._identities.items()}
+    def space_numbers(self) -> Mapping[bytes, int]:
+        """Return the numbers of all spaces that the pool knows, by their names in tiers."""
+        self._follow_spaces()
+        return self._numbers
+
+    def _follow_spaces(self) -> None:
+        spaces, before = self.pool.spaces, self._identities
+        if self._spaces_version != spaces.version:
+            self._spaces_version = spaces.version
+            self._identities = {
+                number: before.get(number) or bytes.fromhex(declared.identity())
+                for number, declared in spaces.by_number.items()
+            }
+            self._numbers = {space: number for number, space in self._identities.items()}
 
     def form(self, space: int | None) -> BlockForm:
         """Return how the elements of a space's blocks are arranged in memory, as far as its engines declared it."""

@@ -68,15 +68,26 @@ class Loads:
         return self._queue.has_only(self.client)
 
     def attach(self, space: bytes) -> int | None:
-        """Attach the mover to a space that no engine has attached now, so that its blocks can be loaded into memory.
-        Return its number; None if the space is not known, or contradicts one that is attached."""
-        declared = self._catalog.known_spaces.spaces.get(space)
+        """Attach the mover to a space, whether or not engines have attached it now, so that its blocks can be loaded
+        into memory. Return its number; None if the space is not known, or contradicts one that is attached."""
+        declared = self._catalog.known_spaces.spaces.get(space) or self._pool.spaces.of_identity(space.hex())
         if declared is None:
             return None
         try:
             return attach_space(self._pool, self._engine, declared)
         except ProtocolError:
             return None
+
+    def detach(self) -> None:
+        """Detach the mover from the spaces for which it has no request, and into whose memory it loads nothing: a space
+        that is not used must not be kept."""
+        spaces = self._engine.spaces
+        if spaces:
+            used = {request.space for request in self._queue.of(self.client)}
+            used.update(reservation.space for reservation in self._engine.reservations.values())
+            used.update(reservation.space for reservation in self._engine.expired.values())
+            for space in spaces.keys() - used:
+                del spaces[space]
 
     def request(
         self, client: int, space: int, keys: bytes, deadline: float, tenant: str | None = None

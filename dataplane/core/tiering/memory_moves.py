@@ -165,6 +165,12 @@ class MoveToMemory(SelectedMove):
         # Requests of engines come first: ask for nothing while others wait.
         while parts and len(self._requests) < MAX_REQUESTS and loads.idle:
             part = parts.popleft()
+            # The space may have been forgotten since the block was selected; it then gets another number.
+            space = loads.attach(part.names[0].space)
+            if space is None:
+                self.state.refuse("detached", len(part.sizes))
+                continue
+            part.space = space
             missing = [name for name in part.names if self._find(part.space, name) is None]
             self.state.present_blocks += len(part.names) - len(missing)
             part.missing = missing

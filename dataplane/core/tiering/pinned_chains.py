@@ -28,9 +28,8 @@ class PinnedChains:
         self._catalog, self._copies, self._pool = catalog, copies, catalog.pool
         self._chains: dict[tuple[str, str, str], tuple[tuple[bytes, ...], int]] = {}
         """Keys and the position of the next one, by model, salt and digest."""
-        self._attached: set[bytes] = set()
-        """Spaces that an engine has attached since the process started."""
         self._newest_space = 0
+        """Highest number of a space whose model was noted."""
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -113,12 +112,9 @@ class PinnedChains:
         for number in reversed(self._pool.spaces.by_number):
             if number <= self._newest_space:
                 break
-            space = self._catalog.identity(number)
-            if space is not None and space not in self._attached:
-                self._attached.add(space)
-                declared = self._pool.spaces.by_number[number]
-                self._catalog.know_space(space, declared)
-                new.add(declared.model)
+            declared = self._pool.spaces.by_number[number]
+            self._catalog.know_space(bytes.fromhex(declared.identity()), declared)
+            new.add(declared.model)
         self._newest_space = max(self._newest_space, next(reversed(self._pool.spaces.by_number), 0))
         if new:
             self.all_changed(new)

@@ -112,6 +112,7 @@ class Tiering:
 
     def tick(self, now: float) -> None:
         """Do the periodic work: apply lowered limits, invalidations and changed pins, and let the sources propose."""
+        self.loads.detach()
         self.catalog.sweep()
         self.catalog.keep_limits(now)
         self.pinned_chains.step(now)

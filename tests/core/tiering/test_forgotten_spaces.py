@@ -1,0 +1,168 @@
+"""Spaces that are forgotten while moves and loads of their blocks wait, and tables that do not grow with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dataplane.core.tiering import loads
+from dataplane.protocol.control.moves import Move, MoveState
+from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.spaces import Space
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
+from dataplane.protocol.tiers import MEMORY
+from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
+from tests.dataplane import factories as make
+
+CHAIN = make.keys(6, "chain")
+OTHER = make.space("other-model", block_bytes=PAGE)
+FORGET_S = 0.6
+"""Seconds after which the node has forgotten spaces without engines and blocks."""
+
+
+def stored_in_tier(run: TierBench, space: Space, chain: Sequence[bytes] = CHAIN) -> None:
+    """Let the tier hold a chain that is not in memory."""
+    identity = bytes.fromhex(space.identity())
+    blocks = [
+        StoredBlock(BlockName(identity, key), "", at, PAGE, CHECKSUM, parent)
+        for at, (parent, key) in enumerate(zip([b"", *chain], chain, strict=False), 1)
+    ]
+    assert run.restore(blocks) == []
+
+
+def move_to_memory(run: TierBench) -> MoveState:
+    return run.tiering.moves.start(Move("n", Scope(model="other-model"), MEMORY, False, 300.0, False), run.now)
+
+
+def mover_spaces(run: TierBench) -> list[int]:
+    return list(run.tiering.loads._engine.spaces)
+
+
+def test_a_move_goes_on_after_its_space_was_forgotten_and_attached_again() -> None:
+    run = tier_bench(64, tier())
+    stored_in_tier(run, OTHER)
+    engine = run.bench.attach(OTHER, pid=200)
+    run.bench.pass_time(0.1)
+    run.ask(make.keys(1, "unknown"))  # the move waits for the request of an engine
+    state = move_to_memory(run)
+    run.bench.pass_time(0.05, times=4)
+    engine.detach_cleanly()
+    run.bench.pass_time(FORGET_S)
+    assert not run.spaces("other-model")
+    engine = run.bench.attach(OTHER, pid=200)
+    run.pass_time(0.1, times=20)
+    assert (state.moved_blocks, state.refused) == (6, {})
+    assert engine.lookup(CHAIN) == 6
+    assert run.faults() == []
+
+
+def test_a_move_attaches_a_space_that_was_forgotten_meanwhile() -> None:
+    run = tier_bench(64, tier())
+    stored_in_tier(run, OTHER)
+    engine = run.bench.attach(OTHER, pid=200)
+    run.bench.pass_time(0.1)
+    run.ask(make.keys(1, "unknown"))
+    state = move_to_memory(run)
+    run.bench.pass_time(0.05, times=4)
+    engine.detach_cleanly()
+    run.bench.pass_time(FORGET_S)
+    run.pass_time(0.1, times=20)
+    assert (state.moved_blocks, state.refused) == (6, {})
+
+
+def test_a_move_refuses_blocks_of_a_space_that_cannot_be_attached_again() -> None:
+    run = tier_bench(64, tier())
+    stored_in_tier(run, OTHER)
+    engine = run.bench.attach(OTHER, pid=200)
+    run.bench.pass_time(0.1)
+    run.ask(make.keys(1, "unknown"))
+    state = move_to_memory(run)
+    run.bench.pass_time(0.05, times=4)
+    engine.detach_cleanly()
+    del run.catalog.known_spaces.spaces[bytes.fromhex(OTHER.identity())]  # type: ignore[attr-defined]
+    run.bench.pass_time(FORGET_S)
+    run.pass_time(0.1, times=20)
+    assert (state.moved_blocks, state.refused) == (0, {"detached": 6})
+    assert state.ended_at is not None
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_request_whose_space_is_forgotten_while_it_waits_ends(shared: bool) -> None:
+    """The engine that asks has no part in the space, like a scheduler of LMCache."""
+    run = tier_bench(64, tier(max_bytes_in_flight=1 << 20))
+    disk = run.tiering.tiers[0]
+    disk.shared = shared
+    if not shared:
+        stored_in_tier(run, OTHER)
+        disk.loading_bytes = 1 << 20  # other loads fill the tier: the request is BUSY
+    engine = run.bench.attach(OTHER, pid=200)
+    run.bench.pass_time(0.1)
+    request = run.tiering.loads.request(run.engine.client, engine.spaces[0], make.packed(CHAIN), run.now + 5)
+    assert request is not None
+    run.begin()
+    assert len(run.tiering.loads) == 1
+    engine.detach_cleanly()
+    run.bench.pass_time(FORGET_S)
+    disk.loading_bytes = 0
+    run.tiering.step(run.now)
+    run.settle()
+    assert (len(run.tiering.loads), run.loads) == (0, [])
+    assert run.faults() == []
+
+
+def test_the_mover_keeps_no_space_that_it_has_loaded_into() -> None:
+    run = tier_bench(64, tier())
+    stored_in_tier(run, OTHER)
+    engine = run.bench.attach(OTHER, pid=200)
+    run.tiering.loads.request(engine.client, engine.spaces[0], make.packed(CHAIN), run.now + 5)
+    run.begin()
+    run.bench.pass_time(0.1)
+    assert mover_spaces(run) == engine.spaces, "the load is under way"
+    run.end_loads()
+    engine.detach_cleanly()
+    run.evict_all()
+    run.pass_time(FORGET_S, times=2)
+    assert mover_spaces(run) == []
+    run.bench.attach(make.space("other-model", block_bytes=2 * PAGE), pid=200)
+
+
+def test_the_mover_keeps_a_space_as_long_as_a_thread_may_write_to_its_memory() -> None:
+    run = tier_bench(64, tier())
+    stored_in_tier(run, OTHER)
+    engine = run.bench.attach(OTHER, pid=200)
+    run.tiering.loads.request(engine.client, engine.spaces[0], make.packed(CHAIN), run.now + 5)
+    run.begin()
+    engine.detach_cleanly()
+    run.bench.pass_time(1000.0)
+    assert run.tiering.loads._engine.expired
+    assert mover_spaces(run) == engine.spaces
+    run.end_loads()
+    run.pass_time(FORGET_S, times=2)
+    assert (mover_spaces(run), run.spaces("other-model")) == ([], [])
+
+
+def test_a_move_holds_a_space_while_its_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "MAX_JOBS", 0)
+    run = tier_bench(64, tier())
+    stored_in_tier(run, OTHER)
+    run.catalog.know_space(bytes.fromhex(OTHER.identity()), OTHER)
+    state = move_to_memory(run)
+    run.pass_time(FORGET_S, times=4)
+    assert mover_spaces(run) == run.spaces("other-model") != []
+    monkeypatch.undo()
+    run.pass_time(0.1, times=5)
+    assert state.moved_blocks == 6
+
+
+def test_numbers_of_spaces_that_the_pool_has_forgotten_are_dropped() -> None:
+    run = tier_bench(64, tier())
+    for number in range(20):
+        engine = run.bench.attach(make.space(f"model-{number}", block_bytes=PAGE), pid=200)
+        run.bench.pass_time(0.1)
+        assert run.catalog.identity(engine.spaces[0]) is not None
+        engine.detach_cleanly()
+        run.bench.pass_time(FORGET_S)
+        assert run.catalog.identity(engine.spaces[0]) is None
+    assert list(run.catalog.space_numbers().values()) == run.engine.spaces
+    assert len(run.catalog._identities) == 1
