@@ -23,6 +23,7 @@ from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.io.loop import Loop
+from dataplane.io.peers import started_at
 from dataplane.memory.memory import NodeMemory
 from dataplane.memory.shared_file import SharedFile
 from dataplane.observe.trace import BatchSpans
@@ -296,7 +297,8 @@ class TierService:
         if self.tiering is not None:
             return
         message = Attach(0, VERSION, TIER_MOVER, [])
-        engine, _ = self._node.attach(message, os.getpid(), self._clock(), gateway=TIER_GATEWAY)
+        pid = os.getpid()
+        engine, _ = self._node.attach(message, pid, self._clock(), started_at(pid), gateway=TIER_GATEWAY)
         wake = Wake(self._loop, BatchSpans(self._clock))
         catalog = Catalog(
             self._node.pool,
