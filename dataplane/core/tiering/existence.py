@@ -82,6 +82,8 @@ class Existence:
         self._counts: dict[int, int] = {}
         """Number of blocks of each engine whose answers are pending."""
         self._waiting: dict[TierState, deque[BlockName]] = {}
+        self._in_calls: dict[TierState, dict[BlockName, None]] = {}
+        """Blocks that a tier was asked for and has not answered."""
 
     def query(self, names: Iterable[BlockName], client: int) -> None:
         """Ask the shared tiers in service for the blocks whose answers are not known.
@@ -115,15 +117,22 @@ class Existence:
     def next_names(self, tier: TierState) -> list[BlockName]:
         """Return the next names to ask a tier for; an empty list if there are none."""
         waiting = self._waiting.get(tier)
-        return [waiting.popleft() for _ in range(min(MAX_NAMES_PER_QUERY, len(waiting)))] if waiting else []
+        if not waiting:
+            return []
+        names = [waiting.popleft() for _ in range(min(MAX_NAMES_PER_QUERY, len(waiting)))]
+        self._in_calls.setdefault(tier, {}).update(dict.fromkeys(names))
+        return names
 
     def answered(
         self, tier: TierState, names: Sequence[BlockName], stored: Sequence[StoredBlock | None], now: float
     ) -> None:
-        """Take the block that a tier holds under each name; None if it holds none, or did not answer."""
+        """Take the block that a tier holds under each name; None if it holds none, or did not answer. Names that were
+        answered in its place meanwhile are skipped."""
+        in_calls = self._in_calls.get(tier, {})
         for name, block in zip(names, stored, strict=True):
-            if name not in self._queried:
+            if name not in in_calls:
                 continue
+            del in_calls[name]
             self._queried[name] -= 1
             found_block = self._found_blocks.get(name)
             if (
@@ -172,7 +181,8 @@ class Existence:
             self._listed.note_missing(name, missing=False)
 
     def step(self, now: float) -> None:
-        """Forget answers that are too old, and answer in place of tiers that are not in service."""
+        """Forget answers that are too old, and answer in place of tiers that are not in service, whose calls may
+        hang."""
         for _ in range(EXPIRED_AT_ONCE):
             oldest = next(iter(self._found_blocks.items()), None)
             if oldest is None or oldest[1].until > now:
@@ -183,12 +193,12 @@ class Existence:
             if first is None or first[1] > now:
                 break
             self.stored(first[0])
-        for tier, waiting in list(self._waiting.items()):
-            if tier.serves:
-                continue
-            del self._waiting[tier]
-            names = list(waiting)
+        for tier in [tier for tier in (self._waiting | self._in_calls) if not tier.serves]:
+            in_calls = self._in_calls.setdefault(tier, {})
+            in_calls.update(dict.fromkeys(self._waiting.pop(tier, ())))
+            names = list(in_calls)
             self.answered(tier, names, [None] * len(names), now)
+            del self._in_calls[tier]
 
     def leave(self, tier: TierState) -> None:
         """Forget the blocks of a tier that is removed; the caller clears the directory."""

@@ -152,10 +152,11 @@ class Loads:
         self._table.leave(iter(self._table.loading.values()), client=client)
         self._catalog.wake()
 
-    def answered(self) -> None:
-        """Continue the requests whose next block no longer waits for an answer."""
+    def answered(self, now: float) -> None:
+        """Continue the requests whose next block no longer waits for an answer, or whose deadline has passed: `next`
+        cancels these."""
         for request in self._queue.take_asking():
-            if self._is_queried(request):
+            if request.deadline > now and self._is_queried(request):
                 self._queue.ask_again(request)
             else:
                 self._queue.answered(request)

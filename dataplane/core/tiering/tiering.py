@@ -133,10 +133,10 @@ class Tiering:
             tier.lose("clock", *(name for name, is_ahead in zip(names, ahead, strict=True) if is_ahead))
             stored = [None if is_ahead else block for block, is_ahead in zip(stored, ahead, strict=True)]
         self.catalog.existence.answered(tier, names, stored, now)
-        self.loads.answered()
+        self.loads.answered(now)
         self.catalog.wake()
 
     def step(self, now: float) -> None:
         """Forget answers that are too old, and continue requests that no longer wait for an answer."""
         self.catalog.existence.step(now)
-        self.loads.answered()
+        self.loads.answered(now)
