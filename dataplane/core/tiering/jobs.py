@@ -13,7 +13,7 @@ The life of a copy or a load:
    its blocks with `take_ended` the next time it looks.
 
 A block is copied to a tier by one job at a time (`TierState.arriving`), and loaded by one at a time
-(`JobTable.loading`), however many sources want it.
+(`JobTable.loading`), however many sources want it. A load whose reservation has expired counts no more.
 
 A job that hangs is not waited for any more, but its room stays reserved until its thread
 returns, because the thread may still store.

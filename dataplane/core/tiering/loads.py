@@ -127,7 +127,13 @@ class Loads:
 
     def under_way(self, request: LoadRequest) -> bool:
         """Return whether blocks of a request may still arrive."""
-        return request in self._queue or any((request.space, key) in self._table.loading for key in request.keys)
+        return request in self._queue or any(self._job_of(request.space, key) is not None for key in request.keys)
+
+    def _job_of(self, space: int, key: bytes) -> TierJob | None:
+        """Return the job that loads a block; None if there is none, or its reservation has expired: it hangs, and will
+        not publish the block, which another job may load."""
+        job = self._table.loading.get((space, key))
+        return job if job is not None and job.reservation in self._engine.reservations else None
 
     def cancel(self, request: LoadRequest) -> None:
         """Cancel a request, except loads that have begun."""
@@ -223,7 +229,8 @@ class Loads:
         last, total = first, 0
         while last < len(request.keys) and (not total or total + nbytes <= BATCH_BYTES):
             key = request.keys[last]
-            if (request.space, key) in self._table.loading or self._catalog.source(BlockName(space, key)) != chosen:
+            job = self._job_of(request.space, key)
+            if job is not None or self._catalog.source(BlockName(space, key)) != chosen:
                 break
             total += nbytes
             last += 1
@@ -238,7 +245,7 @@ class Loads:
         table = self._pool.table
         while request.at < len(request.keys):
             key = request.keys[request.at]
-            job = self._table.loading.get((request.space, key))
+            job = self._job_of(request.space, key)
             if job is not None:
                 if request not in job.waiters:
                     job.waiters.append(request)

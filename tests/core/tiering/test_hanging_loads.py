@@ -1,0 +1,62 @@
+"""Loads that do not return: once their memory is quarantined, other tiers load the same blocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
+from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
+from tests.dataplane import factories as make
+
+CHAIN = make.keys(4, "chain")
+EXPIRED_S = 1000.0
+"""Seconds after which the reservation of a load has expired."""
+
+
+@pytest.fixture
+def run() -> TierBench:
+    """Two tiers that hold a chain, and a load from the first one that hangs."""
+    bench = tier_bench(64, tier("first"), tier("second"))
+    identity = bench.catalog.identity(bench.engine.spaces[0])
+    assert identity is not None
+    blocks = [
+        StoredBlock(BlockName(identity, key), "", at, PAGE, CHECKSUM, parent)
+        for at, (parent, key) in enumerate(zip([b"", *CHAIN], CHAIN, strict=False), 1)
+    ]
+    for number in (0, 1):
+        assert bench.restore(blocks, number) == []
+    bench.ask(CHAIN)
+    bench.begin_loads()
+    assert {load.tier.spec.name for load in bench.loads} == {"first"}
+    bench.tiering.tiers[0].serves = False
+    return bench
+
+
+def test_blocks_whose_load_hangs_are_loaded_from_another_tier_once_its_memory_is_quarantined(run: TierBench) -> None:
+    hanging, run.loads = run.loads, []
+    run.ask(CHAIN)
+    run.settle()
+    assert run.engine.lookup(CHAIN) == 0, "the first load may still end in time"
+    run.bench.pass_time(EXPIRED_S)
+    run.ask(CHAIN)
+    run.settle()
+    assert run.engine.lookup(CHAIN) == 4
+    assert run.tiering.tiers[1].counters.loaded_blocks == 4
+    run.loads = hanging
+    run.end_loads()
+    assert run.tiering.tiers[0].counters.lost == {"late": 4}
+    assert run.engine.lookup(CHAIN) == 4
+    assert not run.tiering.table.loading
+    assert run.faults() == []
+
+
+def test_no_request_waits_for_a_load_whose_memory_is_quarantined(run: TierBench) -> None:
+    run.bench.pass_time(EXPIRED_S)
+    run.tiering.tiers[1].serves = False
+    (job,) = {load.job for load in run.loads}
+    for _ in range(10):
+        request = run.tiering.loads.request(run.engine.client, run.engine.spaces[0], make.packed(CHAIN), run.now + 5)
+        assert request is not None
+        run.begin_loads()
+        assert not run.tiering.loads.under_way(request)
+    assert len(job.waiters) == 1
