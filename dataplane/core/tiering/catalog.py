@@ -107,6 +107,8 @@ class Catalog:
         self._shared_out = False
         self._models: dict[bytes, str] = {}
         """Models of spaces, by identity, including spaces that the pool has forgotten while tiers hold their blocks."""
+        self._blocks_of_space: dict[bytes, int] = {}
+        """Number of blocks that tiers hold, by space."""
         self.spaces_of_model: dict[str, list[bytes]] = {}
         for space, model in known_spaces.models.items():
             self._know(space, model)
@@ -143,6 +145,17 @@ class Catalog:
         """Record a space that an engine has attached."""
         self._know(identity, space.model)
         self.known_spaces.add(identity, space)
+        if len(self._models) > 2 * len(self.known_spaces.models):
+            self._forget_models()
+
+    def _forget_models(self) -> None:
+        """Forget the models of spaces that neither records nor the pool nor tiers have."""
+        used = self.known_spaces.models.keys() | self.space_numbers().keys() | self._blocks_of_space.keys()
+        for space in self._models.keys() - used:
+            model = self._models.pop(space)
+            self.spaces_of_model[model].remove(space)
+            if not self.spaces_of_model[model]:
+                del self.spaces_of_model[model]
 
     def _know(self, space: bytes, model: str) -> None:
         if space not in self._models:
@@ -342,6 +355,7 @@ class Catalog:
         """Add a block that a tier holds from now on, or replace the one of the same name. `list_blocks` lists it."""
         self._remove(tier, stored.name)
         entry = tier.contents.add(stored, charge, now, encoding)
+        self._blocks_of_space[stored.name.space] = self._blocks_of_space.get(stored.name.space, 0) + 1
         self._charge(tier, stored, charge)
         self.mark(tier, entry, now)
         return entry
@@ -357,6 +371,9 @@ class Catalog:
         entry = tier.contents.remove(name)
         if entry is not None:
             self._charge(tier, entry.stored, -entry.charge)
+            self._blocks_of_space[name.space] -= 1
+            if not self._blocks_of_space[name.space]:
+                del self._blocks_of_space[name.space]
         return entry is not None
 
     def _charge(self, tier: TierState, stored: StoredBlock, charge: int) -> None:

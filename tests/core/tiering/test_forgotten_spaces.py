@@ -12,7 +12,7 @@ from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import MEMORY
-from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
+from tests.core.tiering.tier_bench import CHECKSUM, PAGE, Spaces, TierBench, tier, tier_bench
 from tests.dataplane import factories as make
 
 CHAIN = make.keys(6, "chain")
@@ -166,3 +166,30 @@ def test_numbers_of_spaces_that_the_pool_has_forgotten_are_dropped() -> None:
         assert run.catalog.identity(engine.spaces[0]) is None
     assert list(run.catalog.space_numbers().values()) == run.engine.spaces
     assert len(run.catalog._identities) == 1
+
+
+class NewestSpace(Spaces):
+    """Records of the space that was attached last."""
+
+    def add(self, identity: bytes, space: Space) -> None:
+        self.spaces, self.models = {identity: space}, {identity: space.model}
+
+
+def test_models_are_known_as_long_as_a_tier_holds_blocks_of_their_spaces() -> None:
+    run = tier_bench(64, tier(), known=NewestSpace())
+    stored_in_tier(run, OTHER)
+    for space in (OTHER, *(make.space(f"model-{number}", block_bytes=PAGE) for number in range(20))):
+        engine = run.bench.attach(space, pid=200)
+        run.bench.pass_time(0.1)
+        engine.detach_cleanly()
+        run.bench.pass_time(FORGET_S)
+    assert len(run.catalog._models) == len(run.catalog.spaces_of_model) <= 4
+    assert "other-model" in run.catalog.spaces_of_model
+    disk = run.tiering.tiers[0]
+    for entry in list(disk.contents.entries.values()):
+        run.catalog.release(disk, entry)
+    run.settle()
+    for number in range(4):
+        run.bench.attach(make.space(f"later-{number}", block_bytes=PAGE), pid=200 + number)
+        run.bench.pass_time(0.1)
+    assert "other-model" not in run.catalog.spaces_of_model
