@@ -75,7 +75,7 @@ def test_a_late_answer_does_not_stand_for_that_of_another_tier(run: TierBench) -
     assert run.engine.lookup(CHAIN) == 4
 
 
-def test_blocks_are_asked_for_again_after_their_tier_is_back(run: TierBench) -> None:
+def test_blocks_are_queried_again_after_their_tier_is_back(run: TierBench) -> None:
     first, second, _ = run.tiering.tiers
     second.serves = False
     run.ask(CHAIN)
