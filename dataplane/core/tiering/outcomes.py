@@ -140,7 +140,9 @@ class Outcomes:
         assert tier is not None
         self._end(job)
         for block in job.blocks:
-            self._table.loading.pop((job.space, block.name.key), None)
+            key = job.space, block.name.key
+            if self._table.loading.get(key) is job:  # otherwise it hung, and another job has loaded the block
+                del self._table.loading[key]
         slots = sorted(arrived)
         reservation = self._engine.reservations.get(job.reservation)
         published = [] if reservation is None else [reservation.writing[at] for at in slots]

@@ -60,3 +60,21 @@ def test_no_request_waits_for_a_load_whose_memory_is_quarantined(run: TierBench)
         run.begin_loads()
         assert not run.tiering.loads.under_way(request)
     assert len(job.waiters) == 1
+
+
+def test_a_load_that_returns_late_does_not_end_the_one_that_replaced_it(run: TierBench) -> None:
+    hanging, run.loads = run.loads, []
+    run.bench.pass_time(EXPIRED_S)
+    run.ask(CHAIN)
+    run.begin_loads()
+    replacing, run.loads = run.loads, hanging
+    run.end_loads()
+    request = run.tiering.loads.request(run.engine.client, run.engine.spaces[0], make.packed(CHAIN), run.now + 5)
+    assert request is not None
+    run.begin_loads()
+    assert run.loads == []
+    assert run.tiering.loads.under_way(request)
+    run.loads = replacing
+    run.end_loads()
+    assert run.engine.lookup(CHAIN) == 4
+    assert not run.tiering.table.loading
