@@ -16,7 +16,7 @@ from tests.app.plane import Plane, serving
 pytestmark = pytest.mark.anyio
 
 
-async def test_callers_of_a_tenant_have_a_status_of_their_own(socket_dir: Path, node: FakeNode) -> None:
+async def test_callers_of_a_tenant_have_a_status_of_their_own(socket_dir: Path, new_node: FakeNode) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         await plane.put_quota("acme", "1000MiB")

@@ -56,6 +56,18 @@ def test_usage_of_a_tenant_is_unknown_while_no_node_reports() -> None:
     ]
 
 
+@pytest.fixture
+def plane(new_plane: Plane) -> Plane:
+    """Without the history of earlier tests, and without their tokens."""
+    return new_plane
+
+
+@pytest.fixture
+def node(new_node: FakeNode) -> FakeNode:
+    """The node of this plane."""
+    return new_node
+
+
 async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: FakeNode) -> None:
     await plane.until_state("in_sync")
     await plane.events_flow()
