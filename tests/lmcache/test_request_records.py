@@ -44,7 +44,7 @@ def test_a_request_that_reads_its_hits_is_recorded_when_it_ends(client: Client, 
     )
 
 
-def test_a_request_whose_hits_nobody_read_is_not_recorded(client: Client, gateway: Gateway) -> None:
+def test_a_request_that_reads_no_hits_is_not_recorded(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(2))
     assert client.lookup(prompt(3)) == 2

@@ -56,7 +56,7 @@ class TierWait:
     sent: bool = False
     asking: bool = False
     """Whether shared tiers have not said yet what they hold."""
-    asked: range = range(0)
+    requested: range = range(0)
     """Chunks that shared tiers were asked for. They may be in memory before a look-up has seen the answer."""
     sources: dict[int, str] = field(default_factory=dict)
     """As in `LookupResult`, of all chunks that tiers were seen to hold."""
@@ -133,8 +133,10 @@ class TierWaits:
         target = max(end, hits.ready + hits.writing)
         if not (asking and tokens(end) > tokens(hits.ready)) and not self._is_worth_it(hits, target, tokens, now):
             return None
-        asked = range(hits.ready + max(hits.coming, hits.writing), end)
-        return TierWait(hits.ready, prefetched, target, now, now + self._timeout_s, now, asking=asking, asked=asked)
+        requested = range(hits.ready + max(hits.coming, hits.writing), end)
+        return TierWait(
+            hits.ready, prefetched, target, now, now + self._timeout_s, now, asking=asking, requested=requested
+        )
 
     def _is_worth_it(self, hits: TierHits, target: int, tokens: Tokens, now: float) -> bool:
         """Return whether to wait until `target` chunks are in memory."""
@@ -157,7 +159,7 @@ class TierWaits:
         wait = self._waits.pop(name)
         self._count("tier_tokens", max(0, tokens(hits.ready) - tokens(wait.ready)))
         self._count("tier_wait_seconds", now - wait.began)
-        for position in wait.asked:
+        for position in wait.requested:
             if position < hits.ready:
                 wait.sources.setdefault(position, SOURCES[-1])
         reason = ""
