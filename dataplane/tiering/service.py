@@ -335,6 +335,7 @@ class TierService:
             return
         assert self.tiering is not None
         assert self._mover is not None
+        tier.run = None  # calls under way, such as that of a changed budget, end without effect
         self._leaving[run] = tier.from_settings
         self.tiering.remove_tier(run.state)
         unfinished = {"closed", "forgotten"}

@@ -132,6 +132,29 @@ def test_a_tier_that_hangs_while_it_closes_keeps_its_number(bench: ServiceBench,
     assert tier.closed
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_tier_that_is_closed_while_it_is_resized_stays_closed(
+    bench: ServiceBench, go_on: threading.Event, *, replaced: bool
+) -> None:
+    tier = FaultyTier()
+    resizing = threading.Event()
+
+    def resize(budget_bytes: int) -> bool:
+        resizing.set()
+        go_on.wait(60)
+        return False
+
+    tier.resize = resize  # type: ignore[method-assign]
+    bench.serve(tier)
+    bench.apply(spec(budget_bytes=2 << 20))
+    assert resizing.wait(60)
+    bench.openers["good"] = lambda context: FaultyTier()
+    bench.apply(*([spec(parameters={"elsewhere": 1})] if replaced else []))
+    go_on.set()
+    bench.until(lambda: tier.closed and len(bench.service.stats()) == replaced)
+    bench.until(lambda: all(stats.serves for stats in bench.service.stats()))
+
+
 def test_a_tier_that_fails_to_open_is_tried_again(bench: ServiceBench) -> None:
     attempts: list[int] = []
 
