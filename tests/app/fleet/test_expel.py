@@ -33,7 +33,7 @@ async def test_the_request_is_sent_to_the_node_and_audited(plane: Plane, node: F
         (7, True, False, True),
         (7, False, False, False),
     ]
-    entries = (await plane.get("/api/v1/audit?kind=node"))["items"]
+    entries = (await plane.get("/api/v1/audit?kind=node&limit=3"))["items"]
     assert [(entry["action"], entry["name"], entry["after"]) for entry in entries] == [
         ("readmit", "node-a", {"client": 7, "force": False, "kill": False}),
         ("expel", "node-a", {"client": 7, "force": False, "kill": True}),

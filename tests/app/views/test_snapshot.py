@@ -26,17 +26,17 @@ async def settled(plane: Plane) -> dict[str, Any]:
         answer = later
 
 
-async def test_a_snapshot_has_all_records_and_the_applied_generations(plane: Plane, node: FakeNode) -> None:
-    await plane.put_quota("acme", 5)
-    await plane.put_pin("p", tenant="acme")
-    assert (await plane.http.put("/api/v1/policies/default?wait=30s", json={"algorithm": "arc"})).is_success
-    answer = await settled(plane)
+async def test_a_snapshot_has_all_records_and_the_applied_generations(new_plane: Plane, new_node: FakeNode) -> None:
+    await new_plane.put_quota("acme", 5)
+    await new_plane.put_pin("p", tenant="acme")
+    assert (await new_plane.http.put("/api/v1/policies/default?wait=30s", json={"algorithm": "arc"})).is_success
+    answer = await settled(new_plane)
     assert [(q["tenant"], q["limit_bytes"], q["generation"]) for q in answer["quotas"]["items"]] == [("acme", 5, 1)]
     assert [(p["name"], p["tenant"], p["key_count"]) for p in answer["pins"]["items"]] == [("p", "acme", 2)]
     assert [(p["name"], p["algorithm"]) for p in answer["policies"]["items"]] == [("default", "arc")]
     assert [(n["name"], n["state"]) for n in answer["nodes"]] == [("node-a", "in_sync")]
     assert answer["nodes"][0]["observed"] == {"pins": 1, "policies": 1, "quotas": 1}
-    response = await plane.http.get(S)
+    response = await new_plane.http.get(S)
     assert response.headers["x-larder-index"] == str(answer["index"])
     items = json.dumps(answer["quotas"]["items"], separators=(",", ":"), ensure_ascii=False)
     assert answer["quotas"]["generation"] == 1
