@@ -163,6 +163,8 @@ def cut(runs: Runs, most_bytes: int) -> Runs:
 
 def planes_of(shape: Sequence[int], stride: Sequence[int], item_bytes: int, storage_offset: int = 0) -> Planes:
     """Return a tensor's planes. Shape, stride and offset are in elements. Raise LayoutRefused."""
+    if 0 in shape:
+        raise LayoutRefused(f"expected tensors with elements, got shape {tuple(shape)}")
     axis = block_axis(shape)
     other_axes = [at for at in range(len(shape)) if at != axis and shape[at] > 1]
     by_step = sorted(other_axes, key=lambda at: (-stride[at], at))

@@ -227,6 +227,8 @@ def test_tensors_without_blocks_in_cpu_memory_are_refused():
         pages_of(
             [torch.zeros(4, 2, 16, 8), torch.zeros(4, 2, 16, 8, device="meta")], tokens_per_block=16, chunk_tokens=256
         )
+    with pytest.raises(LayoutRefused, match="tensors with elements"):
+        pages_of([torch.zeros(4, 2, 0, 8)], tokens_per_block=16, chunk_tokens=256)
     with pytest.raises(LayoutRefused, match="overlap"):
         pages_of([torch.zeros(4096).as_strided((4, 2, 16, 8), (128, 128, 8, 1))], tokens_per_block=16, chunk_tokens=256)
 

@@ -83,13 +83,14 @@ HANDLE = [0, b"\x03c" + bytes(64), 131_072, 512, b"", 0, b"", False]
         changed(CUDA, version=2),
         changed(CUDA, metadata={"stride": [1]}),
         changed(CUDA, metadata={"storage_offset": 32_769}),
+        changed(CUDA, metadata={"storage_offset": 1 << 40, "shape": [2, 64, 16, 2, 0]}),
         changed(CUDA, metadata={"dtype": "object"}),
         changed(RAW, ipc_handle=b""),
         changed(RAW, ipc_handle=5),
         changed(RAW, alloc_offset=-1),
         changed(RAW, nbytes=1),
     ],
-    ids=range(18),
+    ids=range(19),
 )
 def test_an_invalid_tensor_description_is_refused(body: bytes) -> None:
     with pytest.raises(MemoryUnsupported, match="tensor 0"):

@@ -45,8 +45,6 @@ class Metadata(msgspec.Struct, frozen=True):
 
     def end_bytes(self) -> int:
         """Return the bytes from the start of the memory to the end of the tensor's last element."""
-        if 0 in self.shape:
-            return 0
         last = sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
         return self.item_bytes * (self.storage_offset + last + 1)
 
@@ -172,6 +170,7 @@ def _check(at: int, tensor: Tensor) -> None:
         not 1 <= len(metadata.shape) <= MAX_DIMENSIONS
         or len(metadata.shape) != len(metadata.stride)
         or not all(0 <= number <= MAX_NUMBER for number in numbers)
+        or 0 in metadata.shape
     ):
         raise MemoryUnsupported(
             f"tensor {at} has shape {metadata.shape[:MAX_DIMENSIONS]} and stride {metadata.stride[:MAX_DIMENSIONS]}"
