@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from dataplane.copies.copying import CopyFailed
-from dataplane.gateways.lmcache.wire.ipc import MemoryUnsupported, decode
+from dataplane.devices.paged import Planes, planes_of
+from dataplane.gateways.lmcache.wire.ipc import MemoryUnsupported, Metadata, decode
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
-from dataplane.gateways.lmcache.workers.copies import CpuShmCopier
+from dataplane.gateways.lmcache.workers import copies as copies_module
+from dataplane.gateways.lmcache.workers.copies import MAX_REGISTERED_PLANES, CpuShmCopier, chunk_layouts_of
 from tests.lmcache.client import Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.gateway import Gateway
@@ -292,6 +294,30 @@ class TestDescriptions:
         described = decode([packed(engine.describe(each)) for each in range(2)])
         with pytest.raises(MemoryUnsupported):
             CpuShmCopier(described, [Group(**group)], None, "vllm")
+
+    @pytest.mark.parametrize("others", [[1], [0, 1], []], ids=str)
+    def test_groups_share_no_layer_and_have_some(self, engine: EngineMemory, others: list[int]) -> None:
+        described = decode([packed(engine.describe(layer)) for layer in range(2)])
+        groups = [Group(layer_indices=[0, 1], tokens_per_block=16), Group(layer_indices=others, tokens_per_block=16)]
+        with pytest.raises(MemoryUnsupported, match="each once"):
+            CpuShmCopier(described, groups, None, "vllm")
+
+    def test_the_planes_of_all_tensors_are_bounded_before_they_are_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = 0
+
+        def counted(*arguments: Any) -> Planes:
+            nonlocal made
+            planes = planes_of(*arguments)
+            made += len(planes.starts)
+            return planes
+
+        monkeypatch.setattr(copies_module, "planes_of", counted)
+        # 4096 planes each: a block is 64 x 64 pieces that are apart.
+        tensor = Metadata("float16", (4, 64, 64, 1), (1 << 13, 1 << 7, 2, 1), 0)
+        groups = [Group(layer_indices=list(range(half, half + 32)), tokens_per_block=64) for half in (0, 32)]
+        with pytest.raises(MemoryUnsupported, match="pieces"):
+            chunk_layouts_of([tensor] * 64, groups, None, "vllm")
+        assert made <= MAX_REGISTERED_PLANES + 4096
 
 
 class TestOverTheWire:

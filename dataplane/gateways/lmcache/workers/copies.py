@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import md5, sha256
@@ -36,6 +36,8 @@ SHM_PREFIX = "lmcache_kv_"
 """Prefix of the names that clients give their caches. No other segment of this machine is opened for a client."""
 MAX_TENSORS = 4096
 MAX_GROUPS = 64
+MAX_REGISTERED_PLANES = 1 << 16
+"""Maximum planes of all tensors of a registration, whose layout is made on the loop."""
 MAX_CHUNK_BYTES = 1 << 36
 MAX_DIGESTED_BYTES = 1 << 30
 """Maximum bytes that one digest request reads, which takes from half a second to a few seconds."""
@@ -128,7 +130,8 @@ def chunk_layouts_of(
     layout = "" if hints is None or hints.kv_layout is None else hints.kv_layout[:16]
     groups = groups or [Group(layer_indices=list(range(len(metadata))))]
     try:
-        tensor_groups = [_group(metadata, group, layout) for group in groups]
+        planes = _planes(metadata, groups)
+        tensor_groups = [_group(metadata, group, layout, planes) for group in groups]
     except LayoutRefused as error:
         raise MemoryUnsupported(str(error)) from None
     dtype_names = {canonical(tensor.dtype) or "" for tensor in metadata}
@@ -143,10 +146,27 @@ def chunk_layouts_of(
     return layouts
 
 
-def _group(metadata: Sequence[Metadata], group: Group, layout: str) -> TensorGroup:
-    indices = group.layer_indices
-    if not indices or len(set(indices)) != len(indices) or not 0 <= min(indices) <= max(indices) < len(metadata):
+def _planes(metadata: Sequence[Metadata], groups: Sequence[Group]) -> dict[int, Planes]:
+    """Return the planes of the tensors of all groups by position. Raise MemoryUnsupported, LayoutRefused."""
+    indices = [index for group in groups for index in group.layer_indices]
+    is_complete = all(group.layer_indices for group in groups) and len(set(indices)) == len(indices)
+    if not is_complete or not 0 <= min(indices) <= max(indices) < len(metadata):
         raise MemoryUnsupported(f"expected layers of 0 to {len(metadata) - 1}, each once, got {indices[:16]}")
+    planes: dict[int, Planes] = {}
+    count = 0
+    for index in indices:
+        member = metadata[index]
+        planes[index] = planes_of(member.shape, member.stride, member.item_bytes, member.storage_offset)
+        count += len(planes[index].starts)
+        if count > MAX_REGISTERED_PLANES:
+            raise MemoryUnsupported(
+                f"expected blocks of at most {MAX_REGISTERED_PLANES} separate pieces in all tensors together"
+            )
+    return planes
+
+
+def _group(metadata: Sequence[Metadata], group: Group, layout: str, planes: Mapping[int, Planes]) -> TensorGroup:
+    indices = group.layer_indices
     members = [metadata[index] for index in indices]
     tokens = group.tokens_per_block or tokens_per_block(members[0].shape, layout)
     if tokens < 1 or CHUNK_TOKENS % tokens:
@@ -155,9 +175,7 @@ def _group(metadata: Sequence[Metadata], group: Group, layout: str) -> TensorGro
         blocks=min(member.shape[block_axis(member.shape)] for member in members),
         tokens_per_block=tokens,
         blocks_per_chunk=CHUNK_TOKENS // tokens,
-        tensors=tuple(
-            planes_of(member.shape, member.stride, member.item_bytes, member.storage_offset) for member in members
-        ),
+        tensors=tuple(planes[index] for index in indices),
     )
 
 
