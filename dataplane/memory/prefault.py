@@ -109,7 +109,7 @@ class Prefault:
         """Return a segment's file, made from a prepared one if possible. Raises MemoryError if the machine refuses."""
         with self._changed:
             prepared = max(self._prepared, key=lambda task: task.done, default=None)
-            if prepared is not None and not self._leave(prepared):
+            if prepared is not None and not (self._leave(prepared) and prepared in self._prepared):
                 prepared = None  # a write by the thread would change the segment's size
             if prepared is not None:
                 self._prepared.remove(prepared)
@@ -181,7 +181,10 @@ class Prefault:
         return self._capacity_bytes - sum(task.file.nbytes for task in self._submitted.values())
 
     def _leave(self, task: PrefaultTask) -> bool:
-        """Make the thread leave a task. Return False if its piece takes longer than LEAVE_S."""
+        """Make the thread leave a task. Return False if its piece takes longer than LEAVE_S.
+
+        The thread may release a prepared segment meanwhile.
+        """
 
         def left() -> bool:
             if self._current is task:  # also if the thread chose it again while this call waited
@@ -206,8 +209,9 @@ class Prefault:
         while self._prepared and sum(task.file.nbytes for task in self._prepared) > most_bytes:
             prepared = min(self._prepared, key=lambda task: task.done)
             self._leave(prepared)
-            self._prepared.remove(prepared)
-            self._give_up(prepared)
+            if prepared in self._prepared:
+                self._prepared.remove(prepared)
+                self._give_up(prepared)
 
     def _excess(self) -> PrefaultTask | None:
         """Remove a prepared segment that exceeds the memory to keep ready, and return it; None if there is none."""

@@ -104,6 +104,48 @@ def test_the_thread_never_writes_to_the_file_of_a_segment(monkeypatch: pytest.Mo
         file.close()
 
 
+@pytest.mark.parametrize("cause", ["the machine refuses its next piece", "less memory is to be ready"])
+@pytest.mark.parametrize("call", ["make", "submit"])
+def test_the_thread_may_release_the_prepared_segment_that_a_call_waits_for(
+    monkeypatch: pytest.MonkeyPatch, call: str, cause: str
+) -> None:
+    writing, go = threading.Event(), threading.Event()
+
+    def slow_zeros(fd: int, offset: int, nbytes: int) -> None:
+        writing.set()
+        assert go.wait(60)
+        if cause == "the machine refuses its next piece":
+            raise OSError(28, "No space left on device")
+        write_zeros(fd, offset, nbytes)
+
+    monkeypatch.setattr(module, "write_zeros", slow_zeros)
+    with prefaulting(ahead_bytes=SEGMENT, capacity_bytes=SEGMENT) as prefault:
+        condition = prefault._changed
+        assert writing.wait(60)
+
+        def wait_for_release(holds: Callable[[], bool], timeout: float) -> bool:
+            monkeypatch.setattr(condition, "wait_for", Condition.wait_for.__get__(condition))
+            holds()
+            go.set()
+            while prefault._prepared:
+                condition.wait(0.01)
+            return condition.wait_for(holds, timeout)
+
+        file = SharedFile.create("larder-test", SEGMENT)
+        if cause == "less memory is to be ready":
+            prefault.keep_ahead(0)
+        monkeypatch.setattr(condition, "wait_for", wait_for_release)
+        if call == "make":
+            file.close()
+            file = prefault.make("larder-test", SEGMENT)
+        else:
+            prefault.submit(1, file)
+            prefault.cancel(1)
+        assert os.fstat(file.fd).st_size == SEGMENT
+        assert prefault.prepared_bytes == 0
+        file.close()
+
+
 def test_segments_and_prepared_memory_never_exceed_the_pool() -> None:
     with prefaulting(ahead_bytes=100 * SEGMENT, capacity_bytes=3 * SEGMENT + 4096) as prefault:
         wait_for(lambda: prefault.prepared_bytes == 3 * SEGMENT + 4096, "the whole pool")
