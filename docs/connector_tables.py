@@ -60,8 +60,9 @@ MISSES = (
     "`larder why --request ID` and `GET /api/v1/requests?id=` say the same afterwards, for the id in the response; "
     "tokens that are limited to tenants see requests of their tenants alone. A node remembers the last 4,096 requests, "
     "and for 131,072 blocks why they were removed or refused, until its data plane restarts. "
-    "`larder_tenant_missed_tokens_total` counts missed tokens by reason. Reports cost look-ups nothing; SGLang and "
-    "LMCache's connector make none.",
+    "`larder_tenant_missed_tokens_total` counts missed tokens by reason. Reports cost look-ups nothing; SGLang makes "
+    "none. Requests of LMCache's clients are recorded when their look-up ends; those whose hits were freed unread are "
+    "not.",
     "",
     "From vLLM 0.32 on, `vllm:prompt_tokens_cached_by_source` counts `remote` as `external_unspecified`. The span "
     "`vllm.scheduled` of a traced request has `gen_ai.usage.cache_read.input_tokens`.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.protocol.control.requests import RequestRecord
-from tests.lmcache.client import Client, prompt
+from tests.lmcache.client import Client, lookup_key, prompt
 from tests.lmcache.gateway import Gateway
 
 
@@ -60,3 +60,40 @@ def test_an_invalidated_chunk_is_the_reason(client: Client, gateway: Gateway) ->
     kept = record(gateway)
     assert kept is not None
     assert kept.reason == "invalidated"
+
+
+def test_chunks_before_the_first_one_that_workers_read_are_those_of_the_engine(
+    client: Client, gateway: Gateway
+) -> None:
+    client.register()
+    client.store(prompt(4))
+    assert client.lookup(prompt(4)) == 4
+    client.ask("free_lookup_locks", lookup_key(prompt(4), end=3 * CHUNK_TOKENS), 1)
+    client.prepare_retrieve(prompt(4), start=3 * CHUNK_TOKENS)
+    assert client.commit_retrieve(prompt(4), start=3 * CHUNK_TOKENS)
+    kept = record(gateway)
+    assert kept is not None
+    assert (kept.engine_tokens, kept.loaded_tokens, kept.missed_tokens) == (3 * CHUNK_TOKENS, {"host": CHUNK_TOKENS}, 0)
+
+
+def test_chunks_that_workers_read_in_parts_are_all_loaded(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(4))
+    assert client.lookup(prompt(4)) == 4
+    for start in (2, 1):
+        part = {"start": start * CHUNK_TOKENS, "end": (start + 1) * CHUNK_TOKENS}
+        client.prepare_retrieve(prompt(4), **part)
+        assert client.commit_retrieve(prompt(4), **part)
+    client.ask("end_session", "r")
+    kept = record(gateway)
+    assert kept is not None
+    assert (kept.engine_tokens, kept.loaded_tokens) == (CHUNK_TOKENS, {"host": 2 * CHUNK_TOKENS})
+
+
+def test_a_prompt_has_no_more_tokens_than_its_look_up_sent(client: Client, gateway: Gateway) -> None:
+    client.register()
+    tokens = prompt(2)
+    assert client.lookup(tokens, end=(1 << 64) - 1) == 0
+    kept = record(gateway)
+    assert kept is not None
+    assert kept.prompt_tokens == len(tokens)

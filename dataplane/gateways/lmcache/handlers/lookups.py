@@ -104,7 +104,7 @@ class LookupHandlers:
                 in_memory=hits,
                 tiers_source="remote" if wait is None else wait.source,
                 covered=covered,
-                tokens=key.end,
+                tokens=min(key.end, count),
                 miss=self._miss(layouts, keys, hits),
             )
         )

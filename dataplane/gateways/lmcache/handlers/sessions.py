@@ -71,6 +71,8 @@ class LeasedLookup:
     """Number of leading chunks that the engine has in its own memory. They are part of `hits`, and do not count."""
     used: int = 0
     """Number of leading chunks that the request used, by what workers have read."""
+    first_read: int | None = None
+    """First chunk that a worker has read: the engine had those before it."""
     tokens: int = 0
     """Tokens of the prompt up to the end of what was looked up."""
     miss: MissFinding = NOTHING_MISSING
@@ -97,8 +99,9 @@ class LeasedLookup:
         if len(self.request_id) > MAX_REQUEST_ID_CHARACTERS or not self.request_id:
             return None
         reason, cause, at = self.miss
-        from_memory = max(0, min(self.used, self.in_memory) - self.covered)
-        loaded = {"host": from_memory, self.tiers_source: self.used_hits - from_memory}
+        own = max(self.covered, min(self.first_read or 0, self.used))
+        from_memory = max(0, min(self.used, self.in_memory) - own)
+        loaded = {"host": from_memory, self.tiers_source: max(0, self.used - own) - from_memory}
         return RequestRecord(
             request=self.request_id,
             tenant=self.tenant,
@@ -106,7 +109,7 @@ class LeasedLookup:
             model="",
             at=now,
             prompt_tokens=self.tokens,
-            engine_tokens=self.covered * CHUNK_TOKENS,
+            engine_tokens=own * CHUNK_TOKENS,
             loaded_tokens={source: chunks * CHUNK_TOKENS for source, chunks in loaded.items() if chunks},
             missed_tokens=len(self.keys) // KEY_BYTES * CHUNK_TOKENS - self.hits * CHUNK_TOKENS,
             reason=reason,
@@ -259,6 +262,8 @@ class LookupSessions:
             if lookup.keys.startswith(keys) or keys.startswith(lookup.keys):
                 if copied:
                     lookup.used = max(lookup.used, min(lookup.hits, -(-end // CHUNK_TOKENS)))
+                    first = start // CHUNK_TOKENS
+                    lookup.first_read = first if lookup.first_read is None else min(lookup.first_read, first)
                 self._release_chunks(lookup, space, start, end, all_readers=False)
                 self._end_if_done(lookup)
 
