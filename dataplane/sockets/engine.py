@@ -250,7 +250,10 @@ class EngineServer:
 
 def _has_free_descriptors(limit: int) -> bool:
     """Return whether enough descriptors stay free for segments and areas of connected peers."""
-    return limit - len(os.listdir("/proc/self/fd")) > min(RESERVED_DESCRIPTORS, limit // 8)
+    try:
+        return limit - len(os.listdir("/proc/self/fd")) > min(RESERVED_DESCRIPTORS, limit // 8)
+    except OSError:  # not even one is free, or the machine has none
+        return False
 
 
 def _lock(path: str) -> int:

@@ -9,6 +9,7 @@ import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 
 import msgspec
 import pytest
@@ -418,6 +419,23 @@ def test_a_data_plane_out_of_descriptors_continues_when_there_are_some_again(mak
         assert manager.describe().engines == [], "who is connected is served"
         crowd.close()
         wait_for(lambda: plane.open_fds() <= before, "the crowd is gone")
+        assert_serves(plane)
+
+
+def test_engines_are_refused_with_the_last_descriptors(make_plane: Callable[..., Plane]) -> None:
+    plane = make_plane().start()
+    with plane.manager() as manager:
+        manager.describe()
+        soft, hard = resource.prlimit(plane.pid, resource.RLIMIT_NOFILE)
+        for free in (2, 3):  # one for the connection, and one for its process
+            numbers = (number for number in range(soft) if not os.path.lexists(f"/proc/{plane.pid}/fd/{number}"))
+            limit = list(islice(numbers, free + 1))[-1]
+            resource.prlimit(plane.pid, resource.RLIMIT_NOFILE, (limit, hard))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.settimeout(60)
+                connection.connect(plane.socket)
+                assert connection.recv(4096), "a refusal"
+            resource.prlimit(plane.pid, resource.RLIMIT_NOFILE, (soft, hard))
         assert_serves(plane)
 
 
