@@ -211,7 +211,13 @@ class HolderConnection:
         except OSError as error:
             self._lost(f"it cannot be started: {error.strerror}")
             return
-        own_socket, holder_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            own_socket, holder_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            new_folder.remove_name()
+            new_folder.close()
+            self._lost(f"it cannot be started: {error.strerror}")
+            return
         descriptors = (holder_socket.fileno(), new_folder.lock, new_folder.listener.fileno())
         with holder_socket:
             try:

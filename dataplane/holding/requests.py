@@ -123,7 +123,11 @@ def connect(folder: Path) -> socket.socket | None:
         return None
     except OSError as error:
         raise _unreachable(error) from None
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    except OSError:
+        os.close(directory)
+        raise
     connection.settimeout(ANSWER_TIMEOUT_S)  # also for a holder that accepts nothing
     try:
         # A state directory's path may be longer than the address of a socket.
@@ -154,10 +158,14 @@ def _unreachable(error: OSError) -> Exception:
 
 def signal_holders(folder: Path, number: int) -> list[int]:
     """Send a signal to the holders of a state directory, and wait for their ends if it is SIGKILL. Return the ids of
-    their processes. Those of another pid namespace are not found."""
-    pids = []
+    their processes. Those of another pid namespace are not found, and none if descriptors are short."""
+    pids: list[int] = []
     expected = str(folder.absolute())
-    for entry in Path("/proc").iterdir():
+    try:
+        entries = list(Path("/proc").iterdir())
+    except OSError:  # this process may not open more descriptors
+        return pids
+    for entry in entries:
         if not entry.name.isdecimal():
             continue
         with suppress(OSError, ValueError):

@@ -34,6 +34,7 @@ from dataplane.protocol.layout import H_CLOSED
 from tests.dataplane.plane import wait_for
 from tests.dataplane.recovery.support.blocks import PAGE_BYTES, read_alone, store_alone
 from tests.dataplane.recovery.support.relay import MemoryFile, Relay, hold, peeked, writer
+from tests.ipc.descriptors import free_descriptors, opened
 from tests.threads import join
 
 STORED = 3
@@ -214,6 +215,22 @@ def test_a_holder_that_does_not_come_is_replaced_by_an_own_one(
     wait_for(lambda: len(requests.signal_holders(socket_dir, 0)) == 1, "an own one runs")
     connection.end()
     wait_for(lambda: not requests.signal_holders(socket_dir, 0), "it ends with its only data plane")
+
+
+@pytest.mark.parametrize("free", range(7))
+def test_a_lost_holder_is_replaced_once_there_are_descriptors(socket_dir: Path, free: int) -> None:
+    connection = HolderConnection(socket_dir, 1.0)
+    assert connection.take() == ([], "")
+    before = opened()
+    wait_for(lambda: requests.signal_holders(socket_dir, signal.SIGKILL), "it runs, and is killed")
+    with free_descriptors(free):
+        connection.step()
+        assert requests.signal_holders(socket_dir, 0) == []
+    assert opened() == before - 1, "all are closed, as is the connection"
+    connection._replace(socket_dir)
+    assert opened() == before
+    connection.end()
+    requests.signal_holders(socket_dir, signal.SIGKILL)
 
 
 # ---- peers
