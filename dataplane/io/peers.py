@@ -38,10 +38,14 @@ def open_process(pid: int, started: int) -> int | None:
         if error.errno in NO_PROCESS:
             return None
         raise
-    if has_exited(pidfd) or (started and started_at(pid) != started):
+    try:
+        if not has_exited(pidfd) and (not started or start_time(pid) == started):
+            return pidfd
+    except OSError:  # the start time cannot be read, which says nothing about the process
         os.close(pidfd)
-        return None
-    return pidfd
+        raise
+    os.close(pidfd)
+    return None
 
 
 def maps_device(line: str) -> bool:

@@ -14,6 +14,7 @@ from dataplane.gateways.lmcache.workers.instances import LOST_TTL_S
 from dataplane.gateways.lmcache.workers.registrations import Registrations
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.gateways.lmcache.zmtp import processes
+from tests.ipc.descriptors import free_descriptors
 from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, prompt
 from tests.lmcache.gateway import SHM_NAME, Gateway
 
@@ -322,6 +323,11 @@ class TestRestart:
         client = gateway.client()
         assert client.register()["shm_name"] == SHM_NAME
         assert client.store(prompt(1)) is True
+
+
+def test_no_owner_is_found_without_free_descriptors() -> None:
+    with free_descriptors(0):
+        assert processes._holders({1}) == {}
 
 
 def test_a_connection_of_another_process_is_found_in_the_kernels_tables() -> None:

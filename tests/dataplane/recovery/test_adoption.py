@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,12 +26,14 @@ from dataplane.core.journal.recovery_table import (
 from dataplane.holding import requests
 from dataplane.holding.messages import close_all
 from dataplane.io.peers import open_process
+from dataplane.ipc.processes import start_time
 from dataplane.protocol.layout import H_BUCKETS, H_MAGIC, H_VERSION, HOT_WORDS, PAGE, IndexMemory
 from dataplane.protocol.states import STATE_MASK, State
 from tests.dataplane import factories as make
 from tests.dataplane.plane import engine_process, line, wait_for
 from tests.dataplane.recovery.support.blocks import PAGE_BYTES, attached_again, connect, connected, kill, read, store
 from tests.dataplane.recovery.support.relay import Relay, hold
+from tests.ipc.descriptors import free_descriptors, opened
 from tests.threads import JOIN_S, join
 
 
@@ -228,6 +231,18 @@ def test_snapshots_are_in_force_after_a_restart_and_a_corrupt_one_is_set_aside(p
     assert not path.exists()
     assert path.with_suffix(".corrupt").exists()
     assert len(plane.wait_logged("snapshot.set_aside")) == 1
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_process_is_not_gone_because_descriptors_are_short(free: int) -> None:
+    started, before = start_time(os.getpid()), opened()
+    with free_descriptors(free), pytest.raises(OSError, match="Too many open files"):
+        open_process(os.getpid(), started)
+    assert opened() == before
+    with free_descriptors(2):
+        pidfd = open_process(os.getpid(), started)
+    assert pidfd is not None
+    os.close(pidfd)
 
 
 def test_a_process_whose_number_a_thread_has_now_is_gone() -> None:

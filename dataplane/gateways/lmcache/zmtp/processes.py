@@ -87,7 +87,10 @@ def _holders(inodes: set[int]) -> dict[int, Owner]:
     if not inodes:
         return owners
     own_pid = os.getpid()
-    for name in os.listdir("/proc"):
+    names: list[str] = []
+    with suppress(OSError):  # without free descriptors, nothing is found
+        names = os.listdir("/proc")
+    for name in names:
         if not name.isdecimal() or int(name) == own_pid:
             continue
         open_inodes = _sockets_of(name) & inodes
