@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.protocol.control.requests import RequestRecord
 from tests.lmcache.client import Client, lookup_key, prompt
@@ -81,7 +83,7 @@ def test_chunks_that_workers_read_in_parts_are_all_loaded(client: Client, gatewa
     client.store(prompt(4))
     assert client.lookup(prompt(4)) == 4
     for start in (2, 1):
-        part = {"start": start * CHUNK_TOKENS, "end": (start + 1) * CHUNK_TOKENS}
+        part: dict[str, Any] = {"start": start * CHUNK_TOKENS, "end": (start + 1) * CHUNK_TOKENS}
         client.prepare_retrieve(prompt(4), **part)
         assert client.commit_retrieve(prompt(4), **part)
     client.ask("end_session", "r")
