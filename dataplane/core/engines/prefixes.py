@@ -9,7 +9,7 @@ new entry with the weight of the heaviest dropped entry, which bounds the error.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import TYPE_CHECKING, Literal
@@ -43,27 +43,28 @@ class PrefixCount:
     weight: int
     error: int
     """Maximum part of `weight` that may come from dropped entries."""
-    space: int
     depth: int
     last_used: float
 
 
 @dataclass(slots=True)
 class CountSketch:
-    """The heaviest prefixes by one measure, keyed by their last keys (space-saving with lazy cleanup)."""
+    """The heaviest prefixes by one measure, by space and last key: spaces of one tokenizer have equal keys
+    (space-saving with lazy cleanup)."""
 
-    counts: dict[bytes, PrefixCount] = field(default_factory=dict)
+    counts: dict[tuple[int, bytes], PrefixCount] = field(default_factory=dict)
     dropped: int = 0
     """Maximum weight of any prefix that is not in the sketch."""
 
     def add(self, end: Block, depth: int, weight: int, now: float) -> None:
         """Credit the prefix of `depth` blocks that ends at a block."""
-        count = self.counts.get(end.key)
+        name = end.space, end.key
+        count = self.counts.get(name)
         if count is not None:
             count.weight += weight
             count.last_used = now
             return
-        self.counts[end.key] = PrefixCount(self.dropped + weight, self.dropped, end.space, depth, now)
+        self.counts[name] = PrefixCount(self.dropped + weight, self.dropped, depth, now)
         if len(self.counts) > 2 * SKETCH_SIZE:
             self.keep(SKETCH_SIZE)
 
@@ -179,8 +180,9 @@ class PrefixSketches:
                 _merge(merged, owner, sketches)
         return nlargest(limit, merged.values(), key=lambda prefix: prefix.bytes if by == "bytes" else prefix.hits)
 
-    def find(self, label: str, now: float) -> HotPrefix | None:
-        """Return the listed prefix with a label, or None."""
+    def find(self, label: str, now: float, spaces: Container[int]) -> HotPrefix | None:
+        """Return the listed prefix with a label, or None. Of several, those in `spaces`, which are in use, come first,
+        and then the one with most hits."""
         merged: dict[tuple[int, bytes], HotPrefix] = {}
         try:
             start = bytes.fromhex(label.removeprefix("p-"))
@@ -189,7 +191,7 @@ class PrefixSketches:
         for owner, sketches in self._live(now):
             _merge(merged, owner, sketches, start)
         matches = [prefix for prefix in merged.values() if prefix.label == label]
-        return max(matches, key=lambda prefix: prefix.hits, default=None)
+        return max(matches, key=lambda prefix: (prefix.space in spaces, prefix.hits), default=None)
 
     def _live(self, now: float) -> Iterator[tuple[Tenant, dict[Measure, CountSketch]]]:
         for window in self._windows:
@@ -206,12 +208,12 @@ def _merge(
 ) -> None:
     """Add the counts of one window to `merged`; with `start`, only of prefixes whose last key begins with it."""
     for measure, sketch in sketches.items():
-        for key, count in sketch.counts.items():
+        for (space, key), count in sketch.counts.items():
             if start and not key.startswith(start):
                 continue
-            prefix = merged.get((count.space, key))
+            prefix = merged.get((space, key))
             if prefix is None:
-                prefix = merged[count.space, key] = HotPrefix(owner, count.space, key, count.depth)
+                prefix = merged[space, key] = HotPrefix(owner, space, key, count.depth)
             if measure == "hits":
                 prefix.hits += count.weight
                 prefix.error += count.error

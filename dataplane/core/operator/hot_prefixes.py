@@ -34,7 +34,7 @@ def hot_prefixes(
 
 def hot_prefix(pool: Pool, prefixes: PrefixSketches, label: str, now: float) -> Prefix:
     """Return one listed prefix with its keys. Raise ProtocolError(UNKNOWN_PREFIX) if it is not known."""
-    prefix = prefixes.find(label, now)
+    prefix = prefixes.find(label, now, pool.spaces.by_number)
     keys = None if prefix is None else prefixes.keys(prefix)
     if prefix is None or keys is None:
         raise ProtocolError(Code.UNKNOWN_PREFIX, "no hot prefix has this label now", "label")
