@@ -343,7 +343,7 @@ class Node:
         usage = self.pool.usage
         usage.pass_to(now)
         if not after:
-            usage.close_idle(noted)
+            usage.close_idle(noted, self.pool.tenants.by_salt.values())
         return usage.part(after)
 
     def resize(self, capacity_bytes: int, now: float) -> None:

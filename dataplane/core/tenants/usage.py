@@ -20,6 +20,7 @@ freely, thus take bounded memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -228,22 +229,26 @@ class UsageTable:
         del chosen[MAX_USAGE_PART:]
         return [account.counters() for account in chosen], chosen[-1].number if has_more else 0
 
-    def close_idle(self, noted: float) -> None:
+    def close_idle(self, noted: float, tenants: Iterable[Tenant]) -> None:
         """Close accounts that hold no bytes and have long been idle.
 
         `noted` is the time in Unix seconds up to which a reader has recorded all usage; only accounts that have not
-        changed since are closed.
+        changed since are closed. `tenants` are those that may use a shared account.
         """
         until = min(int(noted * 1_000_000), self._now_us - IDLE_US)
-        idle = [
-            account
-            for account in self._by_number.values()
-            if account.salt is not None and account.at_us < until and not account.holds_bytes
-        ]
+        accounts = self._by_number.values()
+        idle = [account for account in accounts if account.at_us < until and not account.holds_bytes]
+        shared: set[UsageAccount] = set()
         for account in idle:
-            assert account.salt is not None
+            del self._by_number[account.number]
+            if account.salt is None:
+                del self._others[account.key]
+                shared.add(account)
+                continue
             if account.tenant is not None:
                 for space in account.spaces:
                     account.tenant.usage.pop(space, None)
             del self._own[account.salt, account.key]
-            del self._by_number[account.number]
+        for tenant in tenants if shared else ():
+            for space in [space for space, account in tenant.usage.items() if account in shared]:
+                del tenant.usage[space]

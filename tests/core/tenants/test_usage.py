@@ -229,6 +229,26 @@ def test_beyond_the_most_accounts_unmanaged_tenants_share_one() -> None:
     assert not bench.faults()
 
 
+def test_a_shared_account_is_closed_like_others_and_opened_again() -> None:
+    bench, engine = bench_of(4096, spaces=(make.space("idle"), make.space("busy")))
+    bench.node.pool.usage._most = 0
+    engine.store(make.keys(1), PAGE, tenant="a", space=1)
+    engine.abort(engine.reserve(make.keys(1), PAGE, tenant="a").reservation)
+    engine.abort(engine.reserve(make.keys(2, "b"), PAGE, tenant="b").reservation)
+    before = {account.model: account.number for account in read(bench)}
+    bench.now += 3601
+    assert len(read(bench, noted=bench.now - 3700)) == 2, "not noted"
+    (account,) = read(bench, noted=bench.now)
+    assert (account.model, account.number) == ("busy", before["busy"]), "what holds bytes stays"
+    tenants = bench.node.pool.tenants.by_salt
+    assert [len(tenants[salt].usage) for salt in "ab"] == [1, 0], "nothing points to a closed account"
+    engine.store(make.keys(3, "b"), PAGE, tenant="b")
+    again = {account.model: account for account in read(bench)}
+    assert again["idle"].number > before["idle"]
+    assert again["idle"].stored_blocks == 3
+    assert not bench.faults()
+
+
 def test_a_tenant_that_was_forgotten_continues_with_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataplane.core.tenants.quotas.MAX_IDLE_TENANTS", 0)
     bench, engine = bench_of(64)
