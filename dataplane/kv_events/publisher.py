@@ -161,6 +161,8 @@ class KvEventPublisher:
         """Publish that all blocks were cleared, and begin to publish the cached blocks."""
         self._changes.clear()
         self._published.clear()
+        if self.token_ids is not None:
+            self.token_ids.forget_all()
         for model in self._models:
             self._publish(model, [self._encoder.cleared()])
         self._begun.update(self._models)

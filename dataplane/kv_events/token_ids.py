@@ -51,3 +51,7 @@ class TokenIds:
             models.discard(model)
             if not models:
                 del self._requested[key]
+
+    def forget_all(self) -> None:
+        """Drop all requests, because all chunks were withdrawn."""
+        self._requested.clear()

@@ -218,6 +218,27 @@ class TestTokens:
         published.publisher.token_ids.add(chain[0], TOKENS)
         assert published.events() == []
 
+    def test_a_resend_requests_only_those_of_cached_blocks(
+        self, bench: Bench, engine: BenchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("dataplane.kv_events.token_ids.MAX_REQUESTED", 4)
+        published = Published(bench, tmp_path, token_ids=True)
+        published.events()
+        gone, chain = make.keys(4, "gone"), make.keys(1, "stays")
+        engine.store(gone, PAGE)
+        published.events()
+        changes = BlockChanges(published.publisher._wake, 1)
+        published.publisher._changes = bench.node.pool.changes = changes
+        bench.node.operator.invalidate(Scope(tenant=""), bench.now)
+        bench.pass_time(0.05)
+        engine.store(chain, PAGE)
+        assert Decoded("AllBlocksCleared") in published.events(), "changes were lost"
+        assert published.publisher.token_ids is not None
+        published.publisher.token_ids.add(gone[0], TOKENS)
+        assert published.events() == []
+        published.publisher.token_ids.add(chain[0], TOKENS)
+        assert [event.kind for event in published.events()] == ["BlockRemoved", "BlockStored"]
+
     def test_their_number_is_bounded(self):
         tokens = TokenIds(lambda key, models: None, max_chunks=3)
         for key in make.keys(10):
