@@ -33,7 +33,7 @@ from dataplane.protocol.events import TierLost, TierRecovered
 from dataplane.protocol.spaces import TIER_GATEWAY, TIER_MOVER
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.tiers import TierStats
-from dataplane.protocol.stored_blocks import writer_number
+from dataplane.protocol.stored_blocks import Outcome, writer_number
 from dataplane.protocol.tier_directory import MAX_TIERS, TierDirectory, buckets_for, directory_bytes
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiering.background import Background
@@ -49,6 +49,8 @@ from dataplane.tiers.registry import TierContext, is_shared, tier_faults_of
 from dataplane.tiers.tier import TierError
 
 STEP_S = 0.1
+SYNC_S = 1.0
+"""Deadline of a call that syncs deletions; another one goes on."""
 START_WAIT_S = 5.0
 """Longest time that the start waits for tiers. Tiers that take longer are added while the node serves."""
 log = structlog.stdlib.get_logger()
@@ -321,7 +323,16 @@ class TierService:
                 tier.opening.missed.append(tombstone)
 
     def _deleted(self, run: TierRun) -> None:
-        if not run.state.shared and run.state.tombstones():
+        """Sync what was deleted, and then forget the tombstones."""
+        if not run.state.shared and not run.syncing and (tombstones := list(run.state.tombstones())):
+            run.syncing = True
+            run.worker.submit(
+                "look", lambda tier: tier.sync(time.monotonic() + SYNC_S), partial(self._synced, run, tombstones)
+            )
+
+    def _synced(self, run: TierRun, tombstones: list[Tombstone], result: Outcome | TierError) -> None:
+        run.syncing = result not in (Outcome.OK, Outcome.LATE)
+        if result is Outcome.OK and not run.state.deletions_left and run.state.tombstones() == tombstones:
             self._tombstones.clear(_store_of(run.state.spec))
 
     # ---- closing

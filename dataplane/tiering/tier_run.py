@@ -66,6 +66,8 @@ class TierRun:
         self.deleting = False
         self.delete_at = 0.0
         """When the next call that deletes blocks may begin, by the clock of the mover."""
+        self.syncing = False
+        """Whether deletions are being synced, or could not be: tombstones then stay until the tier is opened again."""
         self.shrinking = False
         self.looking = 0
         """Calls under way that ask a shared tier for blocks."""

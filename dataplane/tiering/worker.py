@@ -1,5 +1,6 @@
 """The threads of one tier. Copies to the tier and loads from it have threads of their own, so that neither waits for
-the other, and look-ups wait for neither. Deletions run on the threads of copies, probes on those of loads.
+the other, and look-ups wait for neither. Deletions run on the threads of copies, probes on those of loads, and
+syncs, which shared tiers lack, on those of look-ups.
 
 A call that does not return keeps its memory: the pool does not reuse it before the thread is done. `hangs_s` says how
 long the oldest call has run, and the mover takes a tier that hangs out of service.

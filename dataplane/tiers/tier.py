@@ -90,6 +90,10 @@ class Tier(Protocol):
         """Delete blocks. A block that is not held is OK; one that may come back is not. OK, LATE or FAILED."""
         ...
 
+    def sync(self, deadline: float) -> Outcome:
+        """Make all deletions so far survive a loss of power. OK, LATE or FAILED. Not called for shared tiers."""
+        ...
+
     def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
         """Iterate over all blocks that the tier holds, in any order. Blocks may come and go meanwhile.
 

@@ -11,11 +11,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 
 import numpy as np
 
-from dataplane.protocol.stored_blocks import BlockName, StoredBlock
+from dataplane.base.durable_files import sync_folder
+from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
 from dataplane.tiers.disk.alignment import read_page, read_slot, write_slots
 from dataplane.tiers.disk.parameters import DiskParameters
 from dataplane.tiers.disk.recovery import NAME_BYTES, location_of, locations_of, recover, split_names
@@ -73,6 +74,8 @@ class DiskDirectory:
         """Places of slots that are used and not indexed."""
         self._unerased: dict[bytes, set[int]] = {}
         """Places of slots that could not be erased, by packed name: the next start would index them."""
+        self._unsynced: set[SegmentFile] = set()
+        """Segments with slots that were erased, now or before the start, and have not been synced since."""
         self._tenants: list[str] = []
         self._tenant_numbers: dict[str, int] = {}
         self._journal_lock = threading.Lock()
@@ -94,6 +97,7 @@ class DiskDirectory:
         for number in segment_numbers(self.path):
             segment = SegmentFile(self.path, self.superblock, number, direct=self.direct, create=False)
             self.segments[number] = segment
+            self._unsynced.add(segment)
             segment.read_shape()
         recovered = recover(self.path, self.superblock, self.segments)
         self._tenants = recovered.tenants
@@ -257,6 +261,7 @@ class DiskDirectory:
         self._record(pack_record(FREE, segment.number, slot))
         with self.lock:
             self._undecided.discard(location)
+            self._unsynced.add(segment)
             self.stored_bytes -= segment.slot_bytes
             segment.free.append(slot)
             available = self._available.setdefault(segment.slot_bytes, OrderedDict())
@@ -266,6 +271,20 @@ class DiskDirectory:
                 available.pop(segment.number, None)
                 self._empty[segment.number] = segment
         return True
+
+    def sync(self, deadline: float) -> Outcome:
+        """Sync the segments with erased slots. After a failure, the kernel may have dropped what it could not write."""
+        while self._unsynced:
+            if monotonic() >= deadline:
+                return Outcome.LATE
+            with self.lock:
+                segment = self._unsynced.pop()  # before the sync, which may miss what is erased meanwhile
+            try:
+                os.fdatasync(segment.fd)
+            except OSError as error:
+                self.failed("sync", error)
+                return Outcome.FAILED
+        return Outcome.OK
 
     def reshape(self, slot_bytes: int) -> bool:
         """Give an empty segment to a slot size. Return whether there was one. Raises OSError."""
@@ -307,8 +326,10 @@ class DiskDirectory:
             self.stored_bytes -= segment.used_slots * segment.slot_bytes
             self._available.get(segment.slot_bytes, OrderedDict()).pop(number, None)
             self._empty.pop(number, None)
+            self._unsynced.discard(segment)
             segment.remove()
             segment.close()
+        sync_folder(self.path)
         self._journal.replace(self._checkpoint())
 
     def measure(self) -> int:

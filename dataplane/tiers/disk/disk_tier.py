@@ -114,6 +114,13 @@ class DiskTier:
         with self._call():
             return self._spread(lambda name: self._delete(name, deadline), names)
 
+    def sync(self, deadline: float) -> Outcome:
+        with self._call():
+            if self._failed:
+                return Outcome.FAILED  # nothing was deleted in a directory that was left out
+            outcomes = (directory.sync(deadline) for directory in self._directories)
+            return next((outcome for outcome in outcomes if outcome is not Outcome.OK), Outcome.OK)
+
     def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
         with self._call():
             names_by_directory = [list(directory.index) for directory in self._directories]

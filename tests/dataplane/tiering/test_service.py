@@ -17,7 +17,7 @@ import pytest
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stats.tiers import TierStats
-from dataplane.protocol.stored_blocks import BlockName, StoredBlock, writer_number
+from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock, writer_number
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiering import listing, opening, service, tombstones
 from dataplane.tiering.service import TierService
@@ -27,6 +27,9 @@ from dataplane.tiers.tier import Tier, TierError
 from tests.dataplane.tiering.faulty_tier import FaultyTier
 from tests.dataplane.tiering.mover_bench import LoopBench
 from tests.threads import join
+from tests.tiers.blocks import assert_lacks, block, store
+from tests.tiers.disk_backend import DiskBackend
+from tests.tiers.erasure_cache import ErasureCache
 
 
 class ServiceBench(LoopBench):
@@ -294,6 +297,77 @@ def test_an_invalidation_is_recorded_off_the_loop_before_it_is_acknowledged(
     go_on.set()
     bench.until(lambda: acknowledged)
     assert threading.current_thread() not in writers
+
+
+class SyncedTier(FaultyTier):
+    """A tier whose syncs wait for `go_on`, and end as the test says."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        super().__init__()
+        self._outcomes = iter(outcomes)
+        self.threads: list[threading.Thread] = []
+        """Thread of each sync."""
+
+    def sync(self, deadline: float) -> Outcome:
+        self.threads.append(threading.current_thread())
+        self.go_on.wait(60)
+        return next(self._outcomes)
+
+
+def _tombstones(bench: ServiceBench) -> list[Tombstone]:
+    return bench.service._tombstones.of(service._store_of(spec()))
+
+
+def test_tombstones_stay_until_a_thread_has_synced_the_deletions_that_they_cover(bench: ServiceBench) -> None:
+    tier = SyncedTier(Outcome.OK, Outcome.LATE, Outcome.OK)
+    tier.stored = holding(stored(1, "acme"), stored(2, "other")).stored
+    bench.serve(tier)
+    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    bench.until(lambda: tier.threads)
+    assert threading.current_thread() not in tier.threads
+    bench.node.operator.invalidate(Scope(tenant="other"), time.time())
+    bench.until(lambda: not tier.stored)
+    assert len(_tombstones(bench)) == 2
+    tier.go_on.set()
+    bench.until(lambda: not _tombstones(bench))
+    assert len(tier.threads) == 3, "the first missed what was deleted after it, and the second came late"
+
+
+def test_tombstones_stay_after_a_failed_sync_until_the_tier_is_opened_again(bench: ServiceBench) -> None:
+    tier = SyncedTier(Outcome.FAILED)
+    tier.go_on.set()
+    tier.stored = holding(stored(1, "acme")).stored
+    bench.serve(tier)
+    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    bench.until(lambda: tier.threads and not tier.stored)
+    assert bench.service._mover is not None
+    for _ in range(20):
+        bench.service._mover.step()
+    assert (len(tier.threads), len(_tombstones(bench))) == (1, 1)
+    bench.apply()
+    bench.until(lambda: tier.closed)
+    bench.until(lambda: not bench.service.stats())
+    bench.serve(FaultyTier())
+    bench.until(lambda: not _tombstones(bench))
+
+
+def test_invalidated_blocks_of_a_disk_do_not_come_back_after_a_loss_of_power(
+    bench: ServiceBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ErasureCache(monkeypatch)
+    backend = DiskBackend(tmp_path / "disk", direct_io="off")
+    tier = backend.open()
+    blocks = [block(number, 5000) for number in range(1, 4)]
+    store(tier, *blocks)
+    bench.serve(tier)
+    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    bench.until(lambda: tier.usage().blocks == 0 and not _tombstones(bench))
+    bench.apply()
+    bench.until(lambda: not bench.service.stats())
+    cache.lose_power()
+    again = backend.scanned()
+    assert_lacks(again, blocks)
+    again.close()
 
 
 class ListedTier(FaultyTier):
