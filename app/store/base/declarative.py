@@ -51,6 +51,7 @@ Seconds = Annotated[float, mapped_column(sa.Double())]
 Labels = Annotated[dict[str, str] | None, mapped_column(sa.JSON(none_as_null=True))]
 """Labels by name. For records: the labels that a node must have, or None for every node."""
 Whole = Annotated[int, mapped_column(sa.BigInteger())]
+LARGEST_WHOLE = 2**63 - 1
 
 
 class Base(DeclarativeBase):
@@ -93,12 +94,16 @@ def insert(session: AsyncSession, entity: type[Base]) -> Any:
 async def upsert(
     session: AsyncSession, entity: type[Base], rows: list[dict[str, Any]], *, added: Sequence[str] = ()
 ) -> None:
-    """Insert rows. For existing keys, add to the columns `added`, or replace all values if there are none."""
+    """Insert rows. For existing keys, add to the columns `added` (numbers of 0 or more; LARGEST_WHOLE is the largest
+    sum), or replace all values if there are none."""
     if not rows:
         return
     statement = insert(session, entity)
     table, new = statement.table, statement.excluded
     keys = [column.name for column in table.primary_key]
-    sums = {name: table.c[name] + new[name] for name in added}
+    largest: Any = sa.literal_column(str(LARGEST_WHOLE))
+    sums = {
+        name: sa.case((table.c[name] > largest - new[name], largest), else_=table.c[name] + new[name]) for name in added
+    }
     changed = sums or {name: new[name] for name in rows[0] if name not in keys}
     await session.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), rows)

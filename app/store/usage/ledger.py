@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.store.base.declarative import Base, LongName, Name, Seconds, Whole, upsert
+from app.store.base.declarative import LARGEST_WHOLE, Base, LongName, Name, Seconds, Whole, upsert
 
 COUNTERS = (
     "held_kib_s",
@@ -206,7 +206,7 @@ async def _add(session: AsyncSession, tables: CountedTables, reported: Sequence[
         marks[report.key] = changed[report.key] = UsageMark(report.epoch, report.number, report.at, report.counts)
         row = sums.setdefault((hour, report.key), [0] * len(tables.counters))
         for at, value in enumerate(new):
-            row[at] += value
+            row[at] = min(row[at] + value, LARGEST_WHOLE)  # engines choose some counters
     await upsert(
         session,
         tables.row,

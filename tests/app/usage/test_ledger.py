@@ -1,5 +1,6 @@
 """The ledger: whatever order, gap, restart or repetition numbers come with, each use is counted once."""
 
+import dataclasses
 import itertools
 import random
 
@@ -266,6 +267,21 @@ async def test_tiers_are_counted_with_their_account(database: Database) -> None:
         await ledger.forget_epochs(session, "node", "two", before=at)
         left = (await session.scalars(sa.select(TierUsageMarkRow))).all()
     assert [(mark.tier, mark.epoch) for mark in left] == [("disk", "two")]
+
+
+async def test_sums_beyond_what_the_database_stores_do_not_stop_the_ledger(database: Database) -> None:
+    largest = 2**63 - 1
+    for at in (1.0, 2.0):
+        reports = [
+            *(reported(largest, epoch=f"{at}", number=number, at=at + number / 10) for number in (1, 2)),
+            reported(5, epoch=f"{at}", at=at, tenant="b"),
+        ]
+        tiers = [dataclasses.replace(report, tier="disk", counts=(7, largest, 0)) for report in reports]
+        async with database.write() as session:
+            await ledger.add(session, [(NOON, report) for report in (*reports, *tiers)])
+    served = {tenant: counts["served_tokens"] for (_, tenant, _), counts in (await rows_of(database)).items()}
+    assert served == {"a": largest, "b": 10}
+    assert await tier_rows_of(database) == {("a", "disk"): (28, largest, 0), ("b", "disk"): (14, largest, 0)}
 
 
 @pytest.mark.parametrize("wrong", [{"disk": (-1, 0, 0)}, {"disk": (2**63, 0, 0)}, {"a\0": (1, 0, 0)}, {"": (1, 0, 0)}])
