@@ -7,7 +7,8 @@
 - A node that never had a tier record and is to have none is sent nothing.
 - A database without any records yet (generation 0) must not wipe the state that a node got from another database.
 - A node ahead of this manager has generations that the database lost (restored from a backup): its generation must
-  first be advanced beyond the node's.
+  first be advanced beyond the node's. A generation that no database of Larder has had is not overtaken,
+  because it could exhaust the generations of all nodes: the node is pushed to, and refuses.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ Reason = Literal["joined", "change", "drift", "retry"]
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MAX_S = 15.0
 NACK_RETRY_S = 60.0
+MAX_OBSERVED = 1 << 49
+"""Largest generation of a node that is overtaken: far above any that Larder counts to, and far below the largest of a
+backup and of the database."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,11 @@ def plan(
     """Return the next step for one type on one node."""
     if holds(desired, observed):
         return Wait()
-    if observed is not None and observed.store == desired.store and observed.generation > desired.generation:
+    if (
+        observed is not None
+        and observed.store == desired.store
+        and desired.generation < observed.generation <= MAX_OBSERVED
+    ):
         return Supersede(observed.generation)
     refused = memory.nacked == desired
     if (refused or memory.failures) and now < memory.not_before:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.push.plan import DesiredSnapshot, Push, PushMemory, Supersede, Wait, plan
+from app.push.plan import MAX_OBSERVED, DesiredSnapshot, Push, PushMemory, Supersede, Wait, plan
+from app.store import restore
 from dataplane.protocol.control.snapshots import Observed
 
 W = DesiredSnapshot("store", 5, "d5")
@@ -56,3 +57,9 @@ def test_generation_0_wipes_no_node_but_arms_an_empty_one() -> None:
 
 def test_a_node_ahead_of_us_is_overtaken() -> None:
     assert plan(W, Observed(8, "x", "store"), PushMemory(), 0) == Supersede(8)
+
+
+def test_a_generation_that_no_database_has_had_is_not_overtaken() -> None:
+    assert plan(W, Observed(MAX_OBSERVED, "x", "store"), PushMemory(), 0) == Supersede(MAX_OBSERVED)
+    assert MAX_OBSERVED < restore.MAX_NUMBER // 2 + 1, "a backup can be restored, and many changes follow"
+    assert plan(W, Observed(MAX_OBSERVED + 1, "x", "store"), PushMemory(), 0) == Push("joined")
