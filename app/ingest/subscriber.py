@@ -15,6 +15,7 @@ import zmq.asyncio
 from app.ingest.fleet import Fleet
 from app.observe.catalogue.fleet import NodeClockCorrected, NodeClockSkewed
 from app.observe.events import EventBus
+from dataplane.protocol.bounded import MAX_TIME_S
 from dataplane.protocol.codec import decode
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.event import name_of
@@ -129,6 +130,8 @@ class Subscriber:
             event: Event = decode(_decoder, payload)
             if topic.decode("utf-8", "replace") != name_of(event):
                 raise ValueError("the topic is not the event's name")
+            if not 0 <= event.at <= MAX_TIME_S:  # also true for NaN
+                raise ValueError(f"expected a time in Unix seconds, got {event.at}")
         except (ProtocolError, ValueError, struct.error) as error:
             self._counts.malformed += 1
             self._log.debug("event.malformed", reason=str(error)[:200])

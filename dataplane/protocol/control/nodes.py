@@ -2,6 +2,7 @@
 
 import msgspec
 
+from dataplane.protocol.bounded import Identity, Text, Whole
 from dataplane.protocol.control.snapshots import Observed
 from dataplane.protocol.stats.node import NodeStats
 
@@ -52,15 +53,15 @@ class Expel(msgspec.Struct, tag_field="op", tag="expel", forbid_unknown_fields=T
 
 class Welcome(msgspec.Struct, tag_field="op", tag="welcome"):
     version: int
-    node: str
+    node: Identity
     """Stable name of the node, kept in its state directory."""
-    epoch: str
+    epoch: Identity
     """New at every start of the process, 16 hex digits."""
-    pid: int
-    release: str
-    engine_socket: str
-    events_url: str
-    capacity_bytes: int
+    pid: Whole
+    release: Identity
+    engine_socket: Text
+    events_url: Text
+    capacity_bytes: Whole
     observed: dict[str, Observed]
     labels: dict[str, str] = {}
     """Labels that the node reports for its machine."""
@@ -80,7 +81,7 @@ class Description(msgspec.Struct, tag_field="op", tag="description"):
 
 class Resized(msgspec.Struct, tag_field="op", tag="resized"):
     nonce: str
-    capacity_bytes: int
+    capacity_bytes: Whole
 
 
 class NodeDrained(msgspec.Struct, tag_field="op", tag="drained"):

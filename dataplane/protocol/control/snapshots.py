@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from dataplane.protocol.bounded import Digest, Finite, Identity, Whole
+
 SnapshotType = Literal["quotas", "pins", "policies", "tiers"]
 SNAPSHOT_TYPES: tuple[SnapshotType, ...] = ("quotas", "pins", "policies", "tiers")
 """Types that the management plane pushes."""
@@ -35,9 +37,9 @@ class Bodies(msgspec.Struct, tag_field="op", tag="bodies", forbid_unknown_fields
 class Observed(msgspec.Struct, frozen=True):
     """Snapshot of one type that a node has applied."""
 
-    generation: int
-    digest: str
-    store: str
+    generation: Whole
+    digest: Digest
+    store: Identity
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -52,10 +54,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 class Ack(msgspec.Struct, tag_field="op", tag="ack"):
     type: SnapshotType
-    generation: int
+    generation: Whole
     nonce: str
-    digest: str
-    applied_s: float
+    digest: Digest
+    applied_s: Finite
     """Seconds the node spent on validating and applying."""
 
 

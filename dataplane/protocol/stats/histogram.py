@@ -2,6 +2,8 @@
 
 import msgspec
 
+from dataplane.protocol.bounded import Finite
+
 
 class Histogram(msgspec.Struct):
     """Counts of observations since the process started."""
@@ -10,5 +12,5 @@ class Histogram(msgspec.Struct):
     counts: list[int]
     """One count for each bound (observations up to it and above the bound before), and one for those above all bounds.
     """
-    total: float
+    total: Finite
     """Sum of the observed values."""

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from dataplane.protocol.bounded import Digest, Identity, Time, Whole
 from dataplane.protocol.event import EventStruct
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.gateways import GatewayStats
@@ -16,9 +17,9 @@ from dataplane.protocol.stats.tiers import TierStats
 
 
 class ObservedDigest(msgspec.Struct):
-    generation: int
-    digest: str
-    store: str
+    generation: Whole
+    digest: Digest
+    store: Identity
 
 
 class NodeStats(EventStruct, tag="node.stats"):
@@ -26,7 +27,7 @@ class NodeStats(EventStruct, tag="node.stats"):
 
     stored = False
 
-    at: float
+    at: Time
     node: str
     epoch: str
     uptime_s: float

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from dataplane.protocol.bounded import Finite, Time
 from dataplane.protocol.stats.figures import gauge
 from dataplane.protocol.stats.histogram import Histogram
 
@@ -18,7 +19,7 @@ class CacheStart(msgspec.Struct):
     its predecessor. `cold`: it could not, and the cache started empty. `unknown`: the data plane is of an older
     release.
     """
-    at: float = 0.0
+    at: Time = 0.0
     """Unix seconds."""
     reason: str = ""
     """One sentence that says why the start is cold."""
@@ -50,7 +51,7 @@ class CacheStart(msgspec.Struct):
 class ProcessStats(msgspec.Struct):
     """Resource usage and release of the process."""
 
-    cpu_s: float = 0.0
+    cpu_s: Finite = 0.0
     """CPU seconds of all threads."""
     resident_bytes: int = 0
     open_fds: int = 0
