@@ -28,8 +28,8 @@ class NodeStats(EventStruct, tag="node.stats"):
     stored = False
 
     at: Time
-    node: str
-    epoch: str
+    node: Identity
+    epoch: Identity
     uptime_s: float
     armed: bool
     """A quotas snapshot is in force."""

@@ -4,13 +4,14 @@ from typing import Annotated
 
 import msgspec
 
+from dataplane.protocol.bounded import Identity
 from dataplane.protocol.stats.figures import counter, gauge
 
 
 class TenantStats(msgspec.Struct, omit_defaults=True):
     """State and counters of one tenant. Fields at their default are not sent: a node may report 1,000 tenants."""
 
-    tenant: str
+    tenant: Identity
     bytes: Annotated[int, gauge("larder_tenant_bytes", "Bytes that the tenant holds.")] = 0
     blocks: int = 0
     limit_bytes: Annotated[int | None, gauge("larder_tenant_limit_bytes", "The tenant's limit.")] = None

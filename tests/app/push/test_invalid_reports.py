@@ -20,18 +20,27 @@ from dataplane.protocol.control.messages import VERSION, ControlReply
 from dataplane.protocol.control.nodes import Description, Resized, Welcome
 from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Ack, Nack, Observed
 from dataplane.protocol.event import name_of
-from dataplane.protocol.events import BlocksStored, Event, NodeStopped
+from dataplane.protocol.events import Event, NodeStopped
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.processes import CacheStart, ProcessStats
+from dataplane.protocol.stats.tenants import TenantStats
 
 pytestmark = pytest.mark.anyio
 LARGEST = 1 << 62
 OBSERVED = Observed(LARGEST, "d" * 64, "s" * 128)
 WELCOME = Welcome(
-    VERSION, "n" * 128, "e" * 128, LARGEST, "r" * 128, "/" * 4096, "tcp://", LARGEST, dict.fromkeys(SNAPSHOT_TYPES, OBSERVED)
-)  # fmt: skip
+    version=VERSION,
+    node="n" * 128,
+    epoch="e" * 128,
+    pid=LARGEST,
+    release="r" * 128,
+    engine_socket="/" * 4096,
+    events_url="tcp://",
+    capacity_bytes=LARGEST,
+    observed=dict.fromkeys(SNAPSHOT_TYPES, OBSERVED),
+)
 STATS = NodeStats(
     at=MAX_TIME_S, node="a", epoch="e", uptime_s=0.0, armed=False, pool=PoolStats(), totals=Totals(), refused={},
     tenants=[], other_tenants=None, pins=[], engines=[], observed={},
@@ -48,6 +57,8 @@ def observed(**fields: Any) -> dict[str, Observed]:
 INVALID_STATS = [
     *(changed(STATS, at=at) for at in (math.nan, math.inf, -1.0, 1e300)),
     changed(STATS, start=CacheStart("cold", math.nan)),
+    *(changed(STATS, node=name) for name in ("n" * 129, "a\0")),
+    *(changed(STATS, tenants=[TenantStats(name)]) for name in ("n" * 129, "a\0")),
     changed(STATS, process=ProcessStats(cpu_s=math.inf)),
     changed(STATS, process=ProcessStats(loop_lag=Histogram([], [0], math.nan))),
 ]
