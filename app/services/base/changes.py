@@ -167,13 +167,13 @@ class Changes:
                     numbers[kind] = await generations.lock(session, kind) + 1
             change = Change(session, by, time.time(), numbers)
             yield change
-            if not change.entries:
-                return
             sizes = {kind: await self._weighed(change, kind) for kind in numbers if kind in change.growth}
             if dry_run:
                 await session.flush()
                 session.expunge_all()
                 await session.rollback()
+                return
+            if not change.entries:
                 return
             for kind in sizes:
                 await generations.advance(session, kind, numbers[kind], change.now, traceparent)

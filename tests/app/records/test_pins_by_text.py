@@ -69,6 +69,16 @@ async def test_a_text_is_pinned_by_the_keys_of_its_tokens_in_engines(plane: Plan
     assert (by_tokens["origin"]["source"], by_tokens["origin"]["tokenizer"]) == ("tokens", None)
 
 
+async def test_a_dry_run_does_not_change_what_a_pin_was_made_from(plane: Plane, node: FakeNode) -> None:
+    await register(plane)
+    made = await put(plane, text=text(PROMPT))
+    body = {"model": "m", "tenant": "acme", "chunk_tokens": CHUNK, "tokens": PROMPT}
+    tried = await plane.http.put(f"{P}?dry_run=true", json=body)
+    assert (tried.status_code, tried.json()["origin"]["source"]) == (200, "tokens")
+    assert tried.json()["keys_digest"] == made["keys_digest"], "nothing else changes, so there is no audit entry"
+    assert (await plane.get(P))["origin"] == made["origin"]
+
+
 async def test_messages_are_pinned_as_the_chat_template_writes_them(plane: Plane, node: FakeNode) -> None:
     await register(plane)
     await put(plane, messages=[{"role": "system", "content": text(PROMPT)}])
