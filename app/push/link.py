@@ -88,38 +88,43 @@ class NodeLink:
         self._manager = manager
         self._log = structlog.get_logger().bind(url=url)
         self._open: dict[str, asyncio.Queue[ControlReply]] = {}
-        self._open_socket()
+        self._start(self._new_socket())
 
-    def _open_socket(self) -> None:
+    def _new_socket(self) -> zmq.asyncio.Socket:
+        """Return a connected socket. Raises ZMQError."""
         url, server_key = self.address
-        self._socket = self._context.socket(zmq.DEALER)
+        opened = self._context.socket(zmq.DEALER)
         try:
-            self._socket.setsockopt(zmq.LINGER, 0)
-            self._socket.setsockopt(zmq.IMMEDIATE, 1)
-            self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES)
-            self._socket.setsockopt(zmq.RECONNECT_IVL, 50)  # constant: a returning node is reached at once
-            self._socket.setsockopt(zmq.IPV6, int("[" in url))
+            opened.setsockopt(zmq.LINGER, 0)
+            opened.setsockopt(zmq.IMMEDIATE, 1)
+            opened.setsockopt(zmq.MAXMSGSIZE, MAX_SNAPSHOT_BYTES)
+            opened.setsockopt(zmq.RECONNECT_IVL, 50)  # constant: a returning node is reached at once
+            opened.setsockopt(zmq.IPV6, int("[" in url))
             if server_key and self._keys is not None:
-                self._keys.secure(self._socket, server_key)
-            self._socket.connect(url)
+                self._keys.secure(opened, server_key)
+            opened.connect(url)
         except zmq.ZMQError:
-            self._socket.close()  # an open socket would block the context's termination forever
+            opened.close()
             raise
-        self._reader = asyncio.create_task(self._read(), name=f"link {url}")
+        return opened
+
+    def _start(self, opened: zmq.asyncio.Socket) -> None:
+        self._socket = opened
+        self._reader = asyncio.create_task(self._read(opened), name=f"link {self.url}")
 
     async def renew(self) -> None:
-        """Reconnect with a new socket: libzmq never reconnects to a peer that rejected it."""
-        await self.close()
-        self._open_socket()
+        """Reconnect with a new socket: libzmq never reconnects to a peer that rejected it. Raises ZMQError, with which
+        the old socket stays."""
+        renewed, old, reader = self._new_socket(), self._socket, self._reader
+        self._start(renewed)
+        await _close(old, reader)
 
     @property
     def secured(self) -> bool:
         return bool(self.address[1])
 
     async def close(self) -> None:
-        self._reader.cancel()
-        await asyncio.wait({self._reader})
-        self._socket.close()
+        await _close(self._socket, self._reader)
 
     async def hello(self, timeout_s: float) -> Welcome:
         """Greet the node and return its answer. Raise NoAnswer, or NotUnderstood for another protocol version."""
@@ -170,9 +175,9 @@ class NodeLink:
             raise NotUnderstood(f"describe was answered with {type(reply).__name__}")
         return reply
 
-    async def _read(self) -> None:
+    async def _read(self, opened: zmq.asyncio.Socket) -> None:
         while True:
-            frames = await self._socket.recv_multipart()
+            frames = await opened.recv_multipart()
             try:
                 reply: ControlReply = decode(_decoder, frames[-1])
             except ProtocolError as error:
@@ -181,7 +186,7 @@ class NodeLink:
                 continue
             nonce = "" if isinstance(reply, Welcome) else reply.nonce
             queue = self._open.get(nonce)
-            if queue is None and nonce == "" and len(self._open) == 1:
+            if queue is None and isinstance(reply, ControlRefused) and nonce == "" and len(self._open) == 1:
                 (queue,) = self._open.values()  # the refusal of an unreadable request carries no nonce
             if queue is None:
                 continue
@@ -208,7 +213,7 @@ class _Exchange:
     async def send(self, message: ControlRequest) -> None:
         try:
             await self._link._socket.send(encode(message), zmq.NOBLOCK)
-        except zmq.Again:
+        except zmq.ZMQError:  # also the end of the link
             raise NoAnswer(f"{self._link.url} cannot be reached") from None
 
     async def receive(self) -> ControlReply:
@@ -221,6 +226,14 @@ class _Exchange:
         if isinstance(reply, ControlRefused):
             raise NotUnderstood(f"{reply.code}: {reply.message}" + (f" ({reply.field})" if reply.field else ""))
         return reply
+
+
+async def _close(opened: zmq.asyncio.Socket, reader: asyncio.Task[None]) -> None:
+    reader.cancel()
+    try:
+        await asyncio.wait({reader})
+    finally:
+        opened.close()  # also after a cancellation: an open socket would block the context's termination forever
 
 
 def new_nonce() -> str:

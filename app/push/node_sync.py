@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Sequence
 
 import msgspec
 import structlog
+import zmq
 
 from app.ingest.fleet import Fleet, FleetNode, SnapshotRefusal
 from app.observe.catalogue import PlaneEvent, name_of
@@ -167,7 +168,10 @@ class NodeSync:
         now = time.monotonic()
         if self._link.secured and now - self._reported_at >= RENEW_S:
             self._reported_at = now
-            await self._link.renew()
+            try:
+                await self._link.renew()
+            except zmq.ZMQError as error:
+                self._log.error("node.link_failed", url=self._link.url, reason=str(error))
 
     async def _settle_draining(self, node: FleetNode) -> None:
         """Make the node drain, or stop draining, as an operator wants. Repeats the request after an outage."""
