@@ -17,7 +17,6 @@ from dataclasses import replace
 from hashlib import sha256
 
 import structlog
-from sqlalchemy.exc import IntegrityError
 
 from app.errors import Conflict, StoreUnavailable
 from app.ingest.fleet import Fleet
@@ -167,7 +166,7 @@ class Enrolment:
         try:
             try:
                 joined = await self._join(message, key, address)
-            except IntegrityError:  # another manager just enrolled this name or key: read it again
+            except Conflict:  # another manager just enrolled this name or key: read it again
                 joined = await self._join(message, key, address)
         except _Refusal as refusal:
             return await self._refused(message, key, address, refusal)

@@ -13,12 +13,15 @@ from typing import Any
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 
 from app.cli.support.machine import checkup
 from app.ingest.fleet import FleetNode
+from app.services.base.changes import Change
 from app.services.fleet.retirement import Retirement
 from app.services.records.quotas import Floor, excess
 from app.settings import Settings
+from app.store.fleet.nodes import NodeRow
 from dataplane.client import AttachRefused, attach
 from dataplane.protocol.codes import Code
 from dataplane.protocol.join import Join, Joined, JoinToken, parse_token, token_text
@@ -522,6 +525,27 @@ async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(
     assert (await enrolment.decide(ask, "k" * 40, "10.0.0.8")).code == "bad_token"
     refused = [e for e in (await plane.get("/api/v1/audit"))["items"] if e["action"] == "join"]
     assert len(refused) == codes.count("bad_token") + 1
+
+
+async def test_a_node_that_another_manager_enrols_at_the_same_time_is_enrolled(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolment = plane.app.parts.fleet_services.enrolment
+    token = parse_token(await token_of(plane))
+    ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", token.id, token.secret)
+    admit = enrolment._admit
+
+    async def admit_again(change: Change, message: Join, key: str) -> NodeRow:
+        """Create the row twice, as two managers do."""
+        monkeypatch.setattr(enrolment, "_admit", admit)
+        row = await admit(change, message, key)
+        await change.session.flush()
+        columns = list(NodeRow.__table__.columns)
+        await change.session.execute(sa.insert(NodeRow).from_select(columns, sa.select(*columns)))
+        return row
+
+    monkeypatch.setattr(enrolment, "_admit", admit_again)
+    assert isinstance(await enrolment.decide(ask, "k" * 40, "10.0.0.9"), Joined)
 
 
 @pytest.mark.parametrize(
