@@ -244,8 +244,10 @@ class BackgroundTasks:
                 try:
                     await asyncio.wait({task})
                 finally:
-                    task.cancel()
-                    await asyncio.wait({task})
+                    while not task.done():
+                        task.cancel()
+                        with suppress(asyncio.CancelledError):  # a second cancellation is passed on
+                            await asyncio.wait({task})
                 error = task.exception() if not task.cancelled() else None
                 if isinstance(error, StoreUnavailable):
                     self._log.debug("task.postponed", task=name, reason=error.message)

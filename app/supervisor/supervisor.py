@@ -80,7 +80,7 @@ class Supervisor:
         self._first: NodeProcess | None = None
         self._child: NodeProcess | None = None
         self._standby: NodeProcess | None = None
-        self._dropping: asyncio.Task[int | None] | None = None
+        self._dropping: asyncio.Task[None] | None = None
         """Waits for the end of a standby that has the wrong settings."""
         self._served_at: float | None = None
         self._serving = asyncio.Event()
@@ -173,10 +173,7 @@ class Supervisor:
         standby, self._standby = self._standby, None
         if standby is not None:
             self._ignore(standby)
-            standby.connection.close()  # the standby ends when its connection is closed
-            self._dropping = asyncio.get_running_loop().create_task(
-                self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed"), name="standby"
-            )
+            self._dropping = asyncio.get_running_loop().create_task(self._drop(standby), name="standby")
 
     def _went_back(self) -> bool:
         """Return whether the settings are those from before a planned restart again."""
@@ -391,9 +388,12 @@ class Supervisor:
         standby, self._standby = self._standby, None
         if standby is not None:
             self._ignore(standby)
-            standby.connection.close()  # the standby ends when its connection is closed
-            await self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed")
-            standby.close()
+            await self._drop(standby)
+
+    async def _drop(self, standby: NodeProcess) -> None:
+        standby.connection.close()  # the standby ends when its connection is closed
+        await self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed")
+        standby.close()
 
     def kill(self) -> None:
         """Kill the data plane and the standby at once, from any thread, when there is no time for `stop`."""

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import structlog
 
-from app.errors import Invalid, LarderError, StoreUnavailable
+from app.errors import Invalid, LarderError
 from app.observe.catalogue.service import ApplyFileApplied, ApplyFileRefused
 from app.observe.events import EventBus
 from app.schemas.documents.apply import ApplyPut
@@ -116,10 +116,7 @@ class StartupDocument:
         try:
             answer = await self._apply.apply(ApplyPut(document=text, prune=self._prune), by, assumed=BOOT)
         except LarderError as error:
-            final = isinstance(error, Invalid)
-            if isinstance(error, StoreUnavailable):
-                self._looked = None  # the file itself has no fault
-            return self._refuse(_all_faults(error), final=final)
+            return self._refuse(_all_faults(error), final=isinstance(error, Invalid))
         self._digest, self.in_force = digest, True
         counts = {name: getattr(answer, name) for name in ("created", "updated", "deleted", "unchanged")}
         self._log.info("apply_file.applied", file=self.path, **counts)

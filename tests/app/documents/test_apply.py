@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import Forbidden, Invalid, TooManyRequests
+from app.errors import Forbidden, Invalid, StoreUnavailable, TooManyRequests
 from app.ingest.fleet import Fleet
 from app.observe.events import EventBus
 from app.push.desired import DesiredState
@@ -605,6 +606,29 @@ async def test_the_file_of_a_start_is_applied_and_a_bad_one_changes_nothing(stor
     bad = await boot(store, file)
     await bad.start()  # starts: there is something to go on with
     assert (bad.in_force, len((await store.export())["quotas"])) == (False, 1)
+
+
+async def test_a_file_is_not_tried_again_at_once_while_the_database_is_away(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "larder.yaml"
+    file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}}\n")
+    startup = await boot(store, file)
+    await startup.start()
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the database did not answer; try again")
+
+    file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 50}}\n")
+    assert await startup._is_due()
+    with monkeypatch.context() as patch:
+        patch.setattr(store.apply_service, "apply", away)
+        assert "did not answer" in await startup._try()
+    startup._tried_at = math.inf
+    assert not await startup._is_due(), "only the time makes it due"
+    startup._tried_at = -math.inf
+    assert await startup._is_due()
+    assert (await startup._try(), startup.in_force) == ("", True)
 
 
 # ---- the command line

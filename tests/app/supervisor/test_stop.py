@@ -7,11 +7,13 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from app import runtime
 from app.supervisor import supervisor as module
 from app.supervisor.supervisor import Supervisor
 
@@ -31,6 +33,47 @@ async def test_a_frozen_standby_is_killed_after_the_grace() -> None:
             await supervisor.stop(0.1)
     assert not Path(f"/proc/{standby.pid}").exists()
     assert [(line["event"], line["pid"]) for line in lines] == [("dataplane.standby_killed", standby.pid)]
+
+
+async def test_a_standby_with_settings_that_failed_leaves_no_descriptor() -> None:
+    supervisor = Supervisor(
+        os.environ, on_exit=lambda *_: None, command=(sys.executable, "-c", "import time; time.sleep(600)")
+    )
+    supervisor._prepare()
+    standby = supervisor._standby
+    assert standby is not None
+    standby.signal(signal.SIGKILL)
+    supervisor._environ_before = dict(os.environ)
+    supervisor._restore_environ()
+    assert supervisor._dropping is not None
+    async with asyncio.timeout(60):
+        await supervisor._dropping
+    assert standby._pidfd < 0
+
+
+async def test_a_task_that_is_cancelled_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver of Postgres ends a connection that hangs in good order when it is cancelled, and at once when it is
+    cancelled again."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+    monkeypatch.setattr(runtime, "CANCEL_S", 0.01)
+    parts: Any = SimpleNamespace(database=None)
+    async with asyncio.timeout(60):
+        task = runtime.BackgroundTasks(parts)._loop("test", work)
+        await began.wait()
+        await runtime._end([task])
+    assert ended.is_set()
+    assert task.cancelled()
 
 
 async def test_a_process_that_the_kernel_does_not_end_is_logged_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
