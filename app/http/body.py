@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
@@ -109,17 +110,17 @@ def check_keys(body: bytes) -> None:
     """Raise Malformed for an object with a duplicate key: JSON allows it, and parsers differ in the value that they
     keep. `body` is valid JSON. Raises RecursionError."""
     # Keep numbers as text: they are decoded already, and this parser would reject some of them.
-    read = partial(json.loads, object_pairs_hook=_once, parse_int=str, parse_float=str)
+    read = partial(json.loads, object_pairs_hook=check_pairs, parse_int=str, parse_float=str)
     try:
         read(_NUMBERS.sub(b"0", body))  # token lists have no keys and are most of a large body
     except Malformed:
         read(body)  # the substitution may have made two keys equal
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
+def check_pairs(pairs: list[tuple[str, Any]]) -> None:
     """Raise Malformed if a key occurs twice in the pairs of an object."""
     if len(dict(pairs)) == len(pairs):
         return
-    keys = [key for key, _ in pairs]
-    twice = next(key for key in keys if keys.count(key) > 1)
-    raise Malformed(f"expected each key once in an object, got {twice[:MAX_SHOWN]!r} {keys.count(twice)} times")
+    counts = Counter(key for key, _ in pairs)
+    twice = next(key for key, count in counts.items() if count > 1)
+    raise Malformed(f"expected each key once in an object, got {twice[:MAX_SHOWN]!r} {counts[twice]} times")

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from app.errors import Malformed
+from app.http.body import check_pairs
 from app.settings import Settings
 from dataplane.protocol.control.records import ALGORITHMS
 from tests.app.plane import PIN, Plane, serving
@@ -197,6 +199,24 @@ async def test_a_duplicate_key_of_an_object_is_refused_by_its_name(
     answer = await shared_plane.http.request(method, path, content=body, headers={"content-type": "application/json"})
     assert is_problem(answer, 400)["detail"] == f"expected each key once in an object, got {key!r} 2 times"
     assert (await shared_plane.get("/api/v1/quotas"))["total"] == 0
+
+
+def test_the_work_for_a_duplicate_key_grows_with_the_object_and_not_with_its_square() -> None:
+    compared = 0
+
+    class Key(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    pairs = [(Key(name), 0) for name in (*map(str, range(5_000)), "x", "x")]
+    with pytest.raises(Malformed, match="got 'x' 2 times"):
+        check_pairs(pairs)
+    assert compared < 4 * len(pairs)
 
 
 async def test_keys_that_look_alike_are_not_the_same(shared_plane: Plane) -> None:
