@@ -53,13 +53,13 @@ class Tokens:
         async with self._changes.begin(by) as change:
             await audit.lock(change.session)  # of two concurrent requests, only one creates the first token
             setup_existed = await tokens.drop_setup(change.session)
-            if by.token_id == SETUP_ID:
-                if not setup_existed:
-                    raise Unauthorized("the setup token was used already")
-                if request.role != "admin" or salts is not None:
-                    raise Forbidden(
-                        "the first token must have the role admin and no tenants, because it creates the others"
-                    )
+            if by.token_id == SETUP_ID and not setup_existed:
+                raise Unauthorized("the setup token was used already")
+            is_first = by.token_id == SETUP_ID or not await tokens.exist(change.session)
+            if is_first and request.role != "admin" and not self._auth.configured_hash:
+                raise Forbidden(
+                    "the first token must have the role admin and no tenants, because it creates the others"
+                )
             await _check_free(change.session, request.name)
             change.session.add(row)
             change.noted("create", "token", row.name, None, _audited(row), event=TokenCreated(row.name))

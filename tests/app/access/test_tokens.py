@@ -213,6 +213,30 @@ async def test_until_a_token_exists_this_machine_needs_none(socket_dir: Path) ->
         assert await status_of(again, token) == 200
 
 
+async def test_the_first_token_is_an_admins_so_that_somebody_can_create_others(
+    socket_dir: Path, database_url: str
+) -> None:
+    bodies = [
+        {"name": "x"},
+        {"name": "x", "role": "operator"},
+        {"name": "x", "role": "alerts"},
+        {"name": "x", "tenants": ["a"]},
+    ]
+    async with serving(settings_in(socket_dir, database_url)) as plane:
+        for body in bodies:
+            refused = await plane.http.post("/api/v1/tokens", json=body)
+            assert (refused.status_code, "the first token must have the role admin" in refused.text) == (403, True)
+        assert (await plane.get(WHOAMI))["actor"] == "local", "no token exists, so none is needed"
+        first = await create_token(plane, "first", "admin")
+        for body in bodies:
+            answer = await send(plane, first, "POST", "/api/v1/tokens", json={**body, "name": new_token().id})
+            assert answer.status_code == 201, answer.text
+
+
+async def test_a_first_token_may_be_any_beside_that_of_the_settings(new_guarded: Plane) -> None:
+    assert await status_of(new_guarded, await create_token(new_guarded, "reader")) == 200
+
+
 async def test_the_setup_token_makes_one_token_once_and_survives_restarts(
     socket_dir: Path, database_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from dataplane.protocol.control.messages import ControlRefused, ControlReply, Co
 from dataplane.protocol.control.requests import FindRequests, RequestRecord, RequestsFound
 from dataplane.protocol.events import TierLost
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import create_token, send
+from tests.app.callers import bearer, create_token, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -156,6 +156,7 @@ async def test_why_says_what_a_request_got_and_why_not_more(plane: Plane, node: 
     code, _, err = await larder(plane, "why", "--request", "cmpl-1")
     assert (code, "some nodes did not answer: node-a" in err) == (4, True), err
     node.answers = answer
+    plane.http.headers.update(bearer(await create_token(plane, "root", "admin")))
     limited = await create_token(plane, "limited", tenants=["acme"])
     seen = (await send(plane, limited, "GET", "/api/v1/requests?id=cmpl-1")).json()
     assert [each["tenant"] for each in seen["items"]] == ["acme"]

@@ -194,7 +194,7 @@ async def test_pushes_database_process_tokens_and_lag_are_measured(new_plane: Pl
     await new_plane.until_state("in_sync")
     await new_plane.put_quota("a")
     ends = time.time() + 3600
-    token = await new_plane.http.post("/api/v1/tokens", json={"name": "ci", "role": "viewer", "ttl_s": 3600})
+    token = await new_plane.http.post("/api/v1/tokens", json={"name": "ci", "role": "admin", "ttl_s": 3600})
     assert token.status_code == 201, token.text
     headers = {"Authorization": f"Bearer {token.json()['token']}"}
     parts = new_plane.app.parts
