@@ -211,14 +211,19 @@ def shown(rows: Iterable[AuditRow], by: Principal) -> list[ChangeAnswer]:
 
 def visible(changes: Iterable[ChangeAnswer], by: Principal) -> list[ChangeAnswer]:
     """Return the changes that the caller may see: one that is limited to tenants, those of its tenants, without the
-    names of other callers."""
+    names of other callers and the values that a record had while it belonged to another tenant."""
     if by.salts is None:
         return list(changes)
-    return [
-        msgspec.structs.replace(change, audit_id=None, actor=change.actor if change.actor == by.actor else "")
-        for change in changes
-        if change.tenant and by.sees_shown(change.tenant)
-    ]
+    return [_redacted(change, by) for change in changes if change.tenant and by.sees_shown(change.tenant)]
+
+
+def _redacted(change: ChangeAnswer, by: Principal) -> ChangeAnswer:
+    actor = change.actor if change.actor == by.actor else ""
+    tenants_before = (field.before for field in change.fields if field.name == "tenant" and field.before is not None)
+    if all(isinstance(tenant, str) and by.sees_shown(tenant) for tenant in tenants_before):
+        return msgspec.structs.replace(change, audit_id=None, actor=actor)
+    summary = f"{change.kind} {change.name}"
+    return msgspec.structs.replace(change, audit_id=None, actor=actor, fields=[], summary=summary)
 
 
 def _answer(row: AuditRow) -> dict[str, Any]:

@@ -370,6 +370,32 @@ async def test_callers_limited_to_tenants_see_their_own_alerts_and_changes(new_g
     assert [each["title"] for each in notes] == ["create quota acme"]
 
 
+async def test_who_is_given_a_pin_of_another_tenant_does_not_see_what_it_was_there(new_guarded: Plane) -> None:
+    mine = await create_token(new_guarded, "mine", "operator", tenants=["acme"])
+    both = await create_token(new_guarded, "both", "operator", tenants=["acme", "rival"])
+    await new_guarded.put_pin("given", tenant="rival", note="of rivals", wait="")
+    await new_guarded.put_pin("given", tenant="acme", note="ours", wait="")
+    await post(new_guarded, alert(labels={"tenant": "acme"}))
+
+    async def texts(token: str) -> list[str]:
+        paths = ("/api/v1/annotations", A, "/api/v1/series?name=used_bytes&range_s=60")
+        answers = [await send(new_guarded, token, "GET", path) for path in paths]
+        assert [answer.status_code for answer in answers] == [200] * 3, [answer.text for answer in answers]
+        return [answer.text for answer in answers]
+
+    for text in await texts(mine):
+        assert "rival" not in text
+    note, alerts, _ = await texts(mine)
+    (shown,) = json.loads(note)
+    assert (shown["title"], shown["change"]["fields"], shown["change"]["summary"]) == (
+        "update pin given",
+        [],
+        "pin given",
+    )
+    assert json.loads(alerts)["items"][0]["preceding_changes"] == [shown["change"]]
+    assert ["tenant rival → acme" in text for text in (await texts(both))[:2]] == [True, True]
+
+
 async def test_alerts_are_paged(new_plane: Plane) -> None:
     await post(new_plane, *(alert(f"a{number}") for number in range(5)))
     first = await new_plane.get(f"{A}?sort=alertname&limit=3")
