@@ -25,6 +25,13 @@ export class App {
   readonly unknown = $derived(!this.limited && noNodeReports(this.nodes));
   readonly verdict = $derived(this.live.overview ? judge(this.live.overview, this.alerts.value) : null);
 
+  /** Drop what this user was shown, because another one may log in. */
+  forget(): void {
+    this.live.forget();
+    this.alerts.clear();
+    this.editing.forget();
+  }
+
   /** Time of the newest event whose name starts with one of these; a list that such events change is read again. */
   newest(...prefixes: string[]): number {
     return this.live.events.find((event) => prefixes.some((prefix) => event.name.startsWith(prefix)))?.at ?? 0;

@@ -77,4 +77,10 @@ export class Editing {
   close(): void {
     this.opened = null;
   }
+
+  /** Close the dialog and drop deleted pins, because another user may log in. */
+  forget(): void {
+    this.close();
+    this.deletedPins = new Map();
+  }
 }

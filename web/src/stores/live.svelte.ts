@@ -59,11 +59,13 @@ export class Live {
 
   readonly #deps: LiveDeps;
   readonly #stream: Pick<Stream, 'close' | 'now'>;
-  readonly #refusals = new RefusalWindow();
+  #refusals = new RefusalWindow();
   /** Whether earlier events can be read: they are of all tenants, so limited users may not see them. */
   #whole = true;
   #started = false;
   #arrivals = 0;
+  /** Number of the login: answers to requests of an earlier one are dropped. */
+  #login = 0;
 
   constructor(deps: LiveDeps = BROWSER) {
     this.#deps = deps;
@@ -97,10 +99,14 @@ export class Live {
 
   /** Clear all data, because another user may log in. Call `start` to begin again. */
   forget(): void {
+    this.#login += 1;
     this.#started = false;
     this.#stream.close();
     this.overview = null;
     this.events = [];
+    this.#refusals = new RefusalWindow();
+    this.refusedLastMinute = {};
+    this.minuteWatched = false;
     this.connection = 'connecting';
     this.problem = null;
   }
@@ -129,23 +135,26 @@ export class Live {
   /** What happened before the page was opened. Without it the list begins now. */
   async #loadEvents(): Promise<void> {
     if (!this.#whole) return;
+    const login = this.#login;
     try {
-      this.events = merged(this.events, kept(await this.#deps.getEvents({ limit: MAX_EVENTS })));
+      const earlier = kept(await this.#deps.getEvents({ limit: MAX_EVENTS }));
+      if (login === this.#login) this.events = merged(this.events, earlier);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
     }
   }
 
   async #load(): Promise<void> {
-    const arrivals = this.#arrivals;
+    const [login, arrivals] = [this.#login, this.#arrivals];
     try {
       const overview = await this.#deps.getOverview();
+      if (login !== this.#login) return;
       this.problem = null;
       // Data that the stream sent meanwhile is newer.
       if (arrivals === this.#arrivals) this.#take(overview);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      if (arrivals !== this.#arrivals) return;
+      if (login !== this.#login || arrivals !== this.#arrivals) return;
       this.problem = error.problem;
       // Retrying does not help: `retry` is called after a login.
       if (this.locked) this.#stream.close();

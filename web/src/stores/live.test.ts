@@ -97,6 +97,43 @@ describe('starting', () => {
     expect(stream.now).toHaveBeenCalledOnce();
   });
 
+  it('drops what comes late for somebody who left, whoever logged in since', async () => {
+    let send = (): void => undefined;
+    const sent = new Promise<void>((resolve) => (send = resolve));
+    answer = () => sent.then(() => at(0));
+    getEvents.mockReturnValue(sent.then(() => EVENTS));
+    const live = make();
+    live.start();
+    live.forget();
+    answer = () => Promise.reject(new ApiError({ type: 'about:blank', title: 'Log in', status: 401 }));
+    live.start(false);
+    await settled();
+    send();
+    await settled();
+    expect([live.overview, live.events.length, live.locked]).toEqual([null, 0, true]);
+  });
+
+  it('drops a late refusal of somebody who left', async () => {
+    answer = () => Promise.reject(DOWN);
+    const live = make();
+    live.start();
+    live.forget();
+    await settled();
+    expect(live.problem).toBeNull();
+  });
+
+  it('counts no refusals of the time before a login', () => {
+    const live = make();
+    handlers.overview(at(0));
+    const refused = { ...recorded.refused, pool_full: (recorded.refused.pool_full ?? 0) + 1_000 };
+    handlers.overview({ ...at(1), refused });
+    expect(live.refusedLastMinute.pool_full).toBeGreaterThanOrEqual(1_000);
+    live.forget();
+    expect([live.refusedLastMinute, live.minuteWatched]).toEqual([{}, false]);
+    handlers.overview({ ...at(2), recent: [], refused });
+    expect(live.refusedLastMinute).toEqual({});
+  });
+
   it('prefers what the stream sent meanwhile to a late answer', async () => {
     const live = make();
     live.start();

@@ -10,6 +10,12 @@ export class Query<T> {
   busy = $state(false);
   #questions = 0;
 
+  /** Drop the value, and the answer to a request under way. */
+  clear(): void {
+    this.#questions += 1;
+    [this.value, this.problem, this.busy] = [null, null, false];
+  }
+
   async ask(question: () => Promise<T>): Promise<void> {
     const mine = (this.#questions += 1);
     this.busy = true;
