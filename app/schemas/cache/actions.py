@@ -293,6 +293,8 @@ class VerifyProgress(msgspec.Struct, frozen=True):
     """Blocks that were not read: too large to read without delaying engines, or the machine refused the read."""
     started_at: float
     ended_at: float | None
+    tenant: str | None
+    """Tenant whose blocks are verified; null for all tenants, and from nodes of older releases."""
 
 
 class NodeVerification(msgspec.Struct, frozen=True):

@@ -37,10 +37,10 @@ from app.services.fleet.targets import Targets
 from app.services.records.chains import resolved, sources_of
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.control.messages import ControlReply
-from dataplane.protocol.control.moves import CancelMove, Move, Moved, ReadMove
+from dataplane.protocol.control.moves import CancelMove, Move, Moved, MoveState, ReadMove
 from dataplane.protocol.control.scopes import Clear, CountBlocks, Counted, Demote, Invalidate, Scope, Swept
 from dataplane.protocol.control.snapshots import digest_of
-from dataplane.protocol.control.verification import Verification, Verified, Verify
+from dataplane.protocol.control.verification import Verification, VerificationState, Verified, Verify
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
 from dataplane.protocol.tiers import EXPECTED_TIER_NAME, MEMORY, is_tier_name
@@ -201,20 +201,18 @@ class Actions:
     async def _own_move(self, node: FleetNode, number: int, by: Principal) -> Moved:
         """Return the state of a move that the caller may see. Raises Forbidden, NodeUnreachable, NodeRefused."""
         moved = await self._moved(node, number)
-        if moved.state.tenant is None:
-            by.check_whole("this move")
-        else:
-            by.check_salt(moved.state.tenant)
+        _check_own(moved.state, "this move", by)
         return moved
 
     async def _moved(self, node: FleetNode, number: int) -> Moved:
         return await self._requests.ask(node, ReadMove("", number), Moved)
 
     async def verification(self, name: str, number: int, by: Principal) -> NodeVerification:
-        """Return the progress of a verification on a node. Raises NotFound, NodeUnreachable, NodeRefused."""
-        by.check_whole("a verification")
+        """Return the progress of a verification on a node. Raises NotFound, Forbidden, NodeUnreachable, NodeRefused."""
         node = self._targets.node(name)
-        return _verification(NodeReply(node, await self._verified(node, number)))
+        verified = await self._verified(node, number)
+        _check_own(verified.state, "this verification", by)
+        return _verification(NodeReply(node, verified))
 
     async def _verified(self, node: FleetNode, number: int) -> Verified:
         return await self._requests.ask(node, Verification("", number), Verified)
@@ -259,18 +257,25 @@ def _swept(
     return ActionAnswer(items, len(items), used, sum(blocks), sum(size))
 
 
+def _check_own(state: VerificationState | MoveState, subject: str, by: Principal) -> None:
+    """Raise Forbidden if the caller may not see the state of work on blocks. The error does not name the tenant, which
+    the caller did not name either."""
+    if state.tenant is None or not by.sees(state.tenant):
+        by.check_whole(subject)
+
+
 def _verification(reply: NodeReply[Verified]) -> NodeVerification:
-    state = None if reply.answer is None else VerifyProgress(**msgspec.structs.asdict(reply.answer.state))
+    state = None if reply.answer is None else VerifyProgress(**_shown_fields(reply.answer.state))
     return NodeVerification(reply.node.name, state, reply.error)
 
 
 def _move(reply: NodeReply[Moved]) -> NodeMove:
-    state = None
-    if reply.answer is not None:
-        fields = msgspec.structs.asdict(reply.answer.state)
-        tenant = fields["tenant"]
-        state = MoveProgress(**{**fields, "tenant": None if tenant is None else shown(tenant)})
+    state = None if reply.answer is None else MoveProgress(**_shown_fields(reply.answer.state))
     return NodeMove(reply.node.name, state, reply.error)
+
+
+def _shown_fields(state: VerificationState | MoveState) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(state), "tenant": None if state.tenant is None else shown(state.tenant)}
 
 
 def _check_source(request: MovePost) -> None:

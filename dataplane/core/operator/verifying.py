@@ -55,7 +55,7 @@ class Verifications:
             raise ProtocolError(Code.TOO_MANY, f"{MAX_ACTIVE} verifications are under way; wait for one to end")
         numbers = scopes.meant(self._pool, scope)
         self._last += 1
-        state = VerificationState(self._last, len(numbers), 0, 0, 0, 0, 0, now, None)
+        state = VerificationState(self._last, len(numbers), 0, 0, 0, 0, 0, now, None, scope.tenant)
         self._active.append(_Queue(state, numbers, self._pool.table.memory.control[numbers]))
         self._states[self._last] = state
         if len(self._states) > MAX_ACTIVE + MAX_ENDED:

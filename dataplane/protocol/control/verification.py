@@ -59,6 +59,8 @@ class VerificationState(msgspec.Struct):
     """Blocks not read, because they are too large to read without delaying engines or the machine refused memory."""
     started_at: float
     ended_at: float | None
+    tenant: str | None = None
+    """Salt of the tenant whose blocks are verified; None for all tenants, and from nodes of older releases."""
 
 
 class Verified(msgspec.Struct, tag_field="op", tag="verified"):

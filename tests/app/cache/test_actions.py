@@ -1,11 +1,15 @@
 """Invalidate and demote: valid scopes, requests to nodes, and audit entries."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 
+from dataplane.protocol.control.messages import ControlRequest
 from dataplane.protocol.control.scopes import Demote, Invalidate, Scope
+from dataplane.protocol.control.verification import Verification, VerificationState, Verified, Verify
 from dataplane.protocol.keys import chain
+from tests.app.callers import ADMIN, create_token, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, TOKENS, Plane
 
@@ -33,6 +37,38 @@ async def test_every_node_is_sent_the_verification_and_names_its_sweep(new_plane
         (Demote, Scope(keys=bytes.fromhex(KEY))),
         (Invalidate, Scope("acme", "m", None, b"".join(chain(TOKENS, "acme", chunk_tokens=4)))),
     ]
+
+
+async def test_a_verification_is_followed_by_callers_of_its_tenant_and_of_all(
+    new_guarded: Plane, new_node: FakeNode
+) -> None:
+    states: list[VerificationState] = []
+
+    def answer(message: ControlRequest) -> Verified | None:
+        if isinstance(message, Verify):
+            states.append(VerificationState(len(states) + 1, 3, 0, 0, 0, 0, 0, 1.0, None, message.scope.tenant))
+            return Verified(message.nonce, states[-1])
+        return Verified(message.nonce, states[message.number - 1]) if isinstance(message, Verification) else None
+
+    await new_guarded.until_state("in_sync")
+    new_node.answers = answer
+    mine = await create_token(new_guarded, "mine", "operator", tenants=["acme", "_default"])
+    viewer = await create_token(new_guarded, "viewer")
+    for token, body in (
+        (mine, {"tenant": "acme"}),
+        (mine, {"tenant": "_default"}),
+        (ADMIN, {"tenant": "rival"}),
+        (ADMIN, {}),
+    ):
+        begun = await send(new_guarded, token, "POST", "/api/v1/actions/verify", json=body)
+        assert begun.status_code == 200, begun.text
+        assert begun.json()["items"][0]["verification"]["tenant"] == body.get("tenant")
+    seen: dict[str, list[Any]] = {mine: [], viewer: []}
+    for token, number in product(seen, range(1, 5)):
+        followed = await send(new_guarded, token, "GET", f"/api/v1/actions/verify/node-a/{number}")
+        assert "rival" not in followed.text or token == viewer
+        seen[token].append(followed.json()["verification"]["tenant"] if followed.is_success else followed.status_code)
+    assert seen == {mine: ["acme", "_default", 403, 403], viewer: ["acme", "_default", "rival", None]}
 
 
 async def test_a_dry_run_counts_and_does_nothing(new_plane: Plane, new_node: FakeNode) -> None:

@@ -136,6 +136,7 @@ async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(
         for method in ("GET", "DELETE"):
             answer = await send(new_guarded, acme, method, f"{path}/{number}")
             assert answer.status_code == 403, "this move is not of the tenant alone"
+            assert "'other'" not in answer.text
     assert (await send(new_guarded, viewer, "DELETE", f"{path}/1")).status_code == 403
     assert not any(state.cancelled for state in new_node.moves.values())
     assert (await send(new_guarded, acme, "DELETE", f"{path}/1")).json()["move"]["cancelled"]

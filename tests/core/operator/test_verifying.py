@@ -87,10 +87,12 @@ def test_a_scope_is_all_that_is_read() -> None:
     for tenant in ("a", "b"):
         store(engine, make.keys(4, tenant), tenant)
         spoil(bench, make.keys(4, tenant)[3])
-    assert figures(verify(bench, Scope(tenant="a"))) == (4, 4, 1, 0)
+    state = verify(bench, Scope(tenant="a"))
+    assert (figures(state), state.tenant) == ((4, 4, 1, 0), "a")
     assert figures(verify(bench, Scope(keys=make.packed(make.keys(2, "b"))))) == (2, 2, 0, 0), "not behind it"
     assert figures(verify(bench, Scope(tenant="b", keys=make.packed(make.keys(4, "b")[2:])))) == (2, 2, 1, 0)
-    assert figures(verify(bench, Scope(model="unknown"))) == (0, 0, 0, 0)
+    state = verify(bench, Scope(model="unknown"))
+    assert (figures(state), state.tenant) == ((0, 0, 0, 0), None)
 
 
 def test_one_step_reads_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ export interface paths {
         };
         /**
          * Get the progress of a verification
-         * @description Needs the role `viewer`, not limited to tenants.
+         * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getVerification"];
         put?: never;
@@ -4899,6 +4899,7 @@ export interface components {
             gone: number;
             number: number;
             started_at: number;
+            tenant: string | null;
             unread: number;
             without_checksum: number;
         };

@@ -78,7 +78,7 @@ async def verify(actions: NamedDependency[Actions], data: JSONBody[VerifyPost], 
         return await actions.verify(data, caller(), wait_seconds(wait))
 
 
-@operation(get, "/verify/{node:str}/{number:int}", *_ASKS_NODE, role="viewer")
+@operation(get, "/verify/{node:str}/{number:int}", *_ASKS_NODE, role="viewer", scoped=True)
 async def get_verification(actions: NamedDependency[Actions], node: NodeName, number: Number) -> NodeVerification:
     """Get the progress of a verification."""
     return await actions.verification(node, number, caller())
