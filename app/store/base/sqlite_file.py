@@ -16,10 +16,11 @@ from app.store.base.declarative import Base
 
 @cache
 def select_by_key(model: type[Base]) -> sa.Select[Any]:
-    """Return the query for one row by its primary key, which has one column."""
-    table = model.__table__
-    (key,) = table.primary_key
-    return sa.select(*table.columns).where(key == sa.bindparam("key"))
+    """Return the query for one row by its primary key, which has one column. Deferred columns are left out: they are
+    large, and read only where they are used."""
+    (key,) = model.__table__.primary_key
+    columns = [attribute.columns[0] for attribute in sa.inspect(model).column_attrs if not attribute.deferred]
+    return sa.select(*columns).where(key == sa.bindparam("key"))
 
 
 class DatabaseFile:
@@ -96,9 +97,10 @@ class _RowQuery:
     """`select_by_key` of a model, compiled once: SQLAlchemy takes five times as long as SQLite for executing it."""
 
     def __init__(self, model: type[Base], dialect: sa.Dialect) -> None:
-        columns = list(model.__table__.columns)
-        self.sql = str(select_by_key(model).compile(dialect=dialect))
-        self._names = [column.key for column in columns]
+        query = select_by_key(model)
+        columns = query.selected_columns
+        self.sql = str(query.compile(dialect=dialect))
+        self._names = columns.keys()
         processors = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
         self._processors = [(at, process) for at, process in enumerate(processors) if process is not None]
 

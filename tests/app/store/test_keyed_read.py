@@ -13,6 +13,7 @@ from app.store.base.database import Database
 from app.store.base.declarative import Base
 from app.store.records.pins import PinRow
 from app.store.records.quotas import QuotaRow
+from app.store.records.tokenizers import TokenizerRow
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +33,18 @@ async def test_a_record_has_every_column_as_a_session_has_it(database: Database)
         assert getattr(found, column.name) == getattr(known, column.name), column.name
     assert await database.row(QuotaRow, "nobody") is None
     assert await database.row(PinRow, "nothing") is None
+
+
+async def test_the_file_of_a_tokenizer_is_not_read_with_its_record(database: Database) -> None:
+    async with database.write() as session:
+        tokenizer = TokenizerRow(name="t", model="m", digest="d", file=b"x" * 4096, add_special_tokens=True, revision=1)
+        tokenizer.note, tokenizer.created_at, tokenizer.updated_at = "n", 1.5, 2.5
+        session.add(tokenizer)
+    row = await database.row(TokenizerRow, "t")
+    assert row is not None
+    columns = {column.name for column in TokenizerRow.__table__.columns}
+    assert {name for name in columns if not hasattr(row, name)} == {"file"}
+    assert (row.model, row.add_special_tokens, row.note) == ("m", True, "n")
 
 
 async def test_commits_are_seen_at_once(database: Database) -> None:
