@@ -31,6 +31,8 @@ PRECEDING = 5
 """Maximum number of changes that are shown with an alert."""
 SCANNED = 1000
 """Entries of the audit log that are searched for them."""
+MAX_SEARCHED = 4000
+"""Entries of the audit log that are searched for changes of some tenants or with tags."""
 READ_AT_ONCE = 50
 MAX_FIELDS = 12
 MAX_VALUE = 200
@@ -159,9 +161,13 @@ async def _between(
 ) -> list[ChangeAnswer]:
     """Return the newest changes between two times that have all of these tags, oldest first."""
     narrowed = [AuditRow.kind == tag[5:] for tag in tags if tag.startswith("type:")]
-    row_limit = limit if not tags and by.salts is None else 20 * limit
+    row_limit = limit if not tags and by.salts is None else min(20 * limit, MAX_SEARCHED)
     rows = await audit.applied(session, first, last, row_limit, *_changing(), *narrowed)
-    return [change for change in shown(rows, by) if tags <= set(_tags(change))][:limit][::-1]
+
+    def newest() -> list[ChangeAnswer]:
+        return [change for change in shown(rows, by) if tags <= set(_tags(change))][:limit][::-1]
+
+    return await asyncio.to_thread(newest)
 
 
 def _tags(change: ChangeAnswer) -> list[str]:

@@ -5,6 +5,7 @@ import copy
 import hashlib
 import json
 import re
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from app.schemas.views.alerts import MAX_STORED_BYTES
 from app.services.usage import retention
+from app.services.views import applied_changes
 from app.services.views.alerts import PROCESS_ALERTS
 from app.store.access import audit
 from app.store.views import alerts as store
@@ -422,6 +424,35 @@ async def test_changes_are_annotations(new_plane: Plane, new_node: FakeNode) -> 
     for query, path in (("from=x", "from"), ("to=-1", "to"), (f"from={began}&to=1000", "from")):
         answer = await new_plane.http.get(f"/api/v1/annotations?{query}")
         assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, path)
+
+
+async def test_changes_of_a_tag_are_searched_in_a_thread_and_among_a_bounded_number(
+    new_plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    threads: set[threading.Thread] = set()
+
+    async def bounded(session: Any, since: float, until: float, max_rows: int, *where: Any) -> list[audit.AuditRow]:
+        limits.append(max_rows)
+        return await applied(session, since, until, max_rows, *where)
+
+    def converted(*arguments: Any) -> Any:
+        threads.add(threading.current_thread())
+        return shown(*arguments)
+
+    applied, shown = audit.applied, applied_changes.shown
+    monkeypatch.setattr(audit, "applied", bounded)
+    monkeypatch.setattr(applied_changes, "shown", converted)
+    await new_plane.put_quota("acme", wait="")
+    for query, expected in (
+        ("limit=1000", 1000),
+        ("limit=5&tags=tenant:acme", 100),
+        ("limit=1000&tags=tenant:acme", 4000),
+    ):
+        (note,) = await new_plane.get(f"/api/v1/annotations?{query}")
+        assert (note["change"]["tenant"], limits.pop()) == ("acme", expected)
+    assert len(threads) >= 1
+    assert threading.current_thread() not in threads
 
 
 async def test_managers_that_receive_the_same_alert_concurrently_store_it_once(socket_dir: Path) -> None:
