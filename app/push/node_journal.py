@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.ingest.fleet import Fleet, FleetNode, SnapshotRefusal
+from app.ingest.fleet import Address, Fleet, FleetNode, SnapshotRefusal
 from app.store.base import notify
 from app.store.base.database import Database
 from app.store.base.notify import Notification
@@ -81,9 +81,13 @@ class NodeJournal:
                     node.refused[observation.type] = _refusal(observation)
 
     async def catch_up(self, fleet: Fleet, now: float) -> None:
-        """Load changes of nodes since: nodes that joined, moved or were forgotten, and their labels and draining."""
+        """Load changes of nodes since: nodes that joined, moved or were forgotten, and their labels and draining. What
+        is read while this manager itself changes some may be older than that, and is left for the next time."""
+        before = {name: _intent(node) for name, node in fleet.nodes.items()}
         async with self._database.read() as session:
             rows = {row.name: row for row in await nodes.all_nodes(session)}
+        if before != {name: _intent(node) for name, node in fleet.nodes.items()}:
+            return
         changed = False
         for name, row in rows.items():
             node = fleet.nodes.get(name)
@@ -242,13 +246,18 @@ def stored_node(row: nodes.NodeRow, now: float) -> FleetNode:
 
 def apply_row(node: FleetNode, row: nodes.NodeRow) -> bool:
     """Apply other managers' changes of a node. Return whether anything changed."""
-    before = (node.address, node.events_url, node.own_labels, node.draining)
+    before = _intent(node)
     if row.public_key:
         node.control_url, node.events_url = row.control_url, row.events_url
     node.own_labels, node.draining = dict(row.labels or {}), row.draining
     if node.address != before[0]:
         node.welcomed = False
-    return before != (node.address, node.events_url, node.own_labels, node.draining)
+    return before != _intent(node)
+
+
+def _intent(node: FleetNode) -> tuple[Address, str, dict[str, str], bool]:
+    """Return what managers change of a node."""
+    return node.address, node.events_url, node.own_labels, node.draining
 
 
 def _observation(node: FleetNode, kind: SnapshotType) -> nodes.ObservationRow:

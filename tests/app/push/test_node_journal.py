@@ -1,0 +1,71 @@
+"""Managers learn from the database what others changed of nodes, without undoing what they changed themselves."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.ingest.fleet import Fleet
+from app.push.node_journal import NodeJournal, stored_node
+from app.store.base.database import Database
+from app.store.fleet import nodes
+from app.store.fleet.nodes import NodeRow
+
+pytestmark = pytest.mark.anyio
+Change = Callable[[Fleet], None]
+
+
+def row(name: str) -> NodeRow:
+    return NodeRow(
+        name=name, control_url=f"tcp://{name}:1", events_url=f"tcp://{name}:2", epoch="", pid=0, release="",
+        engine_socket="", capacity_bytes=0, labels={"zone": "a"}, public_key=name * 40, joined_by="t", draining=False,
+        first_seen_at=1.0, seen_at=1.0,
+    )  # fmt: skip
+
+
+def forget(fleet: Fleet) -> None:
+    del fleet.nodes["a"]
+
+
+def drain(fleet: Fleet) -> None:
+    fleet.nodes["a"].draining = True
+
+
+def label(fleet: Fleet) -> None:
+    fleet.nodes["a"].own_labels = {}
+
+
+def admit(fleet: Fleet) -> None:
+    fleet.nodes["c"] = stored_node(row("c"), time.monotonic())
+
+
+@pytest.mark.parametrize("change", [forget, drain, label, admit])
+async def test_what_a_manager_changes_while_it_reads_is_not_undone(
+    database: Database, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    fleet, journal = Fleet(), NodeJournal(database)
+    async with database.write() as session:
+        session.add_all([row("a"), row("b")])
+    await journal.catch_up(fleet, time.monotonic())
+    assert fleet.nodes.keys() == {"a", "b"}
+
+    async def outdated(session: AsyncSession) -> Sequence[NodeRow]:
+        rows = await all_nodes(session)
+        change(fleet)
+        return rows
+
+    all_nodes = nodes.all_nodes
+    monkeypatch.setattr(nodes, "all_nodes", outdated)
+    await journal.catch_up(fleet, time.monotonic())
+    expected = Fleet()
+    expected.nodes |= {name: stored_node(row(name), 0.0) for name in "ab"}
+    change(expected)
+    assert states(fleet) == states(expected)
+    monkeypatch.undo()
+    await journal.catch_up(fleet, time.monotonic())
+    assert states(fleet) == {name: ({"zone": "a"}, False) for name in "ab"}, "the next time it follows the database"
+
+
+def states(fleet: Fleet) -> dict[str, tuple[dict[str, str], bool]]:
+    return {name: (node.own_labels, node.draining) for name, node in fleet.nodes.items()}
