@@ -213,9 +213,7 @@ async def test_until_a_token_exists_this_machine_needs_none(socket_dir: Path) ->
         assert await status_of(again, token) == 200
 
 
-async def test_the_first_token_is_an_admins_so_that_somebody_can_create_others(
-    socket_dir: Path, database_url: str
-) -> None:
+async def test_the_first_token_is_an_admins_because_it_creates_the_rest(socket_dir: Path, database_url: str) -> None:
     bodies = [
         {"name": "x"},
         {"name": "x", "role": "operator"},

@@ -13,14 +13,14 @@ it('drops all that a user was shown, and what comes late', async () => {
   await app.alerts.ask(() => Promise.resolve(ALERTS));
   let send = (): void => undefined;
   const sent = new Promise<void>((resolve) => (send = resolve));
-  const asked = app.alerts.ask(() => sent.then(() => ALERTS));
+  const request = app.alerts.ask(() => sent.then(() => ALERTS));
   app.live.overview = state('busy').overview;
   app.editing.keepPin('prompt', DELETED);
   app.editing.edit('pins', 'prompt');
   expect([app.alerts.value, app.alerts.busy, app.verdict !== null]).toEqual([ALERTS, true, true]);
   app.forget();
   send();
-  await asked;
+  await request;
   expect([app.alerts.value, app.alerts.busy, app.verdict]).toEqual([null, false, null]);
   expect([app.editing.opened, app.editing.deletedPins.size]).toEqual([null, 0]);
 });
