@@ -13,6 +13,7 @@ from app.http.description import TAGS
 from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, TYPE_PREFIX
 from app.services.base import checks
+from tests.app.callers import bearer, create_token
 from tests.app.plane import Plane
 from tests.app.published import RECORDS, description, operations
 
@@ -218,6 +219,7 @@ async def test_every_example_is_accepted(new_plane: Plane) -> None:
         ("PATCH", "nodes/node-a", "NodePatch", 200),
         *(("POST", path, *expected) for path, expected in posts.items()),
     ]
+    new_plane.http.headers.update(bearer(await create_token(new_plane, "root", "admin")))
     for method, path, name, status in requests:
         answer = await new_plane.http.request(method, f"/api/v1/{path}", json=EXAMPLES[name])
         assert answer.status_code == status, (name, answer.text)
