@@ -7,6 +7,7 @@ Only invalid settings end the engine, when it starts.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from dataclasses import replace
@@ -56,6 +57,13 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
         self.errors = ErrorLog(_log)
         self._store: PageStore | None = None
         self._weight_version = ""
+        self._lock = threading.RLock()
+        """Held while a call chooses its namespace, and while that changes."""
+        self._updates = 0
+        """Changes of SGLang's weight version."""
+        self._threads: dict[threading.Thread, int] = {}
+        """SGLang's threads that are alive, with `_updates` at their first call. A flush of SGLang's caches ends its
+        threads, and then starts others."""
         self._pages: HostPages | None = None
         self._loads: deque[tuple[int, float]] = deque(maxlen=MAX_TRANSFERS)
         """Pages and seconds of loads since the last call of `get_stats`, if SGLang collects metrics."""
@@ -100,11 +108,20 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
     def _current(self) -> PageStore | None:
         """Return the store, after a change of SGLang's weight version without the pages of the earlier weights. Two
         engines may give the same version to other weights, so they share no pages then."""
-        version = _weight_version()
-        if version != self._weight_version:
-            self._weight_version = version
-            self.clear()
-        return self._store
+        with self._lock:
+            version = _weight_version()
+            if version != self._weight_version:
+                self.clear()
+                self._weight_version = version
+                self._updates += 1
+            self._threads = {thread: update for thread, update in self._threads.items() if thread.is_alive()}
+            self._threads.setdefault(threading.current_thread(), self._updates)
+            return self._store
+
+    def _is_flushed(self) -> bool:
+        """Return whether SGLang's caches were flushed after the last change of the weight version. Until then, they
+        have pages of the earlier weights, and a backup of these may be running. The caller holds the lock."""
+        return all(update == self._updates for update in self._threads.values())
 
     @guarded(lambda: 0)
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
@@ -137,11 +154,17 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
 
     @guarded()
     def _save(self, keys: list[str], host_indices: Any) -> list[bool] | None:
-        store = self._current()
-        if store is None or not keys:
-            return None
+        with self._lock:
+            store = self._current()
+            if store is None or not keys:
+                return None
+            if not self._is_flushed():
+                if self.errors.due("not flushed"):
+                    _log.warning("no pages are stored: SGLang's caches were not flushed after an update of weights")
+                return None
+            packed = store.keys_of(keys)
         started = time.perf_counter()
-        saved = store.save(keys, host_indices)
+        saved = store.save(packed, host_indices)
         self._note(self._saves, sum(saved), started)
         return saved
 
@@ -195,12 +218,13 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
         Each rank chooses a new namespace for itself. Ranks that share pages would then miss each other's, so they do
         without Larder until the engine starts again.
         """
-        if self._store is None:
-            return
-        if self._config.is_mla_model and self._config.tp_size > 1:
-            self._refuse("the storage was cleared, and the ranks of this engine share their pages")
-        else:
-            self._store.clear()
+        with self._lock:
+            if self._store is None:
+                return
+            if self._config.is_mla_model and self._config.tp_size > 1:
+                self._refuse("the storage was cleared, and the ranks of this engine share their pages")
+            else:
+                self._store.clear()
 
     @guarded()
     def get_stats(self) -> Any:

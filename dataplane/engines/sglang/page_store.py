@@ -160,14 +160,18 @@ class PageStore:
             self._count_loaded(len(names), copied)
         return [at < copied for at in range(len(names))]
 
-    def save(self, names: Sequence[str], indices: Any) -> list[bool]:
-        """Copy pages out of the host pool and publish them. Return for each page whether it is cached now, or is being
-        stored by another engine."""
-        sources = self._pages.addresses(indices, len(names))
-        keys = self._keys.of(names)
+    def keys_of(self, names: Sequence[str]) -> bytes:
+        """Return the keys of pages until the next `clear`."""
+        return self._keys.of(names)
+
+    def save(self, keys: bytes, indices: Any) -> list[bool]:
+        """Copy pages out of the host pool and publish them with these keys. Return for each page whether it is cached
+        now, or is being stored by another engine."""
+        pages = len(keys) // KEY_BYTES
+        sources = self._pages.addresses(indices, pages)
         saved: list[bool] = []
-        for first in range(0, len(names), self._batch):
-            last = min(first + self._batch, len(names))
+        for first in range(0, pages, self._batch):
+            last = min(first + self._batch, pages)
             part = keys[first * KEY_BYTES : last * KEY_BYTES]
             saved += self._saved(self._save(part, sources[first:last]), last - first)
         return saved

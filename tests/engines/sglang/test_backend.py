@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.dataplane.plane import Plane, engine_process, line, wait_for
 from tests.dataplane.sockets.test_draining import drain
 from tests.engines.sglang.fakes import PAGES, MambaPoolHost, MHATokenToKVPoolHost, MLATokenToKVPoolHost, fake_sglang
 from tests.engines.sglang.pages import NAMES, SOURCE, content, load, store
+from tests.interleaving import MEANWHILE_S
 
 Make = Callable[..., Any]
 BLOCK_BYTES = 4096
@@ -258,13 +260,19 @@ def test_clearing_makes_pages_a_miss_for_this_engine_alone(make_backend: Make) -
     assert load(other)[1] != expected
 
 
+def by_another_thread(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call in a thread that then ends, as those of SGLang do at a flush of its caches."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call, *arguments).result()
+
+
 def test_new_weights_make_pages_a_miss_for_this_engine_alone(
     make_backend: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving = fake_sglang(monkeypatch, weight_version="1")
     backend, other = make_backend(), make_backend()
-    store(backend)
-    assert (backend.batch_exists(NAMES), other.batch_exists(NAMES)) == (20, 20)
+    by_another_thread(store, backend)
+    assert (by_another_thread(backend.batch_exists, NAMES), other.batch_exists(NAMES)) == (20, 20)
     serving["weight_version"] = "2"
     assert backend.batch_exists(NAMES) == 0
     expected = store(backend, seed=2)
@@ -272,6 +280,55 @@ def test_new_weights_make_pages_a_miss_for_this_engine_alone(
     assert other.batch_exists(NAMES) == 0, "another engine's version 2 may be of other weights"
     attached = make_backend()
     assert attached.batch_exists(NAMES) == 0, "a backend may be attached after the update"
+
+
+@pytest.mark.parametrize("before", ["batch_exists", "batch_set_v1"])
+@pytest.mark.parametrize("versions", [["2"], ["2", "1"]], ids=["updated", "updated twice"])
+def test_pages_of_earlier_weights_are_not_stored_under_new_ones(
+    make_backend: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    before: str,
+    versions: list[str],
+) -> None:
+    serving = fake_sglang(monkeypatch, weight_version="1")
+    backend = make_backend()
+    indices = backend.mem_pool_host.indices(SOURCE)
+    with ThreadPoolExecutor(1) as looking, ThreadPoolExecutor(1) as storing:
+        if before == "batch_exists":
+            looking.submit(backend.batch_exists, NAMES).result()
+        else:
+            storing.submit(store, backend).result()
+        for version in versions:
+            serving["weight_version"] = version
+            assert by_another_thread(backend.batch_exists, NAMES) == 0
+        with caplog.at_level(logging.WARNING, "larder.sglang"):
+            assert storing.submit(backend.batch_set_v1, NAMES, indices).result() == [False] * 20
+        assert by_another_thread(backend.batch_exists, NAMES) == 0
+    assert "caches were not flushed after an update of weights" in caplog.text
+    expected = store(backend, seed=2)
+    assert load(backend) == ([True] * 20, expected), "SGLang's caches were flushed: it has started other threads"
+
+
+def test_a_look_up_beside_the_one_that_notices_new_weights_misses(
+    make_backend: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = fake_sglang(monkeypatch, weight_version="1")
+    backend = make_backend()
+    by_another_thread(store, backend)
+    serving["weight_version"] = "2"
+    clear = backend._store.clear
+    with ThreadPoolExecutor(1) as thread:
+        beside: list[Future[int]] = []
+
+        def clear_late() -> None:
+            beside.append(thread.submit(backend.batch_exists, NAMES))
+            wait(beside, MEANWHILE_S)  # it waits for this one
+            clear()
+
+        monkeypatch.setattr(backend._store, "clear", clear_late)
+        assert backend.batch_exists(NAMES) == 0
+        assert [each.result() for each in beside] == [0]
 
 
 def test_an_engine_whose_weights_are_unknown_does_without_larder(
