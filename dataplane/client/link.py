@@ -74,6 +74,8 @@ class EngineLink:
         """Requests that timed out. New requests are refused at once until their answers arrive."""
         self._posted: dict[int, AnswerCallback] = {}
         """Handlers of the answers to posted requests, by request number."""
+        self._full = False
+        """Whether the socket had no room for the last request."""
         self._refusal = ""
         """Why the last attempts failed, which is reported once."""
         self._check_at = 0.0
@@ -194,6 +196,7 @@ class EngineLink:
         self._refusal = ""
         self.attachments += 1
         self.terms = answer
+        self._full = False
         self._retries.attached()
         self._pending.clear()
         self._posted.clear()
@@ -248,11 +251,11 @@ class EngineLink:
         number = next(self._ids)
         deadline = time.monotonic() + self._timeout_s
         try:
-            self._socket.settimeout(self._timeout_s)
             request = make(number)
             if isinstance(request, (wire.Commit, wire.Abort)):  # the process no longer writes to this reservation
                 self._ended_writing(request.reservation)
-            self._socket.send(encode(self._traced(request)))
+            if not self._send(encode(self._traced(request))):
+                return Code.UNAVAILABLE
             answer = self._answer(number, deadline)
             check(answer)
             if isinstance(answer, wire.Reserved) and answer.reservation and self.attachment is not None:
@@ -269,6 +272,21 @@ class EngineLink:
             return Code.UNAVAILABLE
         self._retries.answered()
         return answer
+
+    def _send(self, data: bytes) -> bool:
+        """Send a request whose answer is awaited, and return whether the socket had room for it. Wait for room at most
+        the time-out, and not again until there was some. Raise OSError."""
+        assert self._socket is not None
+        was_full, self._full = self._full, True
+        self._socket.settimeout(0.0 if was_full else self._timeout_s)
+        try:
+            self._socket.send(data)
+        except (BlockingIOError, TimeoutError):
+            if not was_full:
+                self.emit(ClientEvent("timeout", f"no room for a request within {self._timeout_s} s"))
+            return False
+        self._full = False
+        return True
 
     def _traced(self, request: wire.EngineRequest) -> wire.EngineRequest:
         """Return the request with the current span, if that is sampled, the request can carry it, and the data plane

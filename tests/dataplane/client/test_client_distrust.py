@@ -19,6 +19,7 @@ from dataplane.client.memory import SharedMapping, window
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import A_RING_DROPPED, A_RING_HEAD, A_RING_TAIL
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
@@ -448,6 +449,33 @@ def test_a_flood_of_large_late_answers_does_not_hold_up_a_lookup(broken: Broken)
     for _ in range(30):
         engine.client.lookup(KEYS)
         time.sleep(0.01)
+
+
+def test_a_request_that_finds_no_room_is_not_sent_and_the_next_ones_do_not_wait(broken: Broken) -> None:
+    taken, go_on = threading.Event(), threading.Event()
+
+    def stop_first(request: Any) -> Any:
+        taken.set()
+        assert go_on.wait(60)
+        if isinstance(request, wire.Prefetch):
+            return wire.Prefetching(request.id), []
+        return reserved()(request)
+
+    engine = Engine(broken(answer=stop_first), timeout_s=1.0)
+    link = engine.client._link
+    large = b"k" * KEY_BYTES * wire.MAX_KEYS_PER_REQUEST
+    while link.post(lambda number: wire.Prefetch(number, 1, large, 1.0), lambda answer, fds: None):
+        pass
+    assert taken.wait(60)
+    while link.post(lambda number: wire.Abort(number, 1), lambda answer, fds: None):
+        pass
+    for _ in range(3):
+        assert engine.client.reserve(KEYS, NBYTES).refused == {Code.UNAVAILABLE: len(KEYS)}
+    assert engine.heard == ["attached", "timeout"], "one of them waited for room"
+    assert engine.client.connected
+    go_on.set()
+    wait_for(lambda: engine.client.reserve(KEYS, NBYTES).writable, "requests are sent again")
+    assert "lost" not in engine.heard
 
 
 # ---- mappings
