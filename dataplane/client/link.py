@@ -112,8 +112,11 @@ class EngineLink:
                 self.receive()
         elif self._state is LinkState.ATTACHING:
             self._finish(now, first=False)
-        elif self._state is LinkState.DETACHED and self._retries.due(now):
-            self._begin()
+        elif self._state is LinkState.DETACHED:
+            if self.attachment is not None and self.attachment.closed:
+                self.attachment = None  # its holder has released its memory
+            if self._retries.due(now):
+                self._begin()
 
     def _begin(self) -> None:
         connection: socket.socket | None = None

@@ -30,6 +30,7 @@ from tests.dataplane.recovery.support.blocks import (
     attached_again,
     cached,
     connect,
+    kill,
     lost,
     read,
     read_alone,
@@ -299,6 +300,16 @@ def test_signals_release_the_memory_of_a_data_plane_or_of_a_holder_that_has_none
     wait_for(lambda: not plane.holders(), "the holder ends")
     assert number == RELEASE_SIGNAL or "SIGTERM" in record(plane)["reason"]
     assert not (plane.folder / SOCKET_NAME).exists()
+
+
+def test_a_detached_engine_leaves_memory_that_its_holder_releases(plane: Relay) -> None:
+    with cached(plane) as (client, is_released):
+        kill(plane, client)
+        assert read(client, make.keys(3)) == 3, "it is kept for the next data plane"
+        assert release(plane.folder, "by an operator") is not None
+        assert is_released()
+        assert client.lookup(make.keys(3)) == 0
+        assert client._link.attachment is None, "it is not mapped any longer"
 
 
 def test_a_deleted_state_directory_releases_the_memory(make_plane: Callable[..., Relay]) -> None:
