@@ -42,6 +42,7 @@ class Vllm:
     """An engine with Larder's connector, and its request."""
 
     folder: Path
+    monkeypatch: pytest.MonkeyPatch
     served: str = ""
     named: str = ""
     model: dict[str, Any] = field(default_factory=dict)
@@ -194,6 +195,13 @@ FOLDER_SAME: dict[str, Change] = {
 
 # ---- rows: the changes that each way in has beside these
 
+
+def have_other_tiles(engine: Vllm) -> None:
+    """Run on a CPU with AMX, or on one without it."""
+    has_tiles = torch.cpu._is_amx_tile_supported()
+    engine.monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: not has_tiles)
+
+
 LONGROPE = SimpleNamespace(rope_parameters={"rope_type": "longrope"})
 VLLM_OTHER: dict[str, Change] = {
     **FOLDER_OTHER,
@@ -225,6 +233,7 @@ VLLM_OTHER: dict[str, Change] = {
     "order of bytes": become(layout="LBNHC"),
     "tokens in a block": become(page_tokens=2 * PAGE_TOKENS),
     "heads": become(heads=4),
+    "instructions of the CPU": have_other_tiles,
     "world size": become(world_size=2),
     "rank": become(world_size=2, rank=1),
     "reset": become(namespace="reset-1"),
@@ -288,7 +297,7 @@ LMCACHE_OTHER: dict[str, Change] = {
 }
 LMCACHE_SAME: dict[str, Change] = {"nothing": lambda engine: None}
 ENGINES: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], Any], dict[str, Any], dict[str, Any]]] = {
-    "vllm": (lambda folder, patch: Vllm(folder), VLLM_OTHER, VLLM_SAME),
+    "vllm": (Vllm, VLLM_OTHER, VLLM_SAME),
     "sglang": (Sglang, SGLANG_OTHER, SGLANG_SAME),
     "lmcache": (lambda folder, patch: Lmcache(), LMCACHE_OTHER, LMCACHE_SAME),
 }

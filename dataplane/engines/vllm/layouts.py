@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -167,12 +168,12 @@ def _layout_name(planes: Sequence[Planes], tensors: Mapping[str, Any], layout: s
 
     The name depends on the names of layers, because two stages of a pipeline, or two groups of a hybrid model, may have
     equally many layers of the same shape. It also depends on the device, because vLLM's CPU kernels pack keys within a
-    block in a different order.
+    block in an order that depends on the CPU's instructions.
     """
     described = [
         (
             name,
-            tensor.device.type,
+            _device_of(tensor),
             list(tensor.shape[1:]),
             list(tensor_planes.order),
             len(tensor_planes.starts),
@@ -182,6 +183,20 @@ def _layout_name(planes: Sequence[Planes], tensors: Mapping[str, Any], layout: s
     ]
     digest = sha256(msgspec.msgpack.encode(described)).hexdigest()[:16]
     return f"vllm:{layout or 'default'}:{len(tensors)}x{tokens}:{digest}"
+
+
+_INSTRUCTIONS = ("_is_amx_tile_supported", "_is_avx512_supported")
+"""Functions of `torch.cpu` by which vLLM chooses its CPU kernels when it starts."""
+
+
+def _device_of(tensor: Any) -> str:
+    """Return the type of a tensor's device, and of a CPU what vLLM chooses its kernels by."""
+    if tensor.device.type != "cpu":
+        return str(tensor.device.type)
+    import torch
+
+    supported = [name for name in _INSTRUCTIONS if getattr(torch.cpu, name, bool)()]
+    return " ".join(["cpu", platform.machine(), *supported])
 
 
 def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
