@@ -58,6 +58,11 @@ class Client:
         return self._link.attached
 
     @property
+    def spaces(self) -> int:
+        """Number of this client's spaces."""
+        return len(self._link.spaces)
+
+    @property
     def mapped(self) -> list[SharedMapping]:
         """Segments that are currently mapped. Excludes segments that the data plane has retired."""
         attachment = self._link.attachment
@@ -151,32 +156,35 @@ class Client:
         with self._link.lock:
             self._link.receive()
 
-    def prefetch(self, keys: Keys, *, wait_s: float = 5.0) -> bool:
-        """Ask for the blocks of a chain that tiers hold and memory does not, in every space of this client, and return
-        without waiting. A later look-up finds the blocks that were loaded. Loads that have not begun after `wait_s`
-        seconds are cancelled.
+    def prefetch(self, keys: Keys, *, wait_s: float = 5.0, first_space: int = 0) -> int:
+        """Ask for the blocks of a chain that tiers hold and memory does not, in every space of this client from
+        position `first_space` on, and return without waiting. A later look-up finds the blocks that were loaded. Loads
+        that have not begun after `wait_s` seconds are cancelled.
 
-        Returns False if the request could not be sent: there is no data plane, it has no tiers, or an answer is
-        outstanding. Raises ValueError for wrong arguments.
+        Returns `spaces`, or the position of the first space for which the request could not be sent: there is no data
+        plane, it has no tiers, an answer is outstanding, or there is no room for more requests now. A later call can
+        continue there. Raises ValueError for wrong arguments.
         """
         check_wait(wait_s)
-        return self._prefetch(keys, wait_s)
+        return self._prefetch(keys, wait_s, first_space)
 
     def cancel_prefetch(self, keys: Keys) -> bool:
         """Cancel an earlier `prefetch` of exactly these keys, except loads that have begun or that others need, and
         return without waiting.
 
-        Returns False if the request could not be sent, as `prefetch` does. Raises ValueError for wrong keys.
+        Returns False if not all requests could be sent. Raises ValueError for wrong keys.
         """
-        return self._prefetch(keys, 0.0)
+        return self._prefetch(keys, 0.0) == self.spaces
 
-    def _prefetch(self, keys: Keys, wait_s: float) -> bool:
+    def _prefetch(self, keys: Keys, wait_s: float, first_space: int = 0) -> int:
         words = pack_keys(keys)
         if not 1 <= len(words) <= wire.MAX_KEYS_PER_REQUEST:
             raise ValueError(f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys, got {len(words)}")
         with self._link.lock:
             attachment = self._attached()
-            return attachment is not None and self._tiers.prefetch(words, attachment.spaces, wait_s)
+            if attachment is None:
+                return first_space
+            return self._tiers.prefetch(words, attachment.spaces, wait_s, first_space)
 
     def hold(self, keys: Keys) -> Lease:
         """Lease the leading blocks of a chain that are cached in every space of this client, without reading them.

@@ -83,14 +83,16 @@ class ClientTiers:
             np.maximum(part_sources, directory.sources(part.tiers[: len(part_sources)]), out=part_sources)
         return end - first, sum(seconds), unknown, sources.tobytes()
 
-    def prefetch(self, words: U64, spaces: Sequence[int], wait_s: float) -> bool:
-        """Ask for blocks, or with `wait_s` 0 cancel that, without waiting for an answer. Return whether all requests
-        were sent."""
+    def prefetch(self, words: U64, spaces: Sequence[int], wait_s: float, first_space: int = 0) -> int:
+        """Ask for blocks, or with `wait_s` 0 cancel that, in the spaces from `first_space` on, without waiting for an
+        answer. Return the position of the first space whose request could not be sent."""
         if self._current() is None:
-            return False
+            return first_space
         keys = words.tobytes()
-        sent = [self._link.post(_prefetch(space, keys, wait_s), _ignore) for space in spaces]
-        return all(sent)
+        for position in range(first_space, len(spaces)):
+            if not self._link.post(_prefetch(spaces[position], keys, wait_s), _ignore):
+                return position
+        return len(spaces)
 
     def map(self, timeout_s: float) -> None:
         """Ask for the directory of a new attachment, and wait for it for at most `timeout_s` seconds, so that the first

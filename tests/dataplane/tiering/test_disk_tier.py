@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dataplane.client import Client
+from dataplane.client import Client, attach
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
@@ -84,6 +84,26 @@ def test_a_prefetch_of_blocks_that_no_tier_holds_does_nothing(plane: Plane) -> N
                 client.prefetch(make.keys(1), wait_s=wait_s)
         wait_for(lambda: client.cancel_prefetch(make.keys(4, "nowhere")), "no answer is outstanding")
         assert plane.describe().totals.malformed_messages == 0
+
+
+def test_a_prefetch_goes_on_with_the_first_space_that_was_not_asked(plane: Plane) -> None:
+    chain = make.keys(4096, "long")
+    spaces = [make.space(rank=rank, world_size=4) for rank in range(4)]
+    with attach(plane.socket, spaces, timeout_s=30) as client:
+        wait_for(lambda: client.prefetch(make.keys(1)), "the directory arrived")
+        with plane.frozen():
+            while (asked := client.prefetch(chain)) == client.spaces:
+                pass  # until the socket has no room
+            assert client.prefetch(chain, first_space=asked) == asked
+            assert not client.cancel_prefetch(chain)
+        sent = [asked]
+
+        def all_asked() -> bool:
+            sent.append(client.prefetch(chain, first_space=sent[-1]))
+            return sent[-1] == client.spaces
+
+        wait_for(all_asked, "the data plane takes them")
+        assert client.prefetch(chain, first_space=client.spaces) == client.spaces
 
 
 def test_a_directory_of_another_node_is_left_alone_and_memory_is_served(plane: Plane, tmp_path: Path) -> None:

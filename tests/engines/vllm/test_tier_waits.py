@@ -17,6 +17,7 @@ from dataplane.client.tiers import TierHits
 from dataplane.engines.vllm.rates import BreakEven
 from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S, TierWaits
+from dataplane.protocol.engine import Prefetch
 from dataplane.protocol.tiers import TierSpec
 from tests.clock import Clock
 from tests.dataplane import factories as make
@@ -220,9 +221,9 @@ def test_waits_end_and_their_loads_are_cancelled_by_an_abort_and_by_a_reset(
     assert client is not None
     prefetch, cancelled = client._tiers.prefetch, list[bool]()
 
-    def noted(words: Any, spaces: Any, wait_s: float) -> bool:
+    def noted(words: Any, spaces: Any, wait_s: float, first_space: int) -> int:
         cancelled.append(not wait_s)
-        return prefetch(words, spaces, wait_s)
+        return prefetch(words, spaces, wait_s, first_space)
 
     monkeypatch.setattr(client._tiers, "prefetch", noted)
     tiered.signal(signal.SIGSTOP)
@@ -241,6 +242,29 @@ def test_waits_end_and_their_loads_are_cancelled_by_an_abort_and_by_a_reset(
         assert wait(engine, Request("b", TOKENS), clock) == CHUNKED
     else:
         assert ask(engine, request, clock) == 0
+
+
+def test_each_space_is_asked_once_although_the_link_has_room_for_one_request_at_a_time(
+    make_engine: Make, tiered: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = on_disk_alone(make_engine(3), tiered, make_engine)
+    client = engine.scheduler._client
+    assert client is not None
+    attachment = client._link.attachment
+    assert attachment is not None
+    post, asked = client._link.post, dict[float, int]()
+
+    def post_one(new: Any, callback: Any) -> int:
+        request = new(0)
+        if isinstance(request, Prefetch):
+            if clock.now in asked:
+                return 0
+            asked[clock.now] = request.space
+        return post(new, callback)
+
+    monkeypatch.setattr(client._link, "post", post_one)
+    assert wait(engine, Request("a", TOKENS), clock) == CHUNKED
+    assert list(asked.values()) == attachment.spaces
 
 
 def test_other_requests_do_not_wait(make_engine: Make, tiered: Plane, clock: Clock) -> None:
@@ -310,7 +334,7 @@ def test_blocks_of_another_node_are_waited_for_and_loaded(
 
 def test_chunks_that_came_before_the_answer_of_a_shared_tier_was_seen_are_remote() -> None:
     """Of five chunks one is in memory, one on disk, and one is being written."""
-    client: Any = SimpleNamespace(prefetch=lambda keys, wait_s: True)
+    client: Any = SimpleNamespace(spaces=1, prefetch=lambda keys, wait_s, first_space: 1)
     waits = TierWaits(TIMEOUT_S, BreakEven(0), lambda: 0.0, lambda name, by: None)
     answers = [TierHits(1, 1, 0.1, unknown=3, writing=2, sources=b"\1"), TierHits(5, 0, 0.0)]
     client.lookup_tiers = lambda keys, **_: answers.pop(0)
