@@ -47,9 +47,11 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
     """Stores pages of SGLang's host pool in Larder, and loads them."""
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
-        """Read the settings. Raise ValueError for an invalid one. `kwargs` is not used."""
+        """Read the settings. Raise ValueError for an invalid one, or an older SGLang. `kwargs` is not used."""
         self._config = storage_config
         self._settings = read_settings(storage_config.extra_config or {})
+        if not hasattr(storage_config, "dcp_size"):
+            raise ValueError("expected SGLang 0.5.23 or later")
         if storage_config.dcp_size > 1:
             raise ValueError("dcp_size: expected 1, because Larder does not support decode context parallelism")
         if not (self._settings.model or storage_config.model_name):

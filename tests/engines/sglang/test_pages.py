@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from hashlib import sha256
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,13 @@ def test_wrong_configurations_end_the_engine_when_it_starts(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         backend_class(StorageConfig({"interface_v1": 1}, **config), {})
+
+
+def test_an_older_sglang_is_told_which_release_is_needed(backend_class: Any) -> None:
+    config = vars(StorageConfig({"interface_v1": 1}))
+    del config["dcp_size"]
+    with pytest.raises(ValueError, match=r"^expected SGLang 0\.5\.23 or later$"):
+        backend_class(SimpleNamespace(**config), {})
 
 
 def test_the_key_of_a_page_matches_its_documentation() -> None:
