@@ -139,10 +139,10 @@ class PageStore:
         hits = self._client.lookup_tiers(keys, counted=False)
         first = max(0, hits.ready - 1)  # a block is stored with the key of the one before
         end = min(hits.ready + hits.coming + hits.unknown, first + MAX_KEYS_PER_REQUEST)
-        asked_spaces = 0
+        requested_spaces = 0
         while hits.ready < end and (hits.coming or hits.unknown) and hits.estimate_s <= timeout_s:
-            if not asked_spaces:  # the link may have had no room
-                asked_spaces = self._client.prefetch(keys[first * KEY_BYTES : end * KEY_BYTES], wait_s=timeout_s)
+            if not requested_spaces:  # the link may have had no room
+                requested_spaces = self._client.prefetch(keys[first * KEY_BYTES : end * KEY_BYTES], wait_s=timeout_s)
             left_s = deadline - time.monotonic()
             if left_s <= 0 or self._closed.wait(min(LOOK_AGAIN_S, left_s)):
                 return

@@ -53,7 +53,7 @@ class TierWait:
     began: float
     deadline: float
     look_at: float
-    asked_spaces: int = 0
+    requested_spaces: int = 0
     """Spaces of the client in which the blocks were asked for."""
     asking: bool = False
     """Whether shared tiers have not said yet what they hold."""
@@ -119,8 +119,10 @@ class TierWaits:
         elif not (hits.coming or hits.writing) or now >= wait.deadline:
             self._count("tier_waits_given_up", 1)
             return self._end(name, hits, tokens, now)
-        if wait.keys and wait.asked_spaces < client.spaces:  # the link may have had no room: try until the deadline
-            wait.asked_spaces = client.prefetch(wait.keys, wait_s=self._timeout_s, first_space=wait.asked_spaces)
+        if wait.keys and wait.requested_spaces < client.spaces:  # there may have been no room: try until the deadline
+            wait.requested_spaces = client.prefetch(
+                wait.keys, wait_s=self._timeout_s, first_space=wait.requested_spaces
+            )
         wait.look_at = min(now + LOOK_AGAIN_S, wait.deadline)
         return None
 
@@ -171,7 +173,7 @@ class TierWaits:
     def forget(self, client: Client | None, name: str) -> None:
         """Forget a request, and cancel the loads that it waits for and that have not begun."""
         wait = self._waits.pop(name, None)
-        if wait is not None and wait.asked_spaces and client is not None:
+        if wait is not None and wait.requested_spaces and client is not None:
             client.cancel_prefetch(wait.keys)
 
     def clear(self, client: Client | None) -> None:

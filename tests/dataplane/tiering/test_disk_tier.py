@@ -86,23 +86,23 @@ def test_a_prefetch_of_blocks_that_no_tier_holds_does_nothing(plane: Plane) -> N
         assert plane.describe().totals.malformed_messages == 0
 
 
-def test_a_prefetch_goes_on_with_the_first_space_that_was_not_asked(plane: Plane) -> None:
+def test_a_prefetch_goes_on_with_the_first_space_that_is_left(plane: Plane) -> None:
     chain = make.keys(4096, "long")
     spaces = [make.space(rank=rank, world_size=4) for rank in range(4)]
     with attach(plane.socket, spaces, timeout_s=30) as client:
         wait_for(lambda: client.prefetch(make.keys(1)), "the directory arrived")
         with plane.frozen():
-            while (asked := client.prefetch(chain)) == client.spaces:
+            while (first := client.prefetch(chain)) == client.spaces:
                 pass  # until the socket has no room
-            assert client.prefetch(chain, first_space=asked) == asked
+            assert client.prefetch(chain, first_space=first) == first
             assert not client.cancel_prefetch(chain)
-        sent = [asked]
+        sent = [first]
 
-        def all_asked() -> bool:
+        def all_requested() -> bool:
             sent.append(client.prefetch(chain, first_space=sent[-1]))
             return sent[-1] == client.spaces
 
-        wait_for(all_asked, "the data plane takes them")
+        wait_for(all_requested, "the data plane takes them")
         assert client.prefetch(chain, first_space=client.spaces) == client.spaces
 
 

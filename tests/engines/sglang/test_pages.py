@@ -55,7 +55,7 @@ def test_wrong_configurations_end_the_engine_when_it_starts(
         backend_class(StorageConfig({"interface_v1": 1}, **config), {})
 
 
-def test_an_older_sglang_is_told_which_release_is_needed(backend_class: Any) -> None:
+def test_an_older_sglang_gets_the_release_that_is_needed(backend_class: Any) -> None:
     config = vars(StorageConfig({"interface_v1": 1}))
     del config["dcp_size"]
     with pytest.raises(ValueError, match=r"^expected SGLang 0\.5\.23 or later$"):

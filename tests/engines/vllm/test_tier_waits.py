@@ -244,7 +244,7 @@ def test_waits_end_and_their_loads_are_cancelled_by_an_abort_and_by_a_reset(
         assert ask(engine, request, clock) == 0
 
 
-def test_each_space_is_asked_once_although_the_link_has_room_for_one_request_at_a_time(
+def test_each_space_gets_one_request_although_the_link_has_room_for_one_request_at_a_time(
     make_engine: Make, tiered: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = on_disk_alone(make_engine(3), tiered, make_engine)
@@ -252,19 +252,19 @@ def test_each_space_is_asked_once_although_the_link_has_room_for_one_request_at_
     assert client is not None
     attachment = client._link.attachment
     assert attachment is not None
-    post, asked = client._link.post, dict[float, int]()
+    post, spaces_by_time = client._link.post, dict[float, int]()
 
     def post_one(new: Any, callback: Any) -> int:
         request = new(0)
         if isinstance(request, Prefetch):
-            if clock.now in asked:
+            if clock.now in spaces_by_time:
                 return 0
-            asked[clock.now] = request.space
+            spaces_by_time[clock.now] = request.space
         return post(new, callback)
 
     monkeypatch.setattr(client._link, "post", post_one)
     assert wait(engine, Request("a", TOKENS), clock) == CHUNKED
-    assert list(asked.values()) == attachment.spaces
+    assert list(spaces_by_time.values()) == attachment.spaces
 
 
 def test_other_requests_do_not_wait(make_engine: Make, tiered: Plane, clock: Clock) -> None:
