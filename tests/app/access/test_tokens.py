@@ -214,7 +214,7 @@ async def test_until_a_token_exists_this_machine_needs_none(socket_dir: Path) ->
 
 
 async def test_the_first_token_is_an_admins_because_it_creates_the_rest(socket_dir: Path, database_url: str) -> None:
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         {"name": "x"},
         {"name": "x", "role": "operator"},
         {"name": "x", "role": "alerts"},

@@ -213,7 +213,7 @@ def test_the_work_for_a_duplicate_key_grows_with_the_object_and_not_with_its_squ
             compared += 1
             return str.__eq__(self, other)
 
-    pairs = [(Key(name), 0) for name in (*map(str, range(5_000)), "x", "x")]
+    pairs: list[tuple[str, Any]] = [(Key(name), 0) for name in (*map(str, range(5_000)), "x", "x")]
     with pytest.raises(Malformed, match="got 'x' 2 times"):
         check_pairs(pairs)
     assert compared < 4 * len(pairs)

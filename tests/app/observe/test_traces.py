@@ -217,7 +217,7 @@ def test_batches_of_evictions_and_of_tiers_are_spans_linked_to_their_causes(
                     reservation.commit()
                 until(lambda: up.node()["stats"]["tiers"][0]["blocks"] == 10 * number, 60)  # noqa: B023
             with client.request(LOADING):
-                until(lambda: client.prefetch(chains[0]), 60)
+                until(lambda: bool(client.prefetch(chains[0])), 60)
             spans = receiver.wait(
                 lambda spans: {"evict", "tier.spill", "tier.load", "engine.prefetch"} <= {each.name for each in spans}
             )
