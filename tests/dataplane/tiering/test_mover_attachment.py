@@ -29,7 +29,7 @@ def test_a_later_process_with_the_same_pid_is_not_taken_for_the_mover(
     assert pidfd is not None, "this process is the mover's"
     os.close(pidfd)
     started = peers.started_at(os.getpid())
-    monkeypatch.setattr(peers, "started_at", lambda pid: started + 1)
+    monkeypatch.setattr(peers, "start_time", lambda pid: started + 1)
     assert open_process(mover.pid, mover.started) is None
     service.close(time.time())
     bench.close()
