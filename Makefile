@@ -90,7 +90,7 @@ peers: $(INSTALLED)  ## build LMCache, vLLM and Mooncake on CPU, for the tests m
 	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment $(ARGS)
 
 engines: $(INSTALLED)  ## build vLLM and SGLang on CPU for the tests marked engine and for the example (5 GB, beside the peers)
-	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment lmcache vllm vllm-larder sglang \
+	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment lmcache vllm vllm-larder vllm-nixl sglang \
 		$(patsubst %,vllm-%,0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.33.0)
 
 vllm-tests: $(INSTALLED)  ## run vLLM's own tests of its queue and object store on Larder's (ARGS=/a/checkout/of/vllm)

@@ -56,6 +56,8 @@ CONNECTOR = Peer(
     sees="vllm",
 )
 """vLLM with what Larder's own connector needs; Larder itself is imported from this repository."""
+NIXL = Peer("vllm-nixl", 240, "import nixl._api, vllm", sees="vllm-larder")
+"""vLLM with NIXL, which a MultiConnector has beside Larder."""
 VLLM_TESTS = Peer("vllm-tests", 4, "import multiprocess, pytest, tblib, vllm, xxhash", sees="vllm-larder")
 """vLLM with Larder's needs and what vLLM's own tests import; `benchmarks.peers.vllm_tests` runs them."""
 
@@ -121,6 +123,7 @@ PEERS = {
         CONNECTOR,
         *VLLM_RELEASES.values(),
         NEXT_VLLM,
+        NIXL,
         VLLM_TESTS,
         SGLANG,
         MOONCAKE,
