@@ -148,6 +148,7 @@ def _make(future: asyncio.Future[Any] | None, do: Callable[[], Any]) -> None:
     if future is not None:
         with suppress(RuntimeError):  # the loop was closed: nobody waits
             future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+    del error  # its traceback refers to this frame
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

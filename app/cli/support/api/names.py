@@ -27,15 +27,7 @@ def names(*sources: tuple[str, str]) -> Complete:
             try:
                 answer: Any = call(ctx.params.get("url"), "GET", path, timeout_s=WAIT_S)
                 values += [str(item[field]) for item in answer["items"]]
-            except (
-                click.ClickException,
-                click.exceptions.Exit,
-                SettingsError,
-                KeyError,
-                TypeError,
-                ValueError,
-                OSError,
-            ):
+            except _FAILURES:
                 continue
         return [name for name in values if name.startswith(incomplete) and name.isprintable()][:MAX_NAMES]
 
