@@ -23,6 +23,7 @@ from dataplane.gateways.lmcache.handlers.sessions import (
 )
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
+from dataplane.gateways.lmcache.zmtp import processes
 from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.spaces import LMCACHE
@@ -85,6 +86,20 @@ def test_two_schedulers_with_the_same_request_name_have_a_look_up_each(gateway: 
     assert (one.status("r"), two.status("r")) == (2, 0)
     two.ask("end_session", "r")
     assert gateway.leased() == 2
+
+
+def test_a_look_up_does_not_wait_for_the_search_of_its_process(
+    worker: Client, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search reads the descriptors of all processes, and the loop serves all engines."""
+
+    def search(fds: object) -> dict[int, processes.Owner]:
+        raise AssertionError("searched on the loop")
+
+    worker.store(prompt(1))
+    monkeypatch.setattr(processes.PidResolver, "resolve", lambda resolver, name, fd: None)
+    monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.owners_of", search)
+    assert gateway.client().lookup(prompt(1)) == 1
 
 
 def test_every_rank_must_have_a_chunk(client: Client, gateway: Gateway) -> None:

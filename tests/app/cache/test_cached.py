@@ -219,7 +219,7 @@ async def test_clear_needs_a_yes_and_leaves_blocks_of_permanent_pins(governed: P
 async def test_an_action_may_name_its_nodes(governed: Plane, engine: Client) -> None:
     store(engine, KEYS)
     name = (await governed.node())["name"]
-    before = (await governed.get("/api/v1/audit"))["total"]
+    before = (await governed.get("/api/v1/audit?kind=blocks"))["total"]
     answer = await post(governed, "invalidate", tenant="acme", node=name)
     assert [item["node"] for item in answer["items"]] == [name]
     assert engine.lookup(KEYS) == 0
@@ -230,7 +230,7 @@ async def test_an_action_may_name_its_nodes(governed: Plane, engine: Client) -> 
     ):
         refused = await post(governed, "demote", 422, tenant="acme", **body)
         assert [error["path"] for error in refused["errors"]] == [path]
-    audited = await governed.get("/api/v1/audit")
+    audited = await governed.get("/api/v1/audit?kind=blocks")
     assert (audited["total"], audited["items"][0]["after"]["nodes"]) == (before + 1, [name])
 
 

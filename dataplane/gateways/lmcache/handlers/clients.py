@@ -72,7 +72,7 @@ class GatewayClientRecord:
             self.unknown = sent[:MAX_TEXT_CHARACTERS]
             log.warning(
                 "lmcache.unknown_release",
-                pid=peer.owner[0],
+                pid=_pid_of(peer),
                 sent=self.unknown,
                 effect="requests of this client may be refused: see larder doctor",
             )

@@ -62,7 +62,9 @@ class LookupHandlers:
 
     def lookup(self, request: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
         check_key(key)
-        layouts = self._parts.registry.layouts(key.model_name, key.world_size, request.peer.owner[0])
+        layouts = self._parts.registry.layouts(key.model_name, key.world_size)
+        if len(layouts) > 1:  # only then, because the search for the peer's process takes milliseconds
+            layouts = self._parts.registry.layouts(key.model_name, key.world_size, request.peer.owner[0])
         keys = b""
         if layouts:
             chain, count = self._parts.chains.of(key, request.same)
