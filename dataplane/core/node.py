@@ -333,7 +333,7 @@ class Node:
 
     def trace(self, since: float, after: int) -> tuple[bytes, int]:
         """Return recorded accesses as JSON lines and the cursor of the next part, 0 at the end."""
-        return self.accesses.part(since, after, MAX_TRACE_PART_BYTES, self.pool.spaces.models())
+        return self.accesses.part(since, after, MAX_TRACE_PART_BYTES, self.pool.spaces)
 
     def read_usage(self, noted: float, after: int, now: float) -> tuple[list[UsageCounters], int]:
         """Return usage counters by account and the cursor of the next part, 0 at the end.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from dataplane.protocol.codes import Code, ProtocolError
@@ -10,6 +10,41 @@ from dataplane.protocol.spaces import Space, check_space
 
 MAX_SPACES = 65_536
 MAX_GONE = 4096
+
+
+def _leads(space: Space) -> bool:
+    return not (space.rank or space.pipeline_stage or space.kv_group)
+
+
+class ChunkSizes:
+    """Bytes of a chunk in all ranks, pipeline stages and KV groups of a leading space.
+
+    Layouts of stages and groups may differ. A space therefore belongs to the leading space that has its layout, or, if
+    there is none, to each leading space that equals it in all but the layout.
+    """
+
+    def __init__(self, spaces: Sequence[Space]) -> None:
+        led = {_family(space, space.layout) for space in spaces if _leads(space)}
+        self._others: dict[tuple[str | int | None, ...], dict[tuple[int, int, int], int]] = {}
+        for space in spaces:
+            if not _leads(space):
+                family = _family(space, space.layout)
+                others = self._others.setdefault(family if family in led else _family(space, None), {})
+                others[space.rank, space.pipeline_stage, space.kv_group] = space.block_bytes
+        self._sums: dict[tuple[str | int | None, ...], tuple[int, int]] = {}
+
+    def of(self, space: Space, nbytes: int) -> int:
+        """Return the bytes of a chunk that has `nbytes` in a leading space. Spaces of varying sizes count as equal."""
+        family = _family(space, space.layout)
+        if family not in self._sums:
+            sizes = (self._others.get(_family(space, None), {}) | self._others.get(family, {})).values()
+            self._sums[family] = sum(sizes), sum(not size for size in sizes)
+        fixed, varying = self._sums[family]
+        return nbytes * (1 + varying) + fixed
+
+
+def _family(space: Space, layout: str | None) -> tuple[str | int | None, ...]:
+    return space.model, space.revision, space.dtype, space.world_size, space.gateway, layout
 
 
 @dataclass(slots=True)
@@ -23,8 +58,10 @@ class Spaces:
     _by_model: dict[str, list[int]] = field(default_factory=dict)
     _by_gateway: dict[str, set[int]] = field(default_factory=dict)
     _last: int = 0
-    _gone: dict[int, str] = field(default_factory=dict)
-    """Models of recently forgotten spaces, to which hot prefixes and the trace may still refer."""
+    _gone: dict[int, Space] = field(default_factory=dict)
+    """Recently forgotten spaces, to which hot prefixes and the trace may still refer."""
+    _chunk_sizes: tuple[int, ChunkSizes] | None = None
+    """Sizes of chunks, and the version of which they are."""
 
     def check(self, space: Space, field_name: str) -> None:
         """Raise ProtocolError when the space is invalid or contradicts one that is already attached."""
@@ -88,7 +125,7 @@ class Spaces:
         """Return whether a space has rank, stage and group 0. One request uses all ranks, stages and groups of a model,
         so counts per request use only this space."""
         space = self.by_number.get(number)
-        return space is not None and not (space.rank or space.pipeline_stage or space.kv_group)
+        return space is not None and _leads(space)
 
     def leading(self, numbers: Iterable[int]) -> int:
         """Return the first of these spaces that leads; 0 when none does."""
@@ -98,7 +135,7 @@ class Spaces:
         """Forget a space without engines and blocks."""
         self.version += 1
         space = self.by_number.pop(number)
-        self._gone[number] = space.model
+        self._gone[number] = space
         if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
         del self._numbers[space.identity()]
@@ -123,7 +160,17 @@ class Spaces:
 
     def models(self) -> dict[int, str]:
         """Return models by space number, including those of recently forgotten spaces."""
-        return self._gone | {number: space.model for number, space in self.by_number.items()}
+        return {number: space.model for number, space in (self._gone | self.by_number).items()}
+
+    def declared(self, number: int) -> Space | None:
+        """Return a space that has engines or blocks, or was forgotten recently; otherwise None."""
+        return self.by_number.get(number) or self._gone.get(number)
+
+    def chunk_bytes(self, space: Space, nbytes: int) -> int:
+        """Return the bytes of a chunk in all spaces of a request, of which it has `nbytes` in this leading space."""
+        if self._chunk_sizes is None or self._chunk_sizes[0] != self.version:
+            self._chunk_sizes = self.version, ChunkSizes([*self._gone.values(), *self.by_number.values()])
+        return self._chunk_sizes[1].of(space, nbytes)
 
     def model(self, number: int) -> str:
         return self.by_number[number].model

@@ -256,11 +256,11 @@ class TracedRequest(msgspec.Struct, frozen=True):
     output_length: int
     """Always 0: nodes do not know it."""
     hash_ids: list[int]
-    """Blocks of the prompt, in order. Equal numbers mean equal content and equal prefix."""
+    """Blocks of the prompt, in order. Equal numbers mean equal content, equal prefix and equal space."""
     tenant: str
     """Tenant, as shown; empty without one."""
     model: str
     block_bytes: int
-    """Size of a block."""
+    """Bytes of a chunk in all ranks, pipeline stages and KV groups."""
     hit_blocks: int
     """Blocks that were cached."""

@@ -1,8 +1,8 @@
 """The access trace: the requests of the last hour, in bounded memory.
 
 The trace has one record per request: the chain that an engine acquired, or the longer chain that the engine then
-stored. A request that hit nothing and stored nothing leaves no record. A block is identified by 53 bits of its key:
-enough to tell blocks apart, and few enough for any JSON reader.
+stored. A request that hit nothing and stored nothing leaves no record. A block is identified by 53 bits of its key,
+combined with those of its space: enough to tell blocks apart, and few enough for any JSON reader.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataplane.protocol.layout import U64
 from dataplane.protocol.salts import shown
 
 if TYPE_CHECKING:
+    from dataplane.core.spaces import Spaces
     from dataplane.core.tenants.tenant import Tenant
 
 RETAINED_S = 3600.0
@@ -51,6 +52,7 @@ class AccessRecord(msgspec.Struct):
     tenant: str
     model: str
     block_bytes: int
+    """Bytes of a chunk in all ranks, pipeline stages and KV groups."""
     hit_blocks: int
 
 
@@ -157,29 +159,33 @@ class AccessTrace:
         shown: list[int] = numbers[complete & (rows["at"] >= since) & ~rows["replaced"]].tolist()
         return shown
 
-    def part(self, since: float, after: int, max_bytes: int, model_of: dict[int, str]) -> tuple[bytes, int]:
+    def part(self, since: float, after: int, max_bytes: int, spaces: Spaces) -> tuple[bytes, int]:
         """Return requests from number `after` on as JSON lines, and the number to continue with (0 at the end)."""
         encoder = msgspec.json.Encoder()
         lines: list[bytes] = []
         size = 0
         for number in self._retained(after, since):
             row = self._rows[number % len(self._rows)]
-            line = encoder.encode(self._line(row, model_of))
+            line = encoder.encode(self._line(row, spaces))
             if lines and size + len(line) > max_bytes:
                 return b"\n".join([*lines, b""]), number
             lines.append(line)
             size += len(line) + 1
         return b"\n".join([*lines, b""]), 0
 
-    def _line(self, row: np.void, model_of: dict[int, str]) -> AccessRecord:
-        blocks = int(row["blocks"])
+    def _line(self, row: np.void, spaces: Spaces) -> AccessRecord:
+        blocks, nbytes = int(row["blocks"]), int(row["nbytes"])
+        space = spaces.declared(int(row["space"]))
+        marks = self._marks_of(row)
+        if space is not None:
+            marks ^= np.uint64(int(space.identity()[:16], 16)) >> _SHIFT
         return AccessRecord(
             timestamp=int((row["at"] - self._started_at) * 1000),
             input_length=blocks * DEFAULT_CHUNK_TOKENS,
             output_length=0,
-            hash_ids=self._marks_of(row).tolist(),
+            hash_ids=marks.tolist(),
             tenant=shown(self._salts.get(int(row["tenant"]), "")),
-            model=model_of.get(int(row["space"]), ""),
-            block_bytes=int(row["nbytes"]),
+            model="" if space is None else space.model,
+            block_bytes=nbytes if space is None else spaces.chunk_bytes(space, nbytes),
             hit_blocks=int(row["hits"]),
         )

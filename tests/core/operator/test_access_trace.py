@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from dataplane.core.engines.accesses import AccessTrace
+from dataplane.core.spaces import Spaces
 from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES
 from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.spaces import Space
 from dataplane.replay.chains import DerivedChains
 from dataplane.replay.trace import TraceRequest, read_trace
 from tests.core.tenancy import PAGE, bench_of
@@ -20,11 +23,11 @@ from tests.dataplane.bench_node import Bench, BenchEngine
 from tests.sizes import size
 
 
-def serve(engine: BenchEngine, chain: Sequence[bytes], tenant: str = "") -> int:
+def serve(engine: BenchEngine, chain: Sequence[bytes], tenant: str = "", nbytes: int = PAGE) -> int:
     """One request, as an engine makes it: its hits are held until the rest is stored."""
     hits = engine.acquire(chain)
     if hits < len(chain):
-        engine.store(chain, PAGE, tenant=tenant)
+        engine.store(chain, nbytes, tenant=tenant)
     engine.release()
     return hits
 
@@ -71,6 +74,70 @@ def test_a_recorded_trace_replays_to_the_same_hit_ratio(tmp_path: Path) -> None:
         again.pass_time(0.3)
     assert hit / requested == replayed / requested
     assert 0.2 < hit / requested < 0.9, "the comparison says something"
+
+
+GROUP = Space(model="m", block_bytes=PAGE)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [Space(model="m", world_size=4, rank=rank, block_bytes=PAGE) for rank in (1, 2, 3)],
+        [Space(model="m", world_size=4, rank=rank, block_bytes=2 * PAGE, layout=f"{rank}") for rank in (1, 2, 3)],
+        [Space(model="m", pipeline_stage=1, block_bytes=PAGE)],
+        [Space(model="m", kv_group=number, block_bytes=number * PAGE, layout=f"{number}") for number in (1, 2)],
+        [Space(model="m", kv_group=1)],
+    ],
+)
+def test_the_size_of_a_block_is_what_a_chunk_takes_in_all_spaces_of_a_request(others: list[Space]) -> None:
+    first = msgspec.structs.replace(others[0], rank=0, pipeline_stage=0, kv_group=0, block_bytes=PAGE, layout="")
+    bench, engine = bench_of(8192, spaces=(first,))
+    workers = [bench.attach(other) for other in others]
+    bench.attach(*(msgspec.structs.replace(each, model="other", block_bytes=PAGE) for each in (first, *others)))
+    bench.attach(*(msgspec.structs.replace(each, layout="another engine") for each in (first, *others)))
+    chain = make.keys(4)
+    engine.store(chain, PAGE)
+    for worker, other in zip(workers, others, strict=True):
+        worker.store(chain, other.block_bytes or PAGE)
+    (line,) = lines_of(bench)[0]
+    assert msgspec.json.decode(line)["block_bytes"] == bench.node.pool.used_bytes // len(chain)
+
+
+def test_a_trace_of_several_ranks_replays_to_the_same_hit_ratio_in_the_same_bytes(tmp_path: Path) -> None:
+    large, pages = 32 * PAGE, 4096
+    bench, leading = bench_of(pages, spaces=(Space(model="m", world_size=2, block_bytes=large),))
+    follower = bench.attach(Space(model="m", world_size=2, rank=1, block_bytes=large))
+    rng = random.Random(3)
+    hits = 0
+    for _ in range(300):
+        chain = make.keys(4, int(rng.expovariate(0.05)))
+        hits += serve(leading, chain, nbytes=large)
+        follower.store(chain, large)
+        bench.pass_time(0.3)
+    recorded = requests_of(bench, tmp_path)
+    again, other = bench_of(pages)
+    chains = DerivedChains()
+    replayed = 0
+    for request in recorded:
+        assert request.block_bytes is not None
+        keys = [row.tobytes() for row in chains.keys("", request.hash_ids)]
+        replayed += serve(other, keys, nbytes=request.block_bytes)
+        again.pass_time(0.3)
+    assert hits == replayed
+    assert 0.2 < hits / 1200 < 0.9, "the comparison says something"
+
+
+@pytest.mark.parametrize(
+    "other", [{"model": "n"}, {"revision": "r"}, {"dtype": "d"}, {"layout": "l"}, {"world_size": 2}]
+)
+def test_only_blocks_of_the_same_space_have_the_same_numbers(other: dict[str, Any]) -> None:
+    bench, one = bench_of(64, spaces=(GROUP,))
+    chain = make.keys(3)
+    for engine in (one, bench.attach(GROUP), bench.attach(msgspec.structs.replace(GROUP, **other))):
+        engine.store(chain, PAGE)
+    ids = [set(msgspec.json.decode(line)["hash_ids"]) for line in lines_of(bench)[0]]
+    assert ids[0] == ids[1]
+    assert not ids[0] & ids[2]
 
 
 def test_a_request_is_one_record_however_many_engines_there_are(tmp_path: Path) -> None:
@@ -137,7 +204,7 @@ def test_a_ring_that_wraps_around_keeps_the_youngest_requests_whole() -> None:
         words = pack_keys(make.keys(1 + number % 7, number))[:, 0]
         trace.stored(1, tenant, 1, PAGE, words, 0, bench.now + number)
         sent.append((words >> 11).tolist())
-    lines, end = trace.part(0.0, 0, 1 << 20, {1: "llama"})
+    lines, end = trace.part(0.0, 0, 1 << 20, Spaces())
     got = [msgspec.json.decode(line)["hash_ids"] for line in lines.splitlines()]
     assert end == 0
     assert got == sent[-len(got) :]

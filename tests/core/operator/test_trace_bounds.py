@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dataplane.core.engines.accesses import MAX_RECORDS, AccessTrace
+from dataplane.core.spaces import Spaces
 from dataplane.protocol.layout import pack_keys
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
@@ -26,14 +27,14 @@ def full() -> tuple[AccessTrace, float]:
 def test_old_requests_are_not_shown_although_they_are_dropped_bit_by_bit() -> None:
     trace, later = full()
     parts = []
-    assert lines_run(lambda: parts.append(trace.part(0.0, 0, 1 << 20, {1: "llama"}))) < 10_000
+    assert lines_run(lambda: parts.append(trace.part(0.0, 0, 1 << 20, Spaces()))) < 10_000
     ((lines, following),) = parts
     assert following == 0
     assert len(lines.splitlines()) == 1
     assert msgspec.json.decode(lines)["timestamp"] == 4_000_000
-    assert trace.part(later + 1, 0, 1 << 20, {}) == (b"", 0)
+    assert trace.part(later + 1, 0, 1 << 20, Spaces()) == (b"", 0)
 
 
 def test_a_number_beyond_the_last_request_ends_the_trace() -> None:
     trace, _ = full()
-    assert trace.part(0.0, 2**62, 1 << 20, {}) == (b"", 0)
+    assert trace.part(0.0, 2**62, 1 << 20, Spaces()) == (b"", 0)
