@@ -172,7 +172,7 @@ def _measure(subject: Subject, name: str, percent: float, speed: float, limit: i
         expected=None if limit else expected_hit_ratio(subject.unique_blocks, name, percent),
         seconds=result["seconds"],
         speed=speed if timed else None,
-        late=timed and result["seconds"] > LATE * subject.duration_s / speed + 1,
+        late=timed and result["seconds"] > LATE * subject.duration_s / speed,
         verify_errors=result["verify_errors"],
         blocks_refused=result["blocks_refused"],
     )

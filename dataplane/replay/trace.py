@@ -28,7 +28,7 @@ class TraceRequest(msgspec.Struct, frozen=True, gc=False):
     """One request of the trace. Unknown fields are ignored, because other tools add their own."""
 
     timestamp: Milliseconds
-    """Arrival in milliseconds from the start of the trace."""
+    """Arrival in milliseconds; `read_trace` returns them from the earliest request on."""
     input_length: Count
     """Tokens of the prompt."""
     output_length: Count
@@ -52,6 +52,8 @@ _decoder = msgspec.json.Decoder(TraceRequest)
 def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
     """Return the first `limit` requests of a file (None for all), in file order. Skip empty lines.
 
+    Timestamps of files may count from any moment, such as the start of a node; those returned begin at 0.
+
     Raises TraceError for a file that cannot be read, has no requests, or has a line that is not a request.
     """
     try:
@@ -62,7 +64,10 @@ def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
     if not requests:
         raise TraceError(f"{path}: expected at least one request, found none")
-    return requests
+    start = min(request.timestamp for request in requests)
+    if not start:
+        return requests
+    return [msgspec.structs.replace(request, timestamp=request.timestamp - start) for request in requests]
 
 
 def _parse(path: Path, number: int, line: bytes) -> TraceRequest:

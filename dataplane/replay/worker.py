@@ -22,6 +22,8 @@ from dataplane.replay.tally import ReplayTally
 
 MODEL = "replay"
 PROGRESS_S = 0.1
+MAX_POLL_S = 3600.0
+"""Longest single wait; `poll` refuses 25 days."""
 
 
 class WorkerJob(msgspec.Struct, frozen=True):
@@ -120,5 +122,5 @@ def _wait_until(moment: float, pipe: Connection) -> None:
     The parent sends nothing at this stage, so the pipe becomes readable only when the parent ends.
     """
     while (wait_s := moment - time.perf_counter()) > 0:
-        if pipe.poll(wait_s):
+        if pipe.poll(min(wait_s, MAX_POLL_S)):
             pipe.recv()

@@ -6,6 +6,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from dataplane.client import attach
 from dataplane.policies.registry import POLICIES
 from dataplane.protocol.control.records import POLICY_IN_FORCE, PolicySpec
+from dataplane.replay import worker
 from dataplane.replay.chains import DerivedChains
 from dataplane.replay.control import ControlLink
 from dataplane.replay.plane import Plane, own, running
@@ -197,6 +199,14 @@ def test_a_speed_keeps_the_times_of_the_trace(trace, tmp_path, plane: Plane):
     path = write_trace(tmp_path / "slow.jsonl", trace[:5], every_ms=1_000)
     done = _replay(path, "--attach", plane.engine_socket, "--speed", 10, "--json")
     assert _result(done)["seconds"] >= 0.4
+
+
+@pytest.mark.parametrize("wait_s", [1e9, float("inf")])
+def test_an_engine_can_wait_for_years_and_ends_with_its_replay(wait_s):
+    parent, child = Pipe()
+    parent.close()
+    with pytest.raises(EOFError):
+        worker._wait_until(time.perf_counter() + wait_s, child)
 
 
 def test_without_json_a_table_is_shown(trace_path, plane: Plane):

@@ -23,6 +23,12 @@ def test_a_trace_is_read_in_file_order(tmp_path):
     assert [request.timestamp for request in requests[:3]] == [0, 10, 20]
 
 
+@pytest.mark.parametrize("start", [0, 5_000, 1.7e12])
+def test_times_count_from_the_earliest_request(tmp_path, start):
+    lines = (GOOD.replace('"timestamp": 0', f'"timestamp": {start + after}') for after in (20, 0, 1_500))
+    assert [request.timestamp for request in _read(tmp_path, "\n".join(lines))] == [20, 0, 1_500]
+
+
 def test_a_limit_reads_no_further_than_it_must(tmp_path):
     assert len(_read(tmp_path, f"{GOOD}\n{GOOD}\nnot JSON\n", limit=2)) == 2
 
