@@ -30,6 +30,9 @@ MAX_BLOCK_BYTES = 256 << 20
 """Upper limit because every engine holds three blocks: the pattern, a buffer to read into, and room to compare."""
 MAX_ENGINES = 64
 PAGE = 4096
+"""Bytes of which slots of the pool are multiples."""
+SLAB_BYTES = 2 << 20
+"""Slots of at most an eighth of it are cut from slabs of this size, and none crosses the end of a slab."""
 MIN_TIER_BYTES = 1 << 20
 TIER_WAIT_S = 5.0
 
@@ -218,7 +221,10 @@ def _pool_bytes(pool_blocks: int | None, pool: int | None, block_bytes: int, att
         raise click.UsageError("--attach uses a pool that is there; --pool and --pool-blocks have no effect on it.")
     size = pool if pool is not None else DEFAULT_POOL_BYTES
     if pool_blocks is not None:
-        size = pool_blocks * block_bytes
+        slot = -(-block_bytes // PAGE) * PAGE
+        per_slab = SLAB_BYTES // slot if slot <= SLAB_BYTES // 8 else 0
+        slabs, slots = divmod(pool_blocks, per_slab) if per_slab else (0, pool_blocks)
+        size = slabs * SLAB_BYTES + slots * slot
     if attach is None and size < block_bytes:
         raise click.UsageError(f"A pool of {format_size(size)} has no room for a block of {format_size(block_bytes)}.")
     return -(-size // PAGE) * PAGE

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dataplane.replay.command import main
+from dataplane.core.blocks.slabs import Slabs, slot_bytes
+from dataplane.replay.command import _pool_bytes, main
 from tests.replay.traces import write_trace
 
 
@@ -65,6 +66,19 @@ def test_a_bad_line_is_a_usage_error_with_file_line_and_field(trace):
     assert f"{trace}:3: hash_ids[1]: expected a whole number, got text" in done.stderr
 
 
+@pytest.mark.parametrize("block_bytes", [32, 1024, 4096, 4128, 9_024, 100_000, 256 << 10, 300_000, 1 << 20, 3 << 20])
+@pytest.mark.parametrize("blocks", [1, 7, 300])
+def test_a_pool_of_so_many_blocks_has_room_for_them_and_no_more(block_bytes: int, blocks: int) -> None:
+    slabs = Slabs(_pool_bytes(blocks, None, block_bytes, None), 64 << 20)
+    size = slot_bytes(block_bytes, block_bytes)
+    taken = 0
+    while segment := slabs.plan_segment(1, size):
+        slabs.add_segment(segment)
+        while slabs.take(1, size) is not None:
+            taken += 1
+    assert taken == blocks
+
+
 LINE = '{"timestamp":%d,"input_length":256,"output_length":0,"hash_ids":[%d],"block_bytes":%d,"tenant":"%s"}\n'
 
 
@@ -76,7 +90,7 @@ def recorded(tmp_path: Path, *, blocks: int, sizes: tuple[int, ...], tenants: tu
     return trace
 
 
-def outcome(*arguments: str | Path) -> dict[str, Any]:
+def outcome(*arguments: str | int | Path) -> dict[str, Any]:
     result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
     assert result.exit_code == 0, result.output
     return {**json.loads(result.stdout.splitlines()[-1]), "stderr": result.stderr}
@@ -91,6 +105,8 @@ def test_a_recorded_trace_is_replayed_with_its_tenants_and_the_size_of_its_block
     seen = outcome(trace, "--tenants", "one=1", "--block-bytes", "4KiB")
     assert (seen["tenants"], seen["blocks_hit"], seen["block_bytes"]) == (1, 9, 4096), "what is asked for wins"
     assert seen["stderr"] == ""
+    trace = recorded(tmp_path, blocks=40, sizes=(5_024,), tenants=("acme",))
+    assert outcome(trace, "--pool-blocks", 39, "--policy", "noop")["blocks_stored"] == 39, "however large blocks are"
     trace = recorded(tmp_path, blocks=40, sizes=(1 << 19, 1 << 20), tenants=("acme",))
     seen = outcome(trace, "--pool", "20MiB")
     assert (seen["block_bytes"], seen["hit_ratio"]) == (1 << 20, 0), "40 never fit in 20"
