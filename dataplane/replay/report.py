@@ -3,11 +3,11 @@
 from typing import Any
 
 import msgspec
+from rich.markup import escape
 from rich.table import Table
 
 from dataplane.base.units import format_size
 from dataplane.replay.run import ReplayResult
-from dataplane.replay.tally import rate_gbps
 
 
 def as_object(outcome: ReplayResult) -> dict[str, Any]:
@@ -27,8 +27,8 @@ def as_object(outcome: ReplayResult) -> dict[str, Any]:
         "verify_errors": tally.verify_errors,
         "stored_bytes": tally.stored_bytes,
         "read_bytes": tally.read_bytes,
-        "gbps_in": round(rate_gbps(tally.stored_bytes, tally.store_ns, outcome.engines), 3),
-        "gbps_out": round(rate_gbps(tally.read_bytes, tally.read_ns, outcome.engines), 3),
+        "gbps_in": round(outcome.gbps_in, 3),
+        "gbps_out": round(outcome.gbps_out, 3),
         "lookup_us": {"p50": round(tally.lookup_us(50), 1), "p99": round(tally.lookup_us(99), 1)},
         "seconds": round(outcome.seconds, 3),
         "engines": outcome.engines,
@@ -74,7 +74,8 @@ def _accounting(outcome: ReplayResult) -> str:
         return "not asked: the control socket is not known"
     if accounting.pool_bytes_equal:
         return f"{format_size(accounting.used_bytes)} used, equal to the tenants' sum"
-    return (
+    totals = (
         f"{accounting.used_bytes:,} B used, {accounting.tenant_bytes:,} B of tenants, "
         f"{accounting.reserved_bytes:,} B reserved, {accounting.quarantined_bytes:,} B quarantined"
     )
+    return "\n".join([totals, *map(escape, accounting.faults)])

@@ -15,7 +15,7 @@ from dataplane.replay import accounting
 from dataplane.replay.accounting import Accounting
 from dataplane.replay.control import ControlError, ControlLink
 from dataplane.replay.plane import Plane, PlaneError
-from dataplane.replay.tally import ReplayTally, total
+from dataplane.replay.tally import ReplayTally, rate_gbps, total
 from dataplane.replay.tenants import Shares
 from dataplane.replay.trace import TraceRequest
 from dataplane.replay.worker import Assignment, Finished, Start, WorkerJob, WorkerProgress, WorkerReady, work
@@ -53,6 +53,10 @@ class ReplayResult(msgspec.Struct, frozen=True):
     """Outcome of a replay."""
 
     tally: ReplayTally
+    gbps_in: float
+    """GB/s (10^9 bytes) at which the engines stored."""
+    gbps_out: float
+    """GB/s at which they read."""
     seconds: float
     """Seconds from the common start until the last engine has finished."""
     engines: int
@@ -81,7 +85,17 @@ def replay(plan: ReplayPlan, plane: Plane, on_progress: Callable[[int], None] = 
         tallies = _collect(engines, on_progress)
         seconds = time.perf_counter() - start
     tenants = len({job.tenant for assignment in assignments for job in assignment.jobs})
-    return ReplayResult(total(tallies), seconds, plan.engines, plan.block_bytes, tenants, _accounting(plane))
+    tally = total(tallies)
+    return ReplayResult(
+        tally=tally,
+        gbps_in=rate_gbps(tally.stored_bytes, (each.store_ns for each in tallies)),
+        gbps_out=rate_gbps(tally.read_bytes, (each.read_ns for each in tallies)),
+        seconds=seconds,
+        engines=plan.engines,
+        block_bytes=plan.block_bytes,
+        tenants=tenants,
+        accounting=_accounting(plane),
+    )
 
 
 def _assign(plan: ReplayPlan, socket_path: str) -> list[Assignment]:

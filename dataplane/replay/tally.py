@@ -1,5 +1,7 @@
 """Counts of an engine during a replay, and their sum over several engines."""
 
+from collections.abc import Iterable
+
 import msgspec
 import numpy as np
 
@@ -30,7 +32,7 @@ class ReplayTally(msgspec.Struct):
     store_ns: int = 0
     """Time spent in reserve, copy and commit, excluding the generation of content."""
     read_ns: int = 0
-    """Time spent in acquire, copy and release, excluding the check."""
+    """Time spent in acquire and copy, excluding the check."""
     lookup_ns: list[int] = []
     """Duration of each look-up."""
 
@@ -57,6 +59,8 @@ def total(tallies: list[ReplayTally]) -> ReplayTally:
     return result
 
 
-def rate_gbps(nbytes: int, busy_ns: int, engines: int) -> float:
-    """Return the GB/s (10^9 bytes) of concurrent engines: bytes over their mean busy time; 0 for none."""
-    return nbytes * engines / busy_ns if busy_ns else 0.0
+def rate_gbps(nbytes: int, busy_ns: Iterable[int]) -> float:
+    """Return the GB/s (10^9 bytes) of concurrent engines: bytes over the time of the one that was busy longest; 0 for
+    none."""
+    longest_ns = max(busy_ns, default=0)
+    return nbytes / longest_ns if longest_ns else 0.0

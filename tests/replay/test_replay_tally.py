@@ -1,5 +1,12 @@
 """Adding up what several engines counted."""
 
+from io import StringIO
+
+from rich.console import Console
+
+from dataplane.replay.accounting import Accounting
+from dataplane.replay.report import as_table
+from dataplane.replay.run import ReplayResult
 from dataplane.replay.tally import ReplayTally, rate_gbps, total
 
 
@@ -24,8 +31,19 @@ def test_nothing_was_refused_when_no_block_was():
     assert tally.blocks_refused == {}
 
 
-def test_a_rate_is_over_the_mean_time_that_an_engine_was_busy():
-    assert rate_gbps(8_000, 2_000, engines=1) == 4.0
-    assert rate_gbps(8_000, 2_000, engines=2) == 8.0
-    assert rate_gbps(0, 0, engines=1) == 0.0
+def test_a_rate_is_over_the_time_of_the_engine_that_was_busy_longest():
+    assert rate_gbps(8_000, [2_000]) == 4.0
+    assert rate_gbps(8_000, [2_000, 2_000]) == 4.0
+    assert rate_gbps(8_000, [2_000, 10, 0, 0]) == 4.0, "engines that stored little or nothing change nothing"
+    assert rate_gbps(0, [0]) == rate_gbps(0, []) == 0.0
     assert ReplayTally().lookup_us(99) == 0.0
+
+
+def test_the_table_shows_what_the_data_plane_found_wrong():
+    findings = ["block 7: on no queue of [a, b]", "tenant acme: 50 bytes too many"]
+    accounting = Accounting(100, 50, 50, 0, 0, pool_bytes_equal=False, faults=findings)
+    outcome = ReplayResult(ReplayTally(), 0.0, 0.0, 1.0, 1, 4096, 1, accounting)
+    printed = StringIO()
+    Console(file=printed, width=200).print(as_table(outcome))
+    for finding in findings:
+        assert finding in printed.getvalue()
