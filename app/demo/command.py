@@ -205,8 +205,6 @@ class PlannedIncident:
             wait_s = next(self.steps, float("inf"))
         except httpx.HTTPStatusError as error:
             raise DemoError(f"{error.request.method} {error.request.url}: {error.response.text[:500]}") from None
-        except (httpx.TransportError, ProcessLookupError):
-            wait_s = 1.0
         self.started, self.at_s = time.monotonic(), wait_s
 
 

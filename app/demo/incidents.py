@@ -4,10 +4,12 @@ the load runs. Their effects are real: dashboards, metrics, alerts and `larder w
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -16,6 +18,8 @@ FLOOD_PINS = 24
 CRASHES = 4
 CRASH_EVERY_S = 3.0
 DISK_AWAY_S = 30.0
+RETRY_S = 1.0
+T = TypeVar("T")
 STRONG = {"strength": "guaranteed", "note": "all of it must stay"}
 
 
@@ -29,11 +33,12 @@ class Scene:
     say: Callable[[str], None]
     disk: Path
     """Directory of the disk tier."""
-    frozen: int = 0
-    """Pid of the process that is suspended until `end`; 0 for none."""
+    undo: ExitStack = field(default_factory=ExitStack)
+    """What ends the effects of failures of the machine."""
 
     def node(self) -> dict[str, Any]:
-        node: dict[str, Any] = self.admin.get("/api/v1/nodes").json()["items"][0]
+        """Return the node. Raises httpx.HTTPError."""
+        node: dict[str, Any] = self.admin.get("/api/v1/nodes").raise_for_status().json()["items"][0]
         return node
 
     def put(self, path: str, record: dict[str, Any]) -> None:
@@ -44,70 +49,94 @@ class Scene:
         reply.raise_for_status()
 
     def end(self) -> None:
-        """Resume a suspended process, so that it can be stopped."""
-        if self.frozen:
-            os.kill(self.frozen, signal.SIGCONT)
-            self.frozen = 0
+        """Resume a suspended process, so that it can be stopped, and return the directory of the disk tier."""
+        self.undo.close()
 
 
 Steps = Iterator[float]
 """Steps of an incident; each value is the number of seconds until the next."""
 
 
+def _done(call: Callable[[], T]) -> Generator[float, None, T]:
+    """Call until the API answers and the process to signal is there. Raises httpx.HTTPStatusError for refusals."""
+    while True:
+        try:
+            return call()
+        except (httpx.TransportError, ProcessLookupError):
+            pass
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                raise
+        yield RETRY_S
+
+
 def noisy_tenant(scene: Scene) -> Steps:
-    scene.put("/api/v1/quotas/scanner", {"limit_bytes": "4MiB", "on_exceed": "reject", "note": "scans are noise"})
+    record = {"limit_bytes": "4MiB", "on_exceed": "reject", "note": "scans are noise"}
+    yield from _done(partial(scene.put, "/api/v1/quotas/scanner", record))
     scene.say(f"{ACTOR} lowered the limit of scanner to 4 MiB; look: larder why scanner")
-    yield 0
 
 
 def pin_flood(scene: Scene) -> Steps:
     pinned: set[str] = set()
-    scene.say(f"{ACTOR} pins every hot prefix; look: larder why {scene.node()['name']}")
+    node = yield from _done(scene.node)
+    scene.say(f"{ACTOR} pins every hot prefix; look: larder why {node['name']}")
     while len(pinned) < FLOOD_PINS:
-        answer = scene.admin.get("/api/v1/prefixes", params={"limit": 100})
+        answer = yield from _done(partial(scene.admin.get, "/api/v1/prefixes", params={"limit": 100}))
         items = answer.json()["items"] if answer.is_success else []
         for prefix in [item for item in items if item["label"] not in pinned][: FLOOD_PINS - len(pinned)]:
             pinned.add(prefix["label"])
             body = {"prefix": prefix["label"], "tenant": prefix["tenant"], **STRONG}
-            scene.put(f"/api/v1/pins/flood-{len(pinned)}", body)
+            yield from _done(partial(scene.put, f"/api/v1/pins/flood-{len(pinned)}", body))
         yield 1.0
 
 
 def bad_policy(scene: Scene) -> Steps:
-    scene.put("/api/v1/policies/default", {"algorithm": "noop", "note": "evicting costs time"})
-    scene.say(f"{ACTOR} set the policy noop, which evicts nothing; look: larder why {scene.node()['name']}")
-    yield 0
+    record = {"algorithm": "noop", "note": "evicting costs time"}
+    yield from _done(partial(scene.put, "/api/v1/policies/default", record))
+    node = yield from _done(scene.node)
+    scene.say(f"{ACTOR} set the policy noop, which evicts nothing; look: larder why {node['name']}")
 
 
 def crash_loop(scene: Scene) -> Steps:
-    scene.say(f"the data plane is killed {CRASHES} times; look: larder why {scene.node()['name']}")
+    node = yield from _done(scene.node)
+    scene.say(f"the data plane is killed {CRASHES} times; look: larder why {node['name']}")
     killed: set[int] = set()
     while len(killed) < CRASHES:
-        pid = scene.node()["pid"]
+        pid = (yield from _done(scene.node))["pid"]
         if pid and pid not in killed:
-            os.kill(pid, signal.SIGKILL)
-            killed.add(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
         yield CRASH_EVERY_S
 
 
 def partition(scene: Scene) -> Steps:
-    node = scene.node()
-    scene.frozen = node["pid"]
-    os.kill(scene.frozen, signal.SIGSTOP)
-    scene.say(f"node {node['name']} neither answers nor reports; look: larder why {node['name']}")
-    yield 0
+    def suspend() -> str:
+        node = scene.node()
+        if not node["pid"]:
+            raise ProcessLookupError
+        os.kill(node["pid"], signal.SIGSTOP)
+        scene.undo.callback(_resume, node["pid"])
+        return str(node["name"])
+
+    name = yield from _done(suspend)
+    scene.say(f"node {name} neither answers nor reports; look: larder why {name}")
+
+
+def _resume(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def disk_failure(scene: Scene) -> Steps:
+    node = yield from _done(scene.node)
     renamed = scene.disk.with_suffix(".away")
     scene.disk.rename(renamed)
-    scene.say(
-        f"the directory of the disk tier is gone for {DISK_AWAY_S:.0f} s; look: larder why {scene.node()['name']}"
-    )
+    scene.undo.callback(renamed.rename, scene.disk)
+    scene.say(f"the directory of the disk tier is gone for {DISK_AWAY_S:.0f} s; look: larder why {node['name']}")
     yield DISK_AWAY_S
-    renamed.rename(scene.disk)
+    scene.end()
     scene.say("the directory is back, and the tier returns to service within a minute")
-    yield 0
 
 
 INCIDENTS: dict[str, Callable[[Scene], Steps]] = {

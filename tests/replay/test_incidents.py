@@ -7,9 +7,11 @@ import subprocess
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
-from app.demo.incidents import INCIDENTS
+from app.demo.command import PlannedIncident
+from app.demo.incidents import FLOOD_PINS, INCIDENTS, Scene
 from tests.app.command import run
 from tests.environ import clean_environ
 from tests.forked import Forked
@@ -48,6 +50,71 @@ def why(url: str, token: str, name: str) -> str:
     done = run("why", name, "-o", "json", env=environ)
     found = re.search(r'"cause": "(.*)"', done.stdout)
     return found[1] if found else ""
+
+
+class ScriptedApi:
+    """An API that refuses its call number `bad`, counted from 1; 0 for none."""
+
+    def __init__(self, bad: int, error: int | Exception) -> None:
+        self.calls = 0
+        self.accepted: list[str] = []
+        self._bad, self._error = bad, error
+        self.client = httpx.Client(transport=httpx.MockTransport(self._answer), base_url="http://larder")
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.calls += 1
+        if self.calls == self._bad:
+            if isinstance(self._error, Exception):
+                raise self._error
+            return httpx.Response(self._error)
+        if request.method == "PUT":
+            self.accepted.append(request.url.path)
+            return httpx.Response(200)
+        if request.url.path == "/api/v1/prefixes":
+            labels = (f"{number}" for number in range(2 * FLOOD_PINS))
+            return httpx.Response(200, json={"items": [{"label": label, "tenant": "chat"} for label in labels]})
+        # Each look finds the next data plane, so that those that were killed are not counted twice.
+        return httpx.Response(200, json={"items": [{"name": "shown", "pid": 1_000 + self.calls}]})
+
+
+def happened(incident: str, bad: int, error: int | Exception, folder: Path, kills: list[int]) -> tuple[object, int]:
+    """What an incident did until its last step and at the end, and how often it called the API."""
+    disk = folder / "disk-tier"
+    disk.mkdir(exist_ok=True)
+    api, lines = ScriptedApi(bad, error), list[str]()
+    scene = Scene(api.client, api.client, lines.append, disk)
+    kills.clear()
+    planned = PlannedIncident(incident, 0.0)
+    away = False
+    while planned.at_s < float("inf"):
+        planned.at_s = 0.0
+        planned.step(scene)
+        away |= not disk.exists()
+    scene.end()
+    assert disk.exists()
+    return (api.accepted, lines, kills[:], away), api.calls
+
+
+@pytest.mark.parametrize("error", [httpx.ReadTimeout("slow"), httpx.ConnectError("away"), 503])
+@pytest.mark.parametrize("incident", INCIDENTS)
+def test_an_incident_happens_in_full_whichever_answer_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, incident: str, error: int | Exception
+) -> None:
+    kills: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: kills.append(number))
+    expected, calls = happened(incident, 0, error, tmp_path, kills)
+    for bad in range(1, calls + 1):
+        assert happened(incident, bad, error, tmp_path, kills)[0] == expected
+
+
+def test_a_demonstration_that_stops_gives_the_disk_back(tmp_path: Path) -> None:
+    api, disk = ScriptedApi(0, 503), tmp_path / "disk-tier"
+    disk.mkdir()
+    scene = Scene(api.client, api.client, list[str]().append, disk)
+    next(INCIDENTS["disk-failure"](scene))
+    assert not disk.exists()
+    scene.end()
+    assert disk.exists()
 
 
 @pytest.mark.full
