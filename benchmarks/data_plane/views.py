@@ -17,7 +17,7 @@ def run(setting: Setting) -> list[Result]:
     with setting.client(BLOCK_BYTES) as client, setting.memcpy(BLOCK_BYTES) as memcpy:
         store(client, keys, BLOCK_BYTES)
         with client.acquire(keys) as first, client.acquire(keys) as second:
-            is_same_address = _address(first.view(0)) == _address(second.view(0))
+            is_same_address = _are_same_memory(first.view(0), second.view(0))
             latency = Latency(
                 lambda: first.view(0), memcpy.out_of_arena, runs=effort.runs, samples=min(50, effort.samples)
             )
@@ -27,5 +27,6 @@ def run(setting: Setting) -> list[Result]:
     ]
 
 
-def _address(view: memoryview) -> int:
-    return int(np.frombuffer(view, np.uint8).ctypes.data)
+def _are_same_memory(one: memoryview, other: memoryview) -> bool:
+    """Return whether two views have one address. Both are held: a freed copy would leave its address to the next."""
+    return np.frombuffer(one, np.uint8).ctypes.data == np.frombuffer(other, np.uint8).ctypes.data

@@ -143,7 +143,7 @@ def _kills(interpreter: Path, effort: QueueEffort) -> list[Result]:
         at_most(f"{label} of a reader: longest put", figures["put_ms"], "ms", 1000.0),
         at_most(f"{label} of the writer: longest get", figures["writer_gone_ms"], "ms", 1000.0),
         at_most(f"{label} of each and of both: leaked memories", figures["leaked"], "", 0.0),
-        at_most(f"{label} of the writer: wrong messages", figures["wrong"], "", 0.0),
+        at_most(f"{label} of each and of both: wrong messages", figures["wrong"], "", 0.0),
     ]
 
 

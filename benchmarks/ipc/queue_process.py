@@ -14,6 +14,7 @@ It runs with the interpreter of vLLM's environment, so that vLLM's queue is meas
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import mmap
 import os
@@ -238,35 +239,62 @@ def remote(arguments: dict[str, Any]) -> dict[str, Any]:
     return {"messages_per_s": count / took}
 
 
+MESSAGE_WORDS = 125
+
+
+def message(number: int) -> bytes:
+    """Return the message of this number, 1,000 bytes: each word is the number."""
+    return number.to_bytes(8, "little") * MESSAGE_WORDS
+
+
+class Sequence:
+    """Checks that messages arrive whole, once each and in order."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def is_wrong(self, body: bytes) -> bool:
+        """Return whether this is another message than the next one."""
+        number = int.from_bytes(body[:8], "little")
+        is_wrong = body != message(number) or number != self._next
+        self._next = number + 1
+        return is_wrong
+
+
 def kills(arguments: dict[str, Any]) -> dict[str, Any]:
     """The longest time for which a process was blocked by a killed one, in milliseconds; leaked memories."""
-    body = bytes(1000)
 
-    def read(pipe: Connection) -> None:
-        reader = QueueReader(pipe.recv())
-        pipe.send(True)
-        while True:
-            reader.get(WAIT_S)
+    def read(slot: int | None, before: int, pipe: Connection) -> None:
+        """Send False after so many messages, and True for the first one that is wrong."""
+        reader = QueueReader(pipe.recv(), slot=slot)
+        sequence = Sequence()
+        for at in itertools.count():
+            if at == before:
+                pipe.send(False)
+            if sequence.is_wrong(reader.get(WAIT_S)):
+                pipe.send(True)
+                return
 
     def write(pipe: Connection) -> None:
         queue = MessageQueue("killed", readers=1, capacity_bytes=1 << 16)
         pipe.send(queue.handle())
-        while True:
-            queue.put(body, WAIT_S)
+        for number in itertools.count():
+            queue.put(message(number), WAIT_S)
 
     put_ms = gone_ms = 0.0
     leaked = wrong_messages = 0
     for number in range(arguments["kills"]):
         queue = MessageQueue("kills", capacity_bytes=1 << 16)
-        pid, pipe = _child(read)
+        pid, pipe = _child(partial(read, None, 0))
         pipe.send(queue.handle())
         pipe.recv()
-        for _ in range(number % 50):
-            queue.put(body, WAIT_S)
+        for at in range(number % 50):
+            queue.put(message(at), WAIT_S)
         _kill(pid)
-        for _ in range(200):
+        wrong_messages += _has_reported(pipe)
+        for at in range(200):
             began = time.perf_counter()
-            queue.put(body, WAIT_S)
+            queue.put(message(number % 50 + at), WAIT_S)
             put_ms = max(put_ms, (time.perf_counter() - began) * 1000)
         identity = queue.handle().identity
         queue.close()
@@ -275,14 +303,15 @@ def kills(arguments: dict[str, Any]) -> dict[str, Any]:
 
         pid, pipe = _child(write)
         handle = pipe.recv()
+        sequence = Sequence()
         with QueueReader(handle, slot=0) as reader:
             for _ in range(number % 50):
-                wrong_messages += reader.get(WAIT_S) != body
+                wrong_messages += sequence.is_wrong(reader.get(WAIT_S))
             _kill(pid)
             while True:
                 began = time.perf_counter()
                 try:
-                    wrong_messages += reader.get(WAIT_S) != body
+                    wrong_messages += sequence.is_wrong(reader.get(WAIT_S))
                 except WriterGone:
                     break
                 finally:
@@ -292,14 +321,23 @@ def kills(arguments: dict[str, Any]) -> dict[str, Any]:
 
         pid, pipe = _child(write)
         handle = pipe.recv()
-        reader_pid, reader_pipe = _child(read)
+        reader_pid, reader_pipe = _child(partial(read, 0, number % 50))
         reader_pipe.send(handle)
-        reader_pipe.recv()
+        wrong_messages += reader_pipe.recv()
         _kill(pid, reader_pid)
+        wrong_messages += _has_reported(reader_pipe)
         leaked += any(memory.find(identity=handle.identity))
         pipe.close()
         reader_pipe.close()
     return {"put_ms": put_ms, "writer_gone_ms": gone_ms, "leaked": leaked, "wrong": wrong_messages}
+
+
+def _has_reported(pipe: Connection) -> bool:
+    """Return whether a reader that is gone reported a wrong message."""
+    try:
+        return bool(pipe.poll() and pipe.recv())
+    except EOFError:
+        return False
 
 
 def _kill(*pids: int) -> None:
