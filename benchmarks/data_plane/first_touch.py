@@ -6,10 +6,9 @@ from statistics import median
 
 from benchmarks.harness.memory import Mapping, MiB
 from benchmarks.harness.result import Result, at_least
-from benchmarks.harness.setting import TIMEOUT_S, Setting
+from benchmarks.harness.setting import TIMEOUT_S, Setting, attached
 from benchmarks.harness.timing import once_ns
-from dataplane.client import Client, attach
-from dataplane.protocol.spaces import Space
+from dataplane.client import Client
 from dataplane.replay.control import ControlLink
 from dataplane.replay.plane import Plane, own
 
@@ -43,13 +42,9 @@ def _passes(setting: Setting, source: Mapping, *, ahead: bool) -> list[list[int]
     with own(pool_bytes) as plane:
         if ahead:
             _wait_for_memory(plane, pool_bytes)
-        space = Space(model="bench", block_bytes=BLOCK_BYTES)
-        client = attach(plane.engine_socket, [space], group="bench", engine="larder bench", timeout_s=TIMEOUT_S)
-        try:
+        with attached(plane.engine_socket, BLOCK_BYTES, checksums=False, verify="off") as client:
             batches = range(pool_bytes // BATCH_BYTES)
             return [[once_ns(partial(_store, setting, client, source)) for _ in batches] for _ in range(2)]
-        finally:
-            client.close()
 
 
 def _wait_for_memory(plane: Plane, nbytes: int) -> None:

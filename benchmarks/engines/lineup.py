@@ -1,7 +1,8 @@
 """vLLM engines on CPU, alive at the same time, and the servers that some of them store prefixes in.
 
 All have the same small model without weights. Each connector has a server of its own with the same pool, and default
-settings; chunks have 256 tokens. An engine keeps 6,144 tokens by itself.
+settings; chunks have 256 tokens. Larder's is a data plane without a management plane, which does nothing for a request.
+An engine keeps 6,144 tokens by itself.
 """
 
 import json

@@ -37,6 +37,7 @@ BLOCK = "64KiB"
 """Less than most models have."""
 POOL = "256MiB"
 """Less than the replay stores, so that it evicts, too."""
+TENANTS = ("acme", "research", "support")
 MOST_PERCENT = 2.0
 SCRAPE_S = 5.0
 COLLECTOR = """
@@ -132,11 +133,12 @@ def written_trace(path: Path, count: int, seed: int = 15) -> Path:
     random = Random(seed)
     with path.open("w") as file:
         for number in range(count):
-            prefix = [1 + 100 * random.randrange(40) + at for at in range(16)]
+            group = random.randrange(40)
+            prefix = [1 + 100 * group + at for at in range(16)]
             suffix = [1_000_000 * (1 + seed) + 16 * number + at for at in range(random.randrange(16))]
             ids = prefix + suffix
             row = {"timestamp": number, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids}
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({**row, "tenant": TENANTS[group % len(TENANTS)]}) + "\n")
     return path
 
 

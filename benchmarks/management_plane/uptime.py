@@ -7,6 +7,8 @@ fill, and the heap finds its size. What the later ones add is what would add up 
 
 import asyncio
 import os
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
@@ -16,7 +18,7 @@ from benchmarks.management_plane.rest import asking, put
 from benchmarks.management_plane.running import Running, running
 
 ROUNDS = 12
-"""Half of them to warm up; of the rest the first half is compared with the second."""
+"""Half of them to warm up; the growth is that from then on."""
 REQUESTS = 3000
 STREAMS = 100
 CHANGES = 40
@@ -37,9 +39,7 @@ def run(setting: Setting) -> list[Result]:
             asyncio.run(_round(server, number, scale))
             memory_bytes.append(server.memory_bytes())
             samples.append(_memory_of(server))
-    half = (rounds - warm) // 2
-    # Medians: a collection of garbage that came early or late does not say everything.
-    before, after = median(memory_bytes[warm : warm + half]), median(memory_bytes[-half:])
+    before, after = ends_of(memory_bytes[warm - 1 :])
     (files, threads), (files_after, threads_after) = samples[warm - 1], samples[-1]
     thousands = (rounds * REQUESTS // scale) / 1000
     return [
@@ -49,6 +49,17 @@ def run(setting: Setting) -> list[Result]:
         at_most("uptime_open_files", files_after, "files", files + FREE, files),
         at_most("uptime_threads", threads_after, "threads", threads + FREE, threads),
     ]
+
+
+def ends_of(samples: Sequence[float]) -> tuple[float, float]:
+    """Return the first and the last value of the line through samples of equal distance: median slope, median height.
+
+    Medians: a collection of garbage that came early or late does not say everything.
+    """
+    last = len(samples) - 1
+    slope = median((samples[to] - samples[at]) / (to - at) for at, to in combinations(range(len(samples)), 2))
+    first = median(sample - slope * at for at, sample in enumerate(samples))
+    return first, first + slope * last
 
 
 async def _round(server: Running, number: int, scale: int) -> None:
