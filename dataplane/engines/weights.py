@@ -147,6 +147,30 @@ def _text(kind: str, parts: Iterable[bytes]) -> str:
     return f"{kind}-{sha256(msgspec.msgpack.encode(list(parts))).hexdigest()[:32]}"
 
 
+def adapter(path: str, *, load_format: str = "auto", download_dir: str = "") -> str:
+    """Return text that two engines share if they have loaded the same LoRA adapter.
+
+    `path`: a folder, or the name of a Hugging Face repository. `load_format` and `download_dir`: of the engine's
+    weights. Raise WeightsUnknown.
+    """
+    own = Path(path)
+    is_folder = own.is_dir()
+    configured, loaded = [own if is_folder else _snapshot(path, "", "", cache) for cache in ("", download_dir)]
+    if configured is None or loaded is None:
+        raise WeightsUnknown(f"{path} is neither a folder nor a repository in the cache of Hugging Face")
+    try:
+        config = configured / "adapter_config.json"
+        files = [*_weight_files(loaded, FORMATS.get(load_format.lower(), _ANY))]
+        if not files:
+            raise WeightsUnknown(f"{loaded} has no weight files")
+        parts = [config.read_bytes(), *_digests(files)]
+        if is_folder:
+            _check_unchanged([config, *files])
+    except OSError as error:
+        raise WeightsUnknown(f"{error.filename or path} cannot be read: {error.strerror}") from None
+    return _text("adapter", parts)
+
+
 def together(fingerprints: Sequence[str]) -> str:
     """Return one fingerprint for models that an engine uses together."""
     return fingerprints[0] if len(fingerprints) == 1 else _text("weights", [text.encode() for text in fingerprints])

@@ -28,7 +28,7 @@ from dataplane.gateways.lmcache.handlers.chains import RequestChains
 from dataplane.gateways.lmcache.wire.messages import EngineContext, Key
 from dataplane.gateways.lmcache.workers.chunk_layouts import chunk_layout_of
 from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker
-from tests.engines.model_folder import write_folder
+from tests.engines.model_folder import write_folder, write_weights
 from tests.engines.sglang.fakes import MHATokenToKVPoolHost, MLATokenToKVPoolHost, StorageConfig, fake_sglang
 from tests.engines.vllm.fakes import BLOCKS, CHUNK_TOKENS, PAGE_TOKENS, Request, image
 
@@ -334,6 +334,51 @@ def test_a_change_of_places_times_and_names_of_files_is_a_hit(
     before = one.block()
     change(one)
     assert one.block() == before
+
+
+def adapter(folder: Path, name: str = "a", seed: int = 1, rank: int = 8) -> SimpleNamespace:
+    """Write an adapter's files. Return SGLang's reference to it: its hash of a page has only the name and the path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(f'{{"r": {rank}}}')
+    write_weights(folder / "adapter_model.safetensors", seed=seed)
+    return SimpleNamespace(lora_name=name, lora_path=str(folder))
+
+
+@pytest.mark.parametrize("vouched", [False, True])
+def test_contents_of_sglangs_adapters_count_and_their_places_do_not(
+    make_engine: Callable[[str], Any], tmp_path: Path, vouched: bool
+) -> None:
+    def block(*adapters: SimpleNamespace, **arguments: Any) -> Block:
+        one = make_engine("sglang")
+        one.settings = {"model": "m"} if vouched else {}
+        one.arguments = {"enable_lora": True, "lora_paths": [*adapters], **arguments}
+        found: Block = one.block()
+        return found
+
+    without = block()
+    before = block(adapter(tmp_path / "a"))
+    copied = block(adapter(tmp_path / "copy"))
+    trained = block(adapter(tmp_path / "a", seed=2))
+    rescaled = block(adapter(tmp_path / "a", rank=16))
+    two = [adapter(tmp_path / "a"), adapter(tmp_path / "b", "b", seed=2)]
+    swapped = [adapter(tmp_path / "c"), adapter(tmp_path / "d", "b")]
+    assert before == copied
+    assert len({without, before, trained, rescaled, block(*two), block(*swapped)}) == 6
+    assert block(*two) == block(*reversed(two))
+    assert block(*two, enable_lora=False) == without, "SGLang ignores the adapters"
+
+
+@pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors", ""])
+def test_sglang_does_without_larder_if_an_adapter_cannot_be_read(
+    make_engine: Callable[[str], Any], tmp_path: Path, missing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = make_engine("sglang")
+    unreadable = adapter(tmp_path / "a")
+    (shutil.rmtree if not missing else os.remove)(tmp_path / "a" / missing)
+    one.arguments = {"enable_lora": True, "lora_paths": [unreadable]}
+    with pytest.raises(IndexError):
+        one.block()
+    assert "Larder is not used: the adapter a of --lora-paths: " in caplog.text
 
 
 def test_with_a_name_too_revision_quantization_and_overrides_count(make_engine: Callable[[str], Any]) -> None:

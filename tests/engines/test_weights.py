@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dataplane.engines import weights
-from dataplane.engines.weights import WeightsUnknown, default_name, fingerprint
+from dataplane.engines.weights import WeightsUnknown, adapter, default_name, fingerprint
 from tests.engines.model_folder import SMALL, write_folder, write_weights
 
 FILE = "model-0.safetensors"
@@ -137,6 +137,22 @@ def test_a_repository_has_the_fingerprint_of_a_copy_of_its_files(tmp_path: Path)
     assert fingerprint("org/name", download_dir=str(tmp_path / "downloads"), revision=COMMIT) == expected
     with pytest.raises(WeightsUnknown, match=r"changed from commit c+ to d+ while the engine loaded it"):
         fingerprint("org/name", download_dir=str(tmp_path / "downloads"), commit=COMMIT)
+
+
+def test_an_adapter_in_a_repository_has_the_fingerprint_of_a_copy_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_hugging_face_cache", lambda: str(tmp_path / "cache"))
+    snapshot = repository(tmp_path / "cache", 1)
+    (snapshot / "adapter_config.json").write_text('{"r": 8}')
+    expected = adapter(str(shutil.copytree(snapshot, tmp_path / "copy")))
+    assert adapter("org/name") == expected
+    repository(tmp_path / "downloads", 2)
+    assert adapter("org/name", download_dir=str(tmp_path / "downloads")) != expected, (
+        "only weights are downloaded there"
+    )
+    with pytest.raises(WeightsUnknown, match="other is neither a folder nor a repository"):
+        adapter("org/other")
 
 
 def test_of_a_repository_whose_files_are_elsewhere_the_commit_counts() -> None:

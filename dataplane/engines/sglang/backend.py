@@ -257,7 +257,8 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
 def _identity(name: str, *, vouched: bool) -> tuple[str, list[str]]:
     """Return the default name of the model, and what distinguishes its KV bytes from those of models of the same name,
     by SGLang's arguments. `name`: the name in SGLang's configuration of storage. `vouched`: whether the operator has
-    named the weights in Larder's settings; else a fingerprint of them is part of the result. Raise WeightsUnknown."""
+    named the weights in Larder's settings; else a fingerprint of them is part of the result. Raise WeightsUnknown, and
+    ValueError for an adapter that cannot be read."""
     from sglang.srt.runtime_context import get_server_args
 
     server = get_server_args()
@@ -283,6 +284,7 @@ def _identity(name: str, *, vouched: bool) -> tuple[str, list[str]]:
     rare = [
         (argument, value) for argument in _RARE_ARGUMENTS if (value := getattr(server, argument, None)) not in _DEFAULTS
     ]
+    rare += _adapters(server)
     rare += [(argument, weights.content(file)) for argument in _FILES if (file := getattr(server, argument, None))]
     if getattr(server, "kv_cache_dtype", "auto") not in (None, "auto"):  # else the type of the pages says it
         rare.append(("dtype", getattr(server, "dtype", None)))
@@ -293,6 +295,26 @@ def _identity(name: str, *, vouched: bool) -> tuple[str, list[str]]:
         "" if overrides == "{}" else sha256(overrides.encode()).hexdigest()[:16],
         sha256(repr(rare).encode()).hexdigest()[:16] if rare else "",
     ]
+
+
+def _adapters(server: Any) -> list[tuple[str, object]]:
+    """Return the names and fingerprints of the adapters that SGLang was started with. The hash of a page has only their
+    names and paths. (An adapter that is loaded later has an id of its own, and shares nothing.) Raise ValueError."""
+    from sglang.srt.arg_groups.overrides import resolution_result
+
+    adapters = resolution_result(server, "lora_paths") if resolution_result(server, "enable_lora") else None
+    found: list[tuple[str, object]] = []
+    for adapter in adapters or ():
+        try:
+            fingerprint = weights.adapter(
+                adapter.lora_path,
+                load_format=str(getattr(server, "load_format", "auto")),
+                download_dir=str(getattr(server, "download_dir", None) or ""),
+            )
+        except weights.WeightsUnknown as error:
+            raise ValueError(f"the adapter {adapter.lora_name} of --lora-paths: {error}") from None
+        found.append((adapter.lora_name, fingerprint))
+    return sorted(found)
 
 
 def _launched_version() -> str:

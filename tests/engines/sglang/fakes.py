@@ -148,7 +148,7 @@ class _StorageMetrics:
     backup_bandwidth: list[float] = field(default_factory=list)
 
 
-def fake_sglang(monkeypatch: pytest.MonkeyPatch, **arguments: str) -> dict[str, str]:
+def fake_sglang(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, str]:
     """Put fakes of SGLang's modules in place, with these arguments of the server, until the test ends. Return the
     configuration in effect, whose `weight_version` updates of weights change."""
     serving = {"weight_version": arguments.get("weight_version", "")}
@@ -161,6 +161,9 @@ def fake_sglang(monkeypatch: pytest.MonkeyPatch, **arguments: str) -> dict[str, 
         "sglang.srt.runtime_context": {
             "get_server_args": lambda: SimpleNamespace(**arguments),
             "get_serving": lambda: SimpleNamespace(**serving),
+        },
+        "sglang.srt.arg_groups.overrides": {
+            "resolution_result": lambda server, name, default=None: getattr(server, name, default)
         },
         "sglang.version": {"__version__": "0.5.23"},
         "sglang.srt.observability.metrics_collector": {"StorageMetrics": _StorageMetrics},
