@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -53,7 +54,9 @@ class Spaces:
 
     by_number: dict[int, Space] = field(default_factory=dict)
     version: int = 0
-    """Number of changes of `by_number`."""
+    """Number of changes of `by_number`, and of which spaces have engines."""
+    engines: Counter[int] = field(default_factory=Counter)
+    """Number of attached engines that use a space."""
     _numbers: dict[str, int] = field(default_factory=dict)
     _by_model: dict[str, list[int]] = field(default_factory=dict)
     _by_gateway: dict[str, set[int]] = field(default_factory=dict)
@@ -116,6 +119,20 @@ class Spaces:
         self._by_model.setdefault(space.model, []).append(number)
         if space.gateway:
             self._by_gateway.setdefault(space.gateway, set()).add(number)
+
+    def attached(self, numbers: Iterable[int]) -> None:
+        """Note that an engine uses these spaces."""
+        for number in numbers:
+            self.engines[number] += 1
+            self.version += self.engines[number] == 1
+
+    def released(self, numbers: Iterable[int]) -> None:
+        """Note that an engine no longer uses these spaces."""
+        for number in numbers:
+            self.engines[number] -= 1
+            if not self.engines[number]:
+                del self.engines[number]
+                self.version += 1
 
     def never_below(self, number: int) -> None:
         """Do not assign numbers up to this one."""

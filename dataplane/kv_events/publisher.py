@@ -1,16 +1,16 @@
 """Decides which events are published and when: changes of the pool as they occur, and after a start all cached blocks.
 
-A block is published when its bytes are cached on this node for every rank and pipeline stage that has a space here, and
-withdrawn as soon as one of them loses it. Only KV group 0 is published. The publisher remembers what it published, and
-compares it with the pool for each key that changed: subscribers that count get each change once, however many ranks,
-engines and changes lie behind it. After a start, and when changes were lost, subscribers get `AllBlocksCleared` and
-then all cached blocks, a few at a time.
+A block is published when its bytes are cached on this node for every rank, pipeline stage and KV group that has a space
+here, and withdrawn as soon as one of them loses it. Spaces that have attached engines count first. The publisher
+remembers what it published, and compares it with the pool for each key that changed: subscribers that count get each
+change once, however many ranks, engines and changes lie behind it. After a start, and when changes were lost,
+subscribers get `AllBlocksCleared` and then all cached blocks, a few at a time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
@@ -28,7 +28,7 @@ from dataplane.kv_events.stream import Stream
 from dataplane.kv_events.token_ids import TokenIds
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.short_chains import leading_of
-from dataplane.protocol.spaces import Space
+from dataplane.protocol.spaces import kinds_of
 from dataplane.protocol.states import State
 from dataplane.protocol.stats.kv_events import KvEventStats
 
@@ -43,9 +43,6 @@ REVIEWED_AT_ONCE = 128
 """Maximum number of cached blocks that are reviewed in one interval: up to 12,800 a second."""
 MAX_MODELS = 1024
 MAX_SPACES = 1 << 17
-
-Variant = list[list[int]]
-"""Spaces of one engine's ranks and stages: a chunk is whole if, for each of them, one of its spaces has the chunk."""
 
 log = structlog.stdlib.get_logger()
 
@@ -109,9 +106,9 @@ class KvEventPublisher:
         self._clock = clock
         self._file = models_file
         self._encoder = EventEncoder(options.layout, options.medium)
-        self._spaces: dict[int, _Space | None] = {}
-        self._variants: dict[str, tuple[list[int], list[Variant]]] = {}
-        """Numbers of a model's spaces, and the variants that they form."""
+        self._spaces: dict[int, _Space] = {}
+        self._kinds: dict[str, list[list[list[int]]]] = {}
+        """Kinds of engines of a model, by the numbers of their spaces."""
         self._version = pool.spaces.version
         self._published: dict[str, dict[bytes, _Space]] = {}
         """Keys that subscribers know as cached, by model."""
@@ -198,15 +195,15 @@ class KvEventPublisher:
             self._wake()
 
     def _notice_spaces(self) -> None:
-        """Review all cached blocks if a model has more or fewer spaces than when its blocks were compared last: a chunk
-        may be whole no longer, or at last."""
+        """Review all cached blocks if a model has other kinds of engines than when its blocks were compared last: a
+        chunk may be whole no longer, or at last."""
         spaces = self._pool.spaces
         if spaces.version == self._version:
             return
         self._version = spaces.version
-        for model, (numbers, _) in list(self._variants.items()):
-            if numbers != spaces.of_model(model):
-                del self._variants[model]
+        for model, kinds in list(self._kinds.items()):
+            if kinds != self._kinds_of(model):
+                del self._kinds[model]
                 self._review = iter(_ancestors_first(self._pool.table))
 
     def _found(self, key: bytes, models: Iterable[str]) -> None:
@@ -301,20 +298,18 @@ class KvEventPublisher:
                 stream.send(topic, head, len(events))
 
     def _whole(self, model: str, keys: Iterable[bytes]) -> dict[bytes, Block]:
-        """Return one cached block of each of these keys that is cached for every rank and stage of an engine."""
-        known = self._variants.get(model)
-        if known is None:
-            spaces = self._pool.spaces
-            numbers = list(spaces.of_model(model))
-            known = numbers, variants_of({number: spaces.by_number[number] for number in numbers})
-            if numbers:
-                self._variants[model] = known
+        """Return one cached block of each of these keys that all ranks, stages and groups of an engine have cached."""
+        kinds = self._kinds.get(model)
+        if kinds is None:
+            kinds = self._kinds_of(model)
+            if kinds:
+                self._kinds[model] = kinds
         table = self._pool.table
         whole: dict[bytes, Block] = {}
-        for variant in known[1]:
+        for kind in kinds:
             left = {key: key for key in keys if key not in whole}
             first: dict[bytes, Block] = {}
-            for place in variant:
+            for place in kind:
                 if not left:
                     break
                 words = pack_keys(list(left))
@@ -325,19 +320,19 @@ class KvEventPublisher:
             whole.update((key, first[key]) for key in left)
         return whole
 
+    def _kinds_of(self, model: str) -> list[list[list[int]]]:
+        spaces = self._pool.spaces
+        return kinds_of({number: spaces.by_number[number] for number in spaces.of_model(model)}, spaces.engines)
+
     def _space(self, number: int) -> _Space | None:
-        """Return the data that events of a space need; None if the space is not published or unknown."""
+        """Return the data that events of a space need; None if the space is unknown."""
         if number in self._spaces:
             return self._spaces[number]
         space = self._pool.spaces.by_number.get(number)
         if space is None:
             return None
         parts, rest = divmod(space.block_tokens, self._options.block_tokens or space.block_tokens)
-        made = None
-        if not space.kv_group:
-            made = _Space(
-                space.model, 1 if rest else parts, space.block_tokens if rest else space.block_tokens // parts
-            )
+        made = _Space(space.model, 1 if rest else parts, space.block_tokens if rest else space.block_tokens // parts)
         while len(self._spaces) >= MAX_SPACES:
             del self._spaces[next(iter(self._spaces))]
         self._spaces[number] = made
@@ -383,32 +378,6 @@ class KvEventPublisher:
                     self._publish(model, [self._encoder.cleared()])
         for stream in self._streams:
             stream.close()
-
-
-def variants_of(spaces: Mapping[int, Space]) -> list[Variant]:
-    """Return the variants that spaces of one model form; their numbers are the keys of `spaces`.
-
-    A layout whose spaces are of every rank and stage is a variant. The other layouts form one together, because the
-    stages of a pipeline have layouts of their own.
-    """
-    families: dict[tuple[str, str, int, str], dict[str, dict[tuple[int, int], int]]] = {}
-    for number, space in spaces.items():
-        if not space.kv_group:
-            family = families.setdefault((space.revision, space.dtype, space.world_size, space.gateway), {})
-            family.setdefault(space.layout, {})[space.pipeline_stage, space.rank] = number
-    variants: list[Variant] = []
-    for layouts in families.values():
-        places = {place for own in layouts.values() for place in own}
-        complete = [own for own in layouts.values() if len(own) == len(places)]
-        variants += [[[number] for number in own.values()] for own in complete]
-        stages: dict[tuple[int, int], list[int]] = {}
-        for own in layouts.values():
-            if len(own) < len(places):
-                for place, number in own.items():
-                    stages.setdefault(place, []).append(number)
-        if stages:
-            variants.append(list(stages.values()))
-    return variants
 
 
 def _is_cached(block: Block) -> bool:

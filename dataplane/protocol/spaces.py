@@ -5,7 +5,9 @@ key is (space, key). `block_bytes`, `block_tokens` and `head_size` are not part 
 two engines give the same identity different block sizes, they contradict each other and the second is refused.
 """
 
+from collections.abc import Container, Mapping
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +30,7 @@ TIER_GATEWAY = "tiers"
 """Name under which the data plane attaches that pseudo-engine."""
 GATEWAYS = ("", LMCACHE)
 """Servers of a space's engines: the engine socket (''), or the gateway of that name."""
+Name = TypeVar("Name")
 
 
 class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -78,6 +81,36 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 def leading(space: Space) -> Space:
     """Return the leading space among the spaces of one request: rank, pipeline stage and KV group 0."""
     return msgspec.structs.replace(space, rank=0, pipeline_stage=0, kv_group=0)
+
+
+def kinds_of(spaces: Mapping[Name, Space], attached: Container[Name]) -> list[list[list[Name]]]:
+    """Return the kinds of engines that use these spaces of one model: for each kind its places, by KV group, stage and
+    rank, and for each place the names of its spaces. An engine can use a chunk only if, at every place, one of the
+    spaces has it.
+
+    A layout that has spaces at every place is a kind. The other layouts form one together, because KV groups and stages
+    of a pipeline have layouts of their own. Spaces that have `attached` engines count first: kinds without them count
+    only if there are no others, and so do spaces within a place. They hold blocks of engines that are gone, for example
+    with earlier weights, which no engine can load.
+    """
+    families: dict[tuple[str, str, int, str], dict[str, dict[tuple[int, int, int], Name]]] = {}
+    for name, space in spaces.items():
+        family = families.setdefault((space.revision, space.dtype, space.world_size, space.gateway), {})
+        family.setdefault(space.layout, {})[space.kv_group, space.pipeline_stage, space.rank] = name
+    kinds: list[list[list[Name]]] = []
+    for layouts in families.values():
+        places = {place for own in layouts.values() for place in own}
+        parts: dict[tuple[int, int, int], list[Name]] = {}
+        for own in layouts.values():
+            if len(own) == len(places):
+                kinds.append([[own[place]] for place in sorted(own)])
+                continue
+            for place, name in own.items():
+                parts.setdefault(place, []).append(name)
+        if parts:
+            kinds.append([parts[place] for place in sorted(parts)])
+    used = [kind for kind in kinds if any(name in attached for place in kind for name in place)]
+    return [[[name for name in place if name in attached] or place for place in kind] for kind in used or kinds]
 
 
 def check_space(space: Space, field: str = "spaces") -> Space:

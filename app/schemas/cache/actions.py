@@ -371,8 +371,8 @@ class SpaceLookup(msgspec.Struct, frozen=True):
 
 
 class NodeLookup(msgspec.Struct, frozen=True):
-    """What an engine on a node would be served: the minimum over the ranks of one engine, the maximum over different
-    kinds of engines."""
+    """What an engine on a node would be served: the minimum over the ranks, stages and KV groups of one engine, the
+    maximum over different kinds of engines. Kinds without an attached engine count only if there are no others."""
 
     node: str
     hit_tokens: dict[str, int]

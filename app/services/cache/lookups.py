@@ -1,7 +1,6 @@
 """Look-ups: ask nodes which blocks of a prefix they hold. A look-up does not count as a use and moves no block."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 
 from app.ingest.fleet import FleetNode
 from app.push.node_requests import NodeReply
@@ -23,6 +22,7 @@ from app.services.records.chains import KeyChain, resolved, sources_of
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.control.lookups import Looked, LookupChain, SpaceHits
 from dataplane.protocol.salts import DEFAULT_TENANT
+from dataplane.protocol.spaces import kinds_of
 
 MAX_SPACES_SHOWN = 100
 Tiers = dict[str, int]
@@ -38,7 +38,7 @@ class Lookups:
     async def look_up(self, request: LookupPost, by: Principal) -> LookupAnswer:
         """Return what each node holds of a prefix. Raises Invalid, Forbidden, NodeUnreachable."""
         chain, replies = await self._request_hits(request, by)
-        items = [_node(reply, request.chunk_tokens) for reply in replies]
+        items = [_node(reply, request.chunk_tokens, by) for reply in replies]
         return LookupAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer)
 
     async def locate(self, request: LookupPost, by: Principal) -> LocateAnswer:
@@ -54,7 +54,7 @@ class Lookups:
                 control_url=reply.node.control_url if by.salts is None else "",
             )
             for reply in replies
-            if sum((lookup := _node(reply, request.chunk_tokens)).hit_chunks.values())
+            if sum((lookup := _node(reply, request.chunk_tokens, by)).hit_chunks.values())
         ]
         # Among equal numbers of chunks, those in a nearer tier count more; tiers are listed from the nearest on.
         items.sort(
@@ -79,8 +79,6 @@ class Lookups:
         nodes = self._targets.selected(request)
         packed = b"".join(chain.keys)
         replies = await self._requests.each(nodes, lambda node: self.spaces(node, request.model, packed, salt))
-        if by.salts is not None:
-            replies = [replace(reply, answer=_without_empty_kinds(reply.answer)) for reply in replies]
         return chain, replies
 
     async def spaces(self, node: FleetNode, model: str, keys: bytes, salt: str) -> list[SpaceHits]:
@@ -96,48 +94,48 @@ class Lookups:
             after = part.next
 
 
-def _without_empty_kinds(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] | None:
+def _without_empty_kinds(spaces: Sequence[SpaceHits]) -> list[SpaceHits]:
     """Return only spaces that reveal nothing about other tenants: kinds of engines that hold nothing of the chain are
-    left out. For the other kinds, all ranks are kept."""
-    if spaces is None:
-        return None
-    holding_kinds = {_kind(space_hits) for space_hits in spaces if _sum(space_hits.resident) or _sum(space_hits.hits)}
-    return [space_hits for space_hits in spaces if _kind(space_hits) in holding_kinds]
+    left out. For the other kinds, all ranks, stages and groups are kept."""
+    by_identity = {space_hits.identity: space_hits for space_hits in spaces}
+    shown: set[str] = set()
+    for kind in kinds_of({space_hits.identity: space_hits.space for space_hits in spaces}, ()):
+        identities = [identity for place in kind for identity in place]
+        if any(_sum(by_identity[each].resident) or _sum(by_identity[each].hits) for each in identities):
+            shown.update(identities)
+    return [space_hits for space_hits in spaces if space_hits.identity in shown]
 
 
-def _node(reply: NodeReply[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
+def _node(reply: NodeReply[list[SpaceHits]], chunk_tokens: int, by: Principal) -> NodeLookup:
     spaces = reply.answer or []
-    hits, resident = _served(spaces)
+    shown = spaces if by.salts is None else _without_empty_kinds(spaces)
+    hits, resident = _served(spaces) if shown else ({}, {})
     return NodeLookup(
         node=reply.node.name,
         hit_tokens={tier: chunks * chunk_tokens for tier, chunks in hits.items()},
         hit_chunks=hits,
         resident_chunks=resident,
-        spaces=[_space(space_hits) for space_hits in spaces[:MAX_SPACES_SHOWN]],
+        spaces=[_space(space_hits) for space_hits in shown[:MAX_SPACES_SHOWN]],
         error=reply.error,
     )
 
 
 def _served(spaces: Iterable[SpaceHits]) -> tuple[Tiers, Tiers]:
     """Return hits and resident chunks. An engine can use only what all its ranks, stages and groups hold; the best kind
-    of engine counts."""
-    kinds: dict[tuple[object, ...], list[SpaceHits]] = {}
-    for space_hits in spaces:
-        kinds.setdefault(_kind(space_hits), []).append(space_hits)
-    hits = max((_smallest(space_hits.hits for space_hits in kind) for kind in kinds.values()), key=_sum, default={})
-    resident = max(
-        (_smallest(space_hits.resident for space_hits in kind) for kind in kinds.values()), key=_sum, default={}
-    )
-    return hits, resident
+    of engine counts, of those that are attached if there are any."""
+    by_identity = {space_hits.identity: space_hits for space_hits in spaces}
+    attached = {identity for identity, space_hits in by_identity.items() if space_hits.engines}
+    kinds = kinds_of({identity: space_hits.space for identity, space_hits in by_identity.items()}, attached)
+
+    def best(of: Callable[[SpaceHits], Tiers]) -> Tiers:
+        held = [min((_largest(of(by_identity[each]) for each in place) for place in kind), key=_sum) for kind in kinds]
+        return _largest(held)
+
+    return best(lambda space_hits: space_hits.hits), best(lambda space_hits: space_hits.resident)
 
 
-def _kind(space_hits: SpaceHits) -> tuple[object, ...]:
-    space = space_hits.space
-    return space.revision, space.layout, space.dtype, space.world_size
-
-
-def _smallest(tiers: Iterable[Tiers]) -> Tiers:
-    return min(tiers, key=_sum)
+def _largest(tiers: Iterable[Tiers]) -> Tiers:
+    return max(tiers, key=_sum, default={})
 
 
 def _sum(tiers: Tiers) -> int:

@@ -129,6 +129,8 @@ class Engines(Mapping[int, Engine]):
         if not engine.expelled:
             self._pool.leases.add(engine.client, area, engine.counted_spaces)
         self._by_client[engine.client] = engine
+        if engine.gateway != TIER_GATEWAY:
+            self._pool.spaces.attached(engine.spaces)
 
     def _check_expelled(self, pid: int, started: int) -> None:
         """Raise ProtocolError(EXPELLED) if the process is expelled and not readmitted."""
@@ -211,6 +213,8 @@ class Engines(Mapping[int, Engine]):
         self._pool.leases.remove(engine.client)
         self._memory.retire_area(engine.client)
         del self._by_client[engine.client]
+        if engine.gateway != TIER_GATEWAY:
+            self._pool.spaces.released(engine.spaces)
         self._emit(EngineReleased(now, engine.client, engine.pid, engine.group, blocks, size))
 
 

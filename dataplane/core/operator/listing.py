@@ -139,7 +139,8 @@ def look_up(pool: Pool, message: LookupChain) -> tuple[list[SpaceHits], int]:
             looked_up += len(words)
             hits, resident = _hits(pool, words, number, message.tenant)
         space = pool.spaces.by_number[number]
-        space_hits.append(SpaceHits(space.identity(), space, {L1: hits}, {L1: resident}))
+        engines = pool.spaces.engines[number]
+        space_hits.append(SpaceHits(space.identity(), space, {L1: hits}, {L1: resident}, engines))
     return space_hits, 0
 
 

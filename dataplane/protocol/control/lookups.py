@@ -53,6 +53,8 @@ class SpaceHits(msgspec.Struct):
     """Leading blocks, without a gap, that a reader would get, by tier."""
     resident: dict[str, int]
     """All readable blocks of the chain, including those behind gaps, by tier."""
+    engines: int = 0
+    """Attached engines that use the space."""
 
 
 class Looked(msgspec.Struct, tag_field="op", tag="looked"):

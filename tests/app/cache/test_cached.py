@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dataplane.client import Client, attach
 from dataplane.protocol.keys import chain
@@ -76,6 +77,37 @@ async def test_a_lookup_counts_the_rank_that_has_least(governed: Plane, data_pla
         found = await post(governed, "lookup", **{**WHERE, "model": "ranked"}, tokens=TOKENS)
         assert found["items"][0]["hit_chunks"] == {"l1": 3}
         assert [space["hits"] for space in found["items"][0]["spaces"]] == [{"l1": 7}, {"l1": 3}]
+
+
+async def test_a_lookup_counts_what_all_kv_groups_and_stages_have(governed: Plane, data_plane: DataPlane) -> None:
+    spaces = [
+        replace(make.space("hybrid", rank=rank, world_size=2), layout=f"layers of {group}, {rank}", kv_group=group)
+        for group in range(2)
+        for rank in range(2)
+    ]
+    with attach(data_plane.socket, spaces, timeout_s=60) as client:
+        for at, count in enumerate((7, 6, 5, 4)):
+            with client.reserve(KEYS[:count], PAGE, tenant="acme", space=at) as reservation:
+                reservation.commit()
+        found = await post(governed, "lookup", **{**WHERE, "model": "hybrid"}, tokens=TOKENS)
+        assert found["items"][0]["hit_chunks"] == {"l1": 4}
+
+
+async def test_blocks_that_no_attached_engine_can_load_count_only_while_none_is_attached(
+    governed: Plane, data_plane: DataPlane
+) -> None:
+    where = {**WHERE, "model": "trained"}
+    spaces = [replace(make.space("trained"), revision=weights) for weights in "12"]
+    with attach(data_plane.socket, spaces[:1], timeout_s=60) as earlier:
+        store(earlier, KEYS[:5])
+    assert (await post(governed, "lookup", **where, tokens=TOKENS))["items"][0]["hit_chunks"] == {"l1": 5}
+    with attach(data_plane.socket, spaces[1:], timeout_s=60) as now:
+        (item,) = (await post(governed, "lookup", **where, tokens=TOKENS))["items"]
+        assert item["hit_chunks"] == item["resident_chunks"] == {"l1": now.lookup(KEYS)} == {"l1": 0}
+        assert (await post(governed, "locate", **where, tokens=TOKENS))["items"] == []
+        store(now, KEYS[:2])
+        (place,) = (await post(governed, "locate", **where, tokens=TOKENS))["items"]
+        assert place["hit_chunks"] == {"l1": 2}
 
 
 async def test_locate_names_the_node_and_its_socket_and_leaves_out_nodes_without_blocks(
