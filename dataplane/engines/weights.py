@@ -176,12 +176,17 @@ def together(fingerprints: Sequence[str]) -> str:
     return fingerprints[0] if len(fingerprints) == 1 else _text("weights", [text.encode() for text in fingerprints])
 
 
-def content(path: str) -> str:
-    """Return the digest of a file with settings. Raise WeightsUnknown."""
+def contents(path: str) -> str:
+    """Return the digest of a file, or of all files in a folder; large files are read as weights are. Raise
+    WeightsUnknown."""
+    place = Path(path)
     try:
-        return sha256(Path(path).read_bytes()).hexdigest()
+        files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+        parts = [str(file.relative_to(place)).encode() for file in files] + _digests(files)
+        _check_unchanged(files)
     except OSError as error:
-        raise WeightsUnknown(f"{path} cannot be read: {error.strerror}") from None
+        raise WeightsUnknown(f"{error.filename or path} cannot be read: {error.strerror}") from None
+    return _text("contents", parts)
 
 
 def default_name(model: str, served: str = "") -> str:

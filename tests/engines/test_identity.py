@@ -90,7 +90,7 @@ class Sglang:
 
     folder: Path
     monkeypatch: pytest.MonkeyPatch
-    arguments: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     pool: Any = field(default_factory=MHATokenToKVPoolHost)
@@ -269,6 +269,14 @@ SGLANG_OTHER: dict[str, Change] = {
     "overrides": put("arguments", json_model_override_args='{"rope_theta": 1}'),
     "weights made up": put("arguments", load_format="dummy"),
     "options of the image processor": put("arguments", mm_process_config='{"image": {}}'),
+    "weights of experts": put("arguments", kt_weight_path="/experts", kt_method="AMXINT8"),
+    "position embeddings of images": put("arguments", enable_precise_embedding_interpolation=True),
+    "precision of experts": put("arguments", flashinfer_mxfp4_moe_precision="fp8"),
+    "algorithm of a diffusion model": put("arguments", dllm_algorithm="LowConfidence"),
+    "hooks": put("arguments", forward_hooks=[{"hook_factory": "m.f"}]),
+    "clients' digests of images": put("arguments", trust_mm_content_hashes=True),
+    "image processor": put("arguments", image_processor_backend="pil"),
+    "argument of a later release": put("arguments", rotate_keys_twice=True),
     "kind of the pool": become(pool=MLATokenToKVPoolHost()),
     "order of bytes": become(pool=MHATokenToKVPoolHost("page_first_direct")),
     "tokens in a page": become(pool=MHATokenToKVPoolHost(page_tokens=32)),
@@ -282,7 +290,14 @@ SGLANG_OTHER: dict[str, Change] = {
 SGLANG_SAME: dict[str, Change] = {
     **FOLDER_SAME,
     "number of threads": put("settings", copy_threads=4),
+    "port": put("arguments", port=30001),
+    "memory": put("arguments", mem_fraction_static=0.5),
+    "kernels": put("arguments", attention_backend="triton"),
+    "modules of adapters, without one": put("arguments", lora_target_modules=["q_proj"]),
     "revision of the same files": put("arguments", revision="main"),
+    "repository of ModelScope in that folder": lambda engine: put(
+        "arguments", model_path="org/name", resolved={"model_path": str(engine.folder)}
+    )(engine),
 }
 LMCACHE_OTHER: dict[str, Change] = {
     "name": put("worker", model_name="/models/n"),
@@ -366,6 +381,61 @@ def test_contents_of_sglangs_adapters_count_and_their_places_do_not(
     assert len({without, before, trained, rescaled, block(*two), block(*swapped)}) == 6
     assert block(*two) == block(*reversed(two))
     assert block(*two, enable_lora=False) == without, "SGLang ignores the adapters"
+
+
+def test_of_files_and_folders_that_sglangs_arguments_name_the_contents_count(
+    make_engine: Callable[[str], Any], tmp_path: Path
+) -> None:
+    def block(path: Path, **arguments: Any) -> Block:
+        one = make_engine("sglang")
+        one.arguments = {"kt_weight_path": str(path), **arguments}
+        found: Block = one.block()
+        return found
+
+    experts = write_folder(tmp_path / "experts" / "parts").parent
+    before = block(experts)
+    assert block(Path(shutil.copytree(experts, tmp_path / "copy"))) == before
+    write_folder(experts / "parts", 2)
+    trained = block(experts)
+    (experts / "more").touch()
+    assert len({before, trained, block(experts), block(experts / "more")}) == 4
+
+
+@pytest.mark.parametrize("vouched", [False, True])
+def test_a_draft_model_counts_if_sglangs_pages_have_layers_of_it(
+    make_engine: Callable[[str], Any], tmp_path: Path, vouched: bool
+) -> None:
+    def block(draft_layers: int, seed: int, **arguments: Any) -> Block:
+        one = make_engine("sglang")
+        one.settings = {"model": "m"} if vouched else {}
+        one.pool = MHATokenToKVPoolHost(draft_layers=draft_layers)
+        draft = write_folder(tmp_path / "draft", seed)
+        one.arguments = {"speculative_draft_model_path": str(draft), "speculative_algorithm": "EAGLE", **arguments}
+        found: Block = one.block()
+        return found
+
+    same_model = block(1, 1, speculative_draft_model_path=str(tmp_path / "m"))
+    assert (block(1, 1) == block(1, 2)) is vouched
+    assert (block(1, 1) == same_model) is vouched
+    assert block(1, 1) != block(1, 1, speculative_algorithm="EAGLE3")
+    assert block(0, 1) == block(0, 2, speculative_algorithm="EAGLE3")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"checkpoint_engine_wait_weights_before_ready": True}, {"weight_cache_mode": "client"}],
+    ids=lambda arguments: next(iter(arguments)),
+)
+def test_sglang_with_weights_from_another_process_needs_a_name(
+    make_engine: Callable[[str], Any], arguments: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    one = make_engine("sglang")
+    one.arguments = arguments
+    with pytest.raises(IndexError):
+        one.block()
+    assert "; or name the weights with larder.model" in caplog.text
+    one.settings = {"model": "m"}
+    assert one.block()
 
 
 @pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors", ""])

@@ -11,13 +11,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
 from dataplane.engines import weights
 from dataplane.engines.guards import ErrorLog, guarded
+from dataplane.engines.sglang.arguments import identity
 from dataplane.engines.sglang.host_pages import HostPages, PoolRefused
 from dataplane.engines.sglang.page_store import PageStore
 from dataplane.engines.sglang.settings import CONTAINER, read_settings
@@ -26,19 +26,6 @@ from dataplane.protocol.barrier import UnsupportedMachine
 MAX_TRANSFERS = 4096
 """Transfers between two calls of `get_stats` that are reported; the oldest are dropped first."""
 GIB = 1 << 30
-_ARGUMENTS = ("quantization", "kv_cache_dtype", "device")
-"""SGLang's arguments that change the KV bytes of a model."""
-_RARE_ARGUMENTS = (
-    "modelopt_quant",
-    "rl_quant_profile",
-    "model_loader_extra_config",
-    "mm_process_config",
-    "weight_version",
-)
-"""Others, of which a digest is kept if one differs from its default."""
-_FILES = ("quantization_param_path", "decrypted_config_file")
-"""Arguments that name files with such settings."""
-_DEFAULTS: tuple[object, ...] = (None, "", "{}", {}, "default")
 
 _log = logging.getLogger("larder.sglang")
 
@@ -81,7 +68,11 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
         try:
             self._pages = HostPages(mem_pool_host)
             self._weight_version = _launched_version()
-            name, revision = _identity(str(self._config.model_name or ""), vouched=bool(self._settings.model))
+            name, revision = identity(
+                str(self._config.model_name or ""),
+                vouched=bool(self._settings.model),
+                has_draft_layers=self._pages.has_draft_layers,
+            )
             config = replace(self._config, model_name=name)
             space = self._pages.space(config, self._settings, revision)
             self._store = PageStore(
@@ -254,69 +245,6 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
             store.close()
 
 
-def _identity(name: str, *, vouched: bool) -> tuple[str, list[str]]:
-    """Return the default name of the model, and what distinguishes its KV bytes from those of models of the same name,
-    by SGLang's arguments. `name`: the name in SGLang's configuration of storage. `vouched`: whether the operator has
-    named the weights in Larder's settings; else a fingerprint of them is part of the result. Raise WeightsUnknown, and
-    ValueError for an adapter that cannot be read."""
-    from sglang.srt.runtime_context import get_server_args
-
-    server = get_server_args()
-    path, revision = str(getattr(server, "model_path", None) or "none"), str(getattr(server, "revision", None) or "")
-    loaded = ""
-    if not vouched:
-        # SGLang calls a model that has no files "none" or "dummy".
-        made_up = path.lower() in ("none", "dummy")
-        load_format = str(getattr(server, "load_format", "auto"))
-        loaded = (
-            ""
-            if made_up
-            else weights.fingerprint(
-                path,
-                load_format=load_format,
-                revision=revision,
-                download_dir=str(getattr(server, "download_dir", None) or ""),
-                release=_release() if load_format == weights.DUMMY else "",
-            )
-        )
-        if name.startswith(path):  # SGLang appends a tag for some host pools
-            name = weights.default_name(path) + name.removeprefix(path)
-    rare = [
-        (argument, value) for argument in _RARE_ARGUMENTS if (value := getattr(server, argument, None)) not in _DEFAULTS
-    ]
-    rare += _adapters(server)
-    rare += [(argument, weights.content(file)) for argument in _FILES if (file := getattr(server, argument, None))]
-    if getattr(server, "kv_cache_dtype", "auto") not in (None, "auto"):  # else the type of the pages says it
-        rare.append(("dtype", getattr(server, "dtype", None)))
-    overrides = str(getattr(server, "json_model_override_args", None) or "{}")
-    return name, [
-        loaded or revision,
-        *(str(getattr(server, argument, None) or "") for argument in _ARGUMENTS),
-        "" if overrides == "{}" else sha256(overrides.encode()).hexdigest()[:16],
-        sha256(repr(rare).encode()).hexdigest()[:16] if rare else "",
-    ]
-
-
-def _adapters(server: Any) -> list[tuple[str, object]]:
-    """Return the names and fingerprints of the adapters that SGLang was started with. The hash of a page has only their
-    names and paths. (An adapter that is loaded later has an id of its own, and shares nothing.) Raise ValueError."""
-    from sglang.srt.arg_groups.overrides import resolution_result
-
-    adapters = resolution_result(server, "lora_paths") if resolution_result(server, "enable_lora") else None
-    found: list[tuple[str, object]] = []
-    for adapter in adapters or ():
-        try:
-            fingerprint = weights.adapter(
-                adapter.lora_path,
-                load_format=str(getattr(server, "load_format", "auto")),
-                download_dir=str(getattr(server, "download_dir", None) or ""),
-            )
-        except weights.WeightsUnknown as error:
-            raise ValueError(f"the adapter {adapter.lora_name} of --lora-paths: {error}") from None
-        found.append((adapter.lora_name, fingerprint))
-    return sorted(found)
-
-
 def _launched_version() -> str:
     """Return the version of the weights with which SGLang was started."""
     from sglang.srt.runtime_context import get_server_args
@@ -332,9 +260,3 @@ def _weight_version() -> str:
         return str(runtime_context.get_serving().weight_version)
     except (AttributeError, ValueError):  # an older release, or a process without SGLang's arguments
         return _launched_version()
-
-
-def _release() -> str:
-    from sglang.version import __version__
-
-    return str(__version__)

@@ -92,6 +92,9 @@ class HostPages:
         self.sizes: I64 = np.array(pieces, np.int64)
         """Bytes of the pieces of a page."""
         self.page_bytes = int(self.sizes.sum())
+        layers = getattr(pool, "layer_num", 0)
+        self.has_draft_layers: bool = getattr(pool, "target_layer_num", layers) != layers
+        """Whether the pages have layers of a draft model after those of the model."""
 
     def numbers(self, indices: Any, pages: int) -> I64:
         """Return the numbers of pages [pages] whose tokens have these indices. Raise ValueError for indices that are

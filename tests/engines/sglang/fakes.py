@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,6 +22,19 @@ HEAD_BYTES = 2 * 8 * 2
 """Bytes of a token's keys, or of its values, in one layer: two heads of eight elements of two bytes."""
 LATENT_BYTES = (32 + 8) * 2
 U8 = npt.NDArray[np.uint8]
+NAMESPACES = {
+    "port": "serving",
+    "weight_version": "serving",
+    "forward_hooks": "observability",
+    "mem_fraction_static": "schedule",
+    "attention_backend": "exec.kernel",
+    "lora_target_modules": "lora",
+    "speculative_algorithm": "spec",
+    "speculative_draft_model_path": "spec",
+}
+"""SGLang's namespaces of arguments. Those of other arguments are not in Larder's list."""
+ARGUMENT_DEFAULTS = {"weight_version": "default", "load_format": "auto", "port": 30000}
+"""Defaults that are not None."""
 
 
 class MHATokenToKVPoolHost:
@@ -30,12 +43,15 @@ class MHATokenToKVPoolHost:
     planes = 2
     token_bytes = HEAD_BYTES
 
-    def __init__(self, layout: str = "page_first", page_tokens: int = PAGE_TOKENS, pages: int = PAGES) -> None:
+    def __init__(
+        self, layout: str = "page_first", page_tokens: int = PAGE_TOKENS, pages: int = PAGES, draft_layers: int = 0
+    ) -> None:
         self.layout = layout
         self.page_size = page_tokens
         self.size = pages * page_tokens
         self.dtype = "torch.bfloat16"
         self.layer_num = LAYERS
+        self.target_layer_num = LAYERS - draft_layers
         self.memory: U8 = np.zeros((self.planes, LAYERS * self.size * self.token_bytes), np.uint8)
 
     @property
@@ -148,10 +164,16 @@ class _StorageMetrics:
     backup_bandwidth: list[float] = field(default_factory=list)
 
 
-def fake_sglang(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, str]:
-    """Put fakes of SGLang's modules in place, with these arguments of the server, until the test ends. Return the
-    configuration in effect, whose `weight_version` updates of weights change."""
-    serving = {"weight_version": arguments.get("weight_version", "")}
+def fake_sglang(
+    monkeypatch: pytest.MonkeyPatch, resolved: dict[str, Any] | None = None, **arguments: Any
+) -> dict[str, str]:
+    """Put fakes of SGLang's modules in place, with these arguments of the server, until the test ends. `resolved`: the
+    arguments in whose place SGLang uses others. Return the configuration in effect, whose `weight_version` updates of
+    weights change."""
+    serving = {"weight_version": arguments.get("weight_version", "default")}
+    given = {"model_path": "none", **arguments}
+    defaults = {**dict.fromkeys(given), **ARGUMENT_DEFAULTS}
+    record = make_dataclass("ServerArgs", [(name, Any, field(default=value)) for name, value in defaults.items()])
     names: dict[str, dict[str, Any]] = {
         "sglang.srt.mem_cache.hicache_storage": {
             "HiCacheStorage": _HiCacheStorage,
@@ -159,11 +181,12 @@ def fake_sglang(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, 
             "PoolTransferResult": _PoolTransferResult,
         },
         "sglang.srt.runtime_context": {
-            "get_server_args": lambda: SimpleNamespace(**arguments),
+            "get_server_args": lambda: record(**given),
             "get_serving": lambda: SimpleNamespace(**serving),
         },
+        "sglang.srt.arg_groups.arg_utils": {"namespace_of": lambda record: NAMESPACES, "record_fields": fields},
         "sglang.srt.arg_groups.overrides": {
-            "resolution_result": lambda server, name, default=None: getattr(server, name, default)
+            "resolution_result": lambda server, name: (resolved or {}).get(name, getattr(server, name, None))
         },
         "sglang.version": {"__version__": "0.5.23"},
         "sglang.srt.observability.metrics_collector": {"StorageMetrics": _StorageMetrics},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.dataplane.plane import Plane, wait_for
+from tests.engines.model_folder import write_weights
 from tests.engines.sglang.controller import Controller, Process
 from tests.engines.sglang.fakes import LAYERS, PAGE_TOKENS, MHATokenToKVPoolHost, MLATokenToKVPoolHost, StorageConfig
 
@@ -142,6 +145,33 @@ def test_an_invalid_setting_ends_the_engine_with_its_name(
 ) -> None:
     engine = make_controller(**settings)
     assert engine.opened["error"].endswith(f"hicache_storage_backend_extra_config.{message}")
+
+
+def test_sglangs_arguments_count_unless_they_leave_values_as_they_are(processes: list[Process], tmp_path: Path) -> None:
+    def identity(**given: Any) -> str:
+        return json.dumps(processes[0].do("arguments", of=given)["identity"])
+
+    found = processes[0].do("arguments", of={})
+    assert found["unknown"] == [], "arguments of Larder's list that this release lacks"
+    write_weights(tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    plain, with_adapter = json.dumps(found["identity"]), identity(lora_paths=[f"a={tmp_path}"])
+    assert plain == identity(port=1, attention_backend="triton", mem_fraction_static=0.5, eplb_algorithm="x")
+    write_weights(tmp_path / "adapter_model.safetensors", seed=2)
+    others: list[dict[str, Any]] = [
+        {"lora_paths": [f"a={tmp_path}"]},
+        {"kt_weight_path": "/experts"},
+        {"kt_num_gpu_experts": 1},
+        {"enable_precise_embedding_interpolation": True},
+        {"enable_w4a4_mxfp4_megamoe": True},
+        {"flashinfer_mxfp4_moe_precision": "fp8"},
+        {"dllm_algorithm": "LowConfidence"},
+        {"forward_hooks": [{"hook_factory": "m.f"}]},
+        {"trust_mm_content_hashes": True},
+        {"mm_process_config": {"image": {}}},
+        {"weight_version": "2"},
+    ]
+    assert len({plain, with_adapter, *(identity(**other) for other in others)}) == 2 + len(others)
 
 
 @pytest.mark.parametrize("layout", ["layer_first", "page_first"])

@@ -9,6 +9,8 @@ standard input, a JSON answer on the standard output.
                                                 look up, and load into other pages of the host pool
     {"do": "second_pool", "on": "a"}            register an additional host pool
     {"do": "shape", "on": "a"}                  describe what the fake pool of the tests must have too
+    {"do": "arguments", "of": {...}}            return the identity of an engine with these arguments, and what Larder
+                                                lists although SGLang has no such argument
     {"do": "clear", ...}, {"do": "stats", ...}, {"do": "close", ...}
 """
 # ruff: noqa: E402  something must happen before SGLang is imported
@@ -22,8 +24,10 @@ import tempfile
 import threading
 import traceback
 from array import array
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.engines.sglang.scripts import absent  # noqa: F401  before SGLang
 
@@ -32,6 +36,8 @@ os.dup2(2, 1)  # printed text must not mix with answers
 
 import torch
 import torch.distributed as dist
+from sglang.srt.arg_groups.arg_utils import namespace_of
+from sglang.srt.arg_groups.lora_hook import check_lora_server_args
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
@@ -45,6 +51,9 @@ from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.utils import get_storage_hash_str
 from sglang.srt.runtime_context import get_context, get_parallel
+from sglang.srt.server_args import ServerArgs
+
+from dataplane.engines.sglang import arguments as identities
 
 PAGE, LAYERS, TOKENS = 16, 3, 512
 WAIT_S = 30
@@ -217,6 +226,20 @@ def open_engine(on: str, **options: Any) -> dict[str, Any]:
     return {"opened": type(engines[on].controller.storage_backend).__name__}
 
 
+def arguments(of: dict[str, Any]) -> dict[str, Any]:
+    names = namespace_of(ServerArgs)
+    listed = [*identities.COUNTED, *identities.UNCOUNTED]
+    server = ServerArgs(model_path="dummy", **of)
+    check_lora_server_args(server)
+    with mock.patch("sglang.srt.runtime_context.get_server_args", return_value=server):
+        identity = identities.identity("m", vouched=True, has_draft_layers=False)
+    return {
+        "unknown": [known for known in listed if not any(fnmatchcase(name, known) for name in names)]
+        + [known for known in identities.UNCOUNTED_NAMESPACES if known not in names.values()],
+        "identity": identity,
+    }
+
+
 engines: dict[str, Engine] = {}
 logging.basicConfig(level=logging.INFO, stream=sys.stderr)
 with tempfile.TemporaryDirectory() as folder:
@@ -230,7 +253,8 @@ with tempfile.TemporaryDirectory() as folder:
             request = json.loads(line)
             do = request.pop("do")
             try:
-                method = open_engine if do == "open" else getattr(engines[request.pop("on")], do)
+                methods: dict[str, Any] = {"open": open_engine, "arguments": arguments}
+                method = methods.get(do) or getattr(engines[request.pop("on")], do)
                 answer = method(**request)
             except Exception:  # noqa: BLE001  the test shows it
                 answer = {"failed": traceback.format_exc()}
