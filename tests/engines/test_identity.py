@@ -23,6 +23,7 @@ from dataplane.copies.devices import Devices
 from dataplane.devices.runtime import DeviceError, DeviceRuntime
 from dataplane.engines.sglang.page_keys import PageKeys
 from dataplane.engines.vllm.layouts import copies_of, identity_of
+from dataplane.engines.vllm.options import digest_of, options_of
 from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.gateways.lmcache.handlers.chains import RequestChains
 from dataplane.gateways.lmcache.wire.messages import EngineContext, Key
@@ -30,7 +31,7 @@ from dataplane.gateways.lmcache.workers.chunk_layouts import chunk_layout_of
 from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker
 from tests.engines.model_folder import write_folder, write_weights
 from tests.engines.sglang.fakes import MHATokenToKVPoolHost, MLATokenToKVPoolHost, StorageConfig, fake_sglang
-from tests.engines.vllm.fakes import BLOCKS, CHUNK_TOKENS, PAGE_TOKENS, Request, image
+from tests.engines.vllm.fakes import BLOCKS, CHUNK_TOKENS, PAGE_TOKENS, Request, image, vllm_options
 
 Change = Callable[[Any], object]
 Block = tuple[str, bytes]
@@ -48,6 +49,8 @@ class Vllm:
     model: dict[str, Any] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
     """Attributes of vLLM's other configurations."""
+    defaults: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Defaults that are not None, by configuration."""
     request: dict[str, Any] = field(default_factory=dict)
     layers: tuple[str, ...] = ("layers.0", "layers.1")
     page_tokens: int = PAGE_TOKENS
@@ -62,16 +65,21 @@ class Vllm:
     namespace: str = ""
 
     def block(self) -> Block:
+        options = {
+            "model": {"model": str(self.folder), "served_model_name": self.served or str(self.folder),
+                      "dtype": self.dtype, "max_model_len": 4096, **self.model},
+            "cache": {"cache_dtype": self.cache_dtype},
+            "multimodal": {}, "attention": {}, "lora": {},
+        }  # fmt: skip
         config = SimpleNamespace(
             parallel_config=SimpleNamespace(world_size=self.world_size),
-            model_config=SimpleNamespace(
-                **{"model": str(self.folder), "served_model_name": self.served or str(self.folder), "dtype": self.dtype,
-                   "max_model_len": 4096, **self.model}
-            ),
-            cache_config=SimpleNamespace(cache_dtype=self.cache_dtype, **self.others.get("cache", {})),
             load_config=SimpleNamespace(**{"load_format": "auto", "download_dir": None, **self.others.get("load", {})}),
             speculative_config=self.others.get("speculative"),
-        )  # fmt: skip
+            **{
+                f"{name}_config": vllm_options(self.defaults.get(name, {}), {**values, **self.others.get(name, {})})
+                for name, values in options.items()
+            },
+        )
         spec = type("FullAttentionSpec", (), {"block_size": self.page_tokens})()
         group = SimpleNamespace(kv_cache_spec=spec, layer_names=self.layers)
         caches = SimpleNamespace(kv_cache_groups=[group], num_blocks=BLOCKS, kv_cache_layout=self.layout)
@@ -80,7 +88,8 @@ class Vllm:
         identity = identity_of(config, self.named)
         (copies,) = copies_of(config, caches, tensors, rank=self.rank, identity=identity, chunk_tokens=CHUNK_TOKENS)
         request = Request(**{"request_id": "r", "all_token_ids": list(range(200)), **self.request})
-        keys = RequestKeys(request, CHUNK_TOKENS, adapter=self.adapter, namespace=self.namespace).extend(request, 200)
+        adapter = self.adapter and self.adapter + digest_of(options_of(config, ["lora_config"]))
+        keys = RequestKeys(request, CHUNK_TOKENS, adapter=adapter, namespace=self.namespace).extend(request, 200)
         return copies.layout.space.identity(), keys[-1]
 
 
@@ -224,8 +233,12 @@ VLLM_OTHER: dict[str, Change] = {
     )(engine),
     "LongRoPE": put("model", hf_text_config=LONGROPE),
     "sliding windows off": put("model", disable_sliding_window=True),
-    "options of the image processor": put("model", multimodal_config=SimpleNamespace(mm_processor_kwargs={"crop": 1})),
-    "pruning of videos": put("model", multimodal_config=SimpleNamespace(video_pruning_rate=0.5)),
+    "options of the image processor": put("others", multimodal={"mm_processor_kwargs": {"crop": 1}}),
+    "pruning of videos": put("others", multimodal={"video_pruning_rate": 0.5}),
+    "method of pruning": put("others", multimodal={"video_pruning_method": "vidcom2"}),
+    "frames of videos": put("others", multimodal={"media_io_kwargs": {"video": {"fps": 1}}}),
+    "class of the model": put("model", model_class_overrides={"LlamaForCausalLM": "m:X"}),
+    "attention to later tokens": put("others", attention={"use_non_causal": True}),
     "dtype": become(dtype=torch.float16),
     "KV dtype": become(cache_dtype="fp8"),
     "layers without a KV dtype": lambda engine: engine.others.update(cache={"kv_cache_dtype_skip_layers": ["0"]}),
@@ -246,6 +259,9 @@ VLLM_OTHER: dict[str, Change] = {
 VLLM_SAME: dict[str, Change] = {
     **FOLDER_SAME,
     "longest sequence": put("model", max_model_len=8192),
+    "memory": put("others", cache={"gpu_memory_utilization": 0.5}),
+    "kernels": put("others", attention={"backend": "FLASH_ATTN"}),
+    "what is made of adapters, for a request without one": put("others", lora={"target_modules": ["q_proj"]}),
     "revision of the same files": put("model", revision="main"),
     "configuration at another path": lambda engine: put(
         "model", hf_config_path=str(write_folder(engine.folder.parent / "config", files=0))
@@ -449,6 +465,18 @@ def test_sglang_does_without_larder_if_an_adapter_cannot_be_read(
     with pytest.raises(IndexError):
         one.block()
     assert "Larder is not used: the adapter a of --lora-paths: " in caplog.text
+@pytest.mark.parametrize("part", ["model", "multimodal", "cache", "attention", "lora"])
+def test_an_option_that_larder_does_not_know_counts_unless_it_has_its_default(
+    make_engine: Callable[[str], Any], part: str
+) -> None:
+    """So releases share, and an option of a later one separates blocks."""
+    one = make_engine("vllm")
+    one.adapter = "a"
+    before = one.block()
+    one.defaults = {part: {"of_a_later_release": 1}}
+    assert one.block() == before
+    one.others[part] = {"of_a_later_release": 2}
+    assert one.block() != before
 
 
 def test_with_a_name_too_revision_quantization_and_overrides_count(make_engine: Callable[[str], Any]) -> None:

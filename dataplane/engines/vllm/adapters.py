@@ -104,7 +104,9 @@ def digest_of(files: AdapterFiles) -> str | None:
 class Adapters:
     """Identities of the adapters of one engine. A request costs a few `stat`; a thread reads files."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: str = "") -> None:
+        """`options`: digest of the engine's options that change what it makes of an adapter."""
+        self._options = options
         self._loaded: dict[int, AdapterFiles | None] = {}
         """Files that the engine holds under each id; None if this is not known."""
         self._digests: dict[AdapterFiles, str | None] = {}
@@ -176,7 +178,7 @@ class Adapters:
             raise Unkeyed(
                 "adapter", f"{shown}: its files have changed; load it from another path, or with load_inplace"
             )
-        return f"{digest}/3d" if lora.is_3d_lora_weight else digest
+        return "/".join(filter(None, (digest, "3d" if lora.is_3d_lora_weight else "", self._options)))
 
     def _read(self, files: AdapterFiles) -> bool:
         """Return whether the files were read, and begin it."""

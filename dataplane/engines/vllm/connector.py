@@ -30,6 +30,7 @@ from dataplane.engines.vllm.adapters import AdapterFiles, files_of
 from dataplane.engines.vllm.layouts import CacheRefused, ModelIdentity, copies_of, identity_of, slides
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
 from dataplane.engines.vllm.metrics import LarderPromMetrics, LarderStats
+from dataplane.engines.vllm.options import digest_of, options_of
 from dataplane.engines.vllm.request_blocks import RequestBlocks
 from dataplane.engines.vllm.scheduler import SchedulerSide
 from dataplane.engines.vllm.settings import read_settings
@@ -108,6 +109,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             if self._request_blocks is None and _may_load_in_step(vllm_config, kv_cache_config)
             else None,
             hashes_media=_hashes_media(vllm_config),
+            adapter_options=digest_of(options_of(vllm_config, ["lora_config"])),
         )
         _watch_adapters()
 

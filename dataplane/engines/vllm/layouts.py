@@ -18,6 +18,7 @@ from dataplane.engines import weights
 from dataplane.engines.pages import pages_of
 from dataplane.engines.vllm.copies import CpuCopies, DeviceCopies, GroupCopies
 from dataplane.engines.vllm.messages import GroupLayout
+from dataplane.engines.vllm.options import digest_of, options_of
 from dataplane.protocol.spaces import MAX_NAME_CHARACTERS, Space
 
 KINDS = {
@@ -205,19 +206,15 @@ def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
     config = vllm_config.model_config
     loaded = "" if named else _fingerprint(vllm_config)
     parts = [loaded or str(getattr(config, "revision", None) or ""), str(getattr(config, "quantization", None) or "")]
-    changes = [config.hf_overrides] if getattr(config, "hf_overrides", None) else []
+    changes = options_of(vllm_config, _PARTS)
     if not loaded and getattr(config, "hf_config_path", None):
-        changes.append(config.hf_config_path)
+        changes.append(("hf_config_path", config.hf_config_path))
     # With LongRoPE, vLLM rotates all keys differently if sequences may exceed the original length.
     if "longrope" in str(getattr(getattr(config, "hf_text_config", None), "rope_parameters", "")):
-        changes.append(config.max_model_len)
+        changes.append(("max_model_len", config.max_model_len))
     if vllm_config.cache_config.cache_dtype != "auto":
-        changes.append(str(config.dtype))
-    for part, option_names in _OPTIONS.items():
-        options = getattr(vllm_config, part, None) or getattr(config, part, None)
-        changes += [(name, value) for name in option_names if (value := getattr(options, name, None))]
-    if changes:
-        parts.append(sha256(repr(changes).encode()).hexdigest()[:16])
+        changes.append(("dtype", str(config.dtype)))
+    parts.append(digest_of(changes))
     revision = "/".join(parts).rstrip("/")
     return ModelIdentity(
         named or weights.default_name(config.model, str(getattr(config, "served_model_name", None) or "")),
@@ -225,12 +222,8 @@ def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
     )
 
 
-_OPTIONS: Mapping[str, Sequence[str]] = {
-    "model_config": ("quantization_config", "code_revision", "disable_sliding_window"),
-    "multimodal_config": ("mm_processor_kwargs", "video_pruning_rate", "mm_encoder_attn_dtype"),
-    "cache_config": ("kv_cache_dtype_skip_layers",),
-}
-"""Options of vLLM's configurations that change KV values of equal shape, beside the older ones above."""
+_PARTS = ("model_config", "multimodal_config", "cache_config", "attention_config", "diffusion_config")
+"""Parts of vLLM's configuration whose options are in the space. `lora_config` is in the identity of adapters."""
 _LOADED_TOO = ("text_model_id", "audio_model_id")
 """Keys of a model's configuration that name models from which vLLM takes a part of the weights (Ultravox)."""
 

@@ -150,11 +150,12 @@ class SchedulerSide:
         saves: bool = True,
         evict: Callable[[set[int]], None] | None = None,
         hashes_media: bool = True,
+        adapter_options: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. `evict` removes
         blocks from the engine's own prefix cache; None for an engine that must not load inside steps. `hashes_media`:
-        as in `RequestKeys`. Raise ValueError."""
+        as in `RequestKeys`; `adapter_options`: as in `Adapters`. Raise ValueError."""
         if settings.chunk_tokens % block_tokens:
             raise ValueError(
                 f"kv_connector_extra_config.larder.chunk_tokens: expected a multiple of the block size {block_tokens},"
@@ -171,7 +172,7 @@ class SchedulerSide:
         self._evict = evict
         self._hashes_media = hashes_media
         self._clock = clock
-        self._adapters = Adapters()
+        self._adapters = Adapters(adapter_options)
         self._errors = ErrorLog(_log, clock)
         self._client: Client | None = None
         self._closed = threading.Event()

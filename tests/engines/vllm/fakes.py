@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +52,19 @@ class Request:
     @property
     def num_tokens(self) -> int:
         return len(self.all_token_ids)
+
+
+def vllm_options(defaults: dict[str, Any], values: dict[str, Any]) -> Any:
+    """Return a part of vLLM's configuration. Options that are not in `defaults` are None by default; vLLM derives those
+    of `hf_`."""
+    fields = [
+        (name, Any, field(default=defaults.get(name), init=name not in ("hf_config", "hf_text_config")))
+        for name in defaults | values
+    ]
+    part = make_dataclass("Part", fields)()
+    for name, value in values.items():
+        setattr(part, name, value)
+    return part
 
 
 def image(contents: str, offset: int, length: int, **fields: Any) -> Any:

@@ -57,6 +57,21 @@ def test_an_adapter_that_changes_gets_its_own_tokens(make_engine: MakeEngine, po
     engine.close()
 
 
+def test_an_engine_that_applies_a_part_of_an_adapter_shares_only_what_is_computed_without_it(
+    make_engine: MakeEngine, pool: Plane, tmp_path: Path
+) -> None:
+    adapter = ["a", 1, str(write_adapter(tmp_path / "a", 1))]
+    settings: dict[str, Any] = {"chunk_tokens": CHUNK, "min_load_tokens": 0, "model": "parts"}
+    whole = make_engine(pool.socket, options=OPTIONS, **settings).ready()
+    part = make_engine(pool.socket, options={**OPTIONS, "lora_target_modules": ["o_proj"]}, **settings).ready()
+    whole.generate(TOKENS)
+    run(whole, *adapter)
+    assert run(part, *adapter)[0] == 0
+    assert part.generate(TOKENS)["cached"] == CACHED
+    whole.close()
+    part.close()
+
+
 def test_the_engines_own_cache_of_the_contents_before_is_not_stored(
     make_engine: MakeEngine, pool: Plane, tmp_path: Path
 ) -> None:

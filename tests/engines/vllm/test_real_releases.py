@@ -35,6 +35,9 @@ def test_a_release_loads_what_another_engine_has_stored_and_computes_what_it_can
         "cached": 0, "tokens": right, "finish": "length", "transfer_params": missed, "seconds": 0,
     }  # fmt: skip
     pool.wait_stats(lambda stats: stats.totals.stored_blocks == stored + FOUND // CHUNK, "the prompt is stored")
+    assert {space.revision for space in pool.wait_stats(lambda stats: True, "it answers").spaces} == {""}, (
+        "an engine without options shares with other releases"
+    )
     first.close()
     second = make_engine(pool.socket, **settings).ready()
     found = second.generate(tokens, salt)

@@ -1,5 +1,5 @@
 """Print as JSON the methods of vLLM's base class, the fields of its requests, the results of Larder's connector if both
-of its sides fail, and the keys of requests with images."""
+of its sides fail, the keys of requests with images, and the options that KV values depend on."""
 
 import inspect
 import json
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import vllm
+from vllm.config import AttentionConfig, CacheConfig, LoRAConfig
 from vllm.config.multimodal import MultiModalConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
 from vllm.lora.request import LoRARequest
@@ -18,6 +19,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
 from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata, _hashes_media
+from dataplane.engines.vllm.options import options_of
 from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed
 from dataplane.engines.vllm.worker import Results
 from tests.engines.vllm.scripts.fake_config import CACHES, CONFIG
@@ -133,6 +135,13 @@ def key_of_image(content: bytes, name: str | None, options: dict[str, int], cach
         return "" if error.reason == "media" else f"{error!r}"
 
 
+def options(**given: Any) -> list[str]:
+    """Return the names of the options that KV values depend on, of vLLM's defaults with those that are given."""
+    parts = {"cache": CacheConfig, "attention": AttentionConfig, "multimodal": MultiModalConfig, "lora": LoRAConfig}
+    made = {f"{name}_config": part(**given.get(name, {})) for name, part in parts.items()}
+    return [name for name, _ in options_of(SimpleNamespace(model_config=None, **made), made)]
+
+
 IMAGES = [
     (name, options, cached) for name in (None, "cat") for options in ({}, {"crop": 1}) for cached in (True, False)
 ]
@@ -151,6 +160,11 @@ print(
                 "Request": [*inspect.signature(Request).parameters],
             },
             "slept": slept,
+            "options": [
+                options(),
+                options(cache={"gpu_memory_utilization": 0.5}, lora={"max_loras": 2}),
+                options(multimodal={"video_pruning_method": "vidcom2"}, lora={"target_modules": ["o_proj"]}),
+            ],
             "policy": CONFIG.kv_transfer_config.kv_load_failure_policy,
         }
     )
