@@ -549,10 +549,11 @@ class SchedulerSide:
         plan, self._plan = self._plan, StepPlan()
         plan.resets = self._resets
         plan.asks_layouts = not self._workers and not self._refused
-        for name in preempted:
+        # A request that a reset has preempted may have been aborted since.
+        plan.cancelled = list(preempted)
+        for name in plan.cancelled:
             tracked = self._tracked.get(name)
             if tracked is not None and tracked.saves_open:
-                plan.cancelled.append(name)
                 tracked.saved_chunks = 0
         for name, count in scheduled.items():
             tracked = self._tracked.get(name)
