@@ -211,8 +211,19 @@ def default_name(model: str, served: str = "") -> str:
 # ---- places
 
 
+def uses_modelscope() -> bool:
+    """Return whether vLLM takes repositories from ModelScope. What it takes for true depends on its release."""
+    return os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() not in ("", "0", "false")
+
+
 def _snapshot(repository: str, revision: str, commit: str, download_dir: str) -> Path | None:
-    """Return the folder with the files of a repository's commit; None if it is not in a cache of this machine."""
+    """Return the folder with the files of a repository's commit; None if it is not in a cache of this machine. Raise
+    WeightsUnknown for repositories that are not Hugging Face's."""
+    if uses_modelscope():
+        raise WeightsUnknown(
+            f"{repository} is a repository of ModelScope (VLLM_USE_MODELSCOPE), where Larder does not look weights up;"
+            " give the folder of its files"
+        )
     for cache in filter(None, (download_dir, _hugging_face_cache())):
         folder = Path(cache) / f"models--{repository.replace('/', '--')}"
         try:

@@ -465,6 +465,8 @@ def test_sglang_does_without_larder_if_an_adapter_cannot_be_read(
     with pytest.raises(IndexError):
         one.block()
     assert "Larder is not used: the adapter a of --lora-paths: " in caplog.text
+
+
 @pytest.mark.parametrize("part", ["model", "multimodal", "cache", "attention", "lora"])
 def test_an_option_that_larder_does_not_know_counts_unless_it_has_its_default(
     make_engine: Callable[[str], Any], part: str

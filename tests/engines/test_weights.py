@@ -155,6 +155,22 @@ def test_an_adapter_in_a_repository_has_the_fingerprint_of_a_copy_of_its_files(
         adapter("org/other")
 
 
+@pytest.mark.parametrize("value", ["True", "true", "1", " 1 ", "yes"])
+def test_a_repository_of_modelscope_is_not_looked_up_in_the_cache_of_hugging_face(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    snapshot = repository(tmp_path, 1)
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", value)
+    for options in ({}, {"commit": COMMIT}):
+        with pytest.raises(WeightsUnknown, match="org/name is a repository of ModelScope"):
+            fingerprint("org/name", download_dir=str(tmp_path), **options)
+    with pytest.raises(WeightsUnknown, match="ModelScope"):
+        fingerprint(str(snapshot), config="org/name", download_dir=str(tmp_path))
+    assert fingerprint(str(snapshot))
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", "False")
+    assert fingerprint("org/name", download_dir=str(tmp_path))
+
+
 def test_of_a_repository_whose_files_are_elsewhere_the_commit_counts() -> None:
     found = {fingerprint("org/elsewhere", commit=commit, load_format=each) for commit in (COMMIT, "d" * 40)
              for each in ("auto", "dummy")}  # fmt: skip

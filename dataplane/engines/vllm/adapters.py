@@ -15,7 +15,6 @@ are then not shared. It is not known if files change within the step that reads 
 
 from __future__ import annotations
 
-import os
 import stat
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dataplane.engines.vllm.request_keys import Unkeyed
+from dataplane.engines.weights import uses_modelscope
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
@@ -75,7 +75,7 @@ def _folder(lora_path: str) -> tuple[Path, bool]:
     folder = Path(lora_path).expanduser()
     if folder.is_absolute() or folder.exists():
         return folder, False
-    if os.environ.get("VLLM_USE_MODELSCOPE", "").lower() == "true":
+    if uses_modelscope():
         raise OSError(f"{lora_path}: repositories of ModelScope are not looked up")
     from huggingface_hub import constants, try_to_load_from_cache
 

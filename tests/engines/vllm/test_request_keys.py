@@ -328,6 +328,16 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+@pytest.mark.parametrize("value", ["True", "1", " true "])
+def test_a_repository_of_modelscope_is_not_looked_up_in_the_cache_of_hugging_face(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    assert files_of("owner/lora") is not None
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", value)
+    assert files_of("owner/lora") is None
+    assert files_of(str(repository / "snapshots" / (40 * "a"))) is not None
+
+
 @pytest.mark.parametrize("offline", [True, False])
 def test_a_repository_is_its_resolved_commit(repository: Path, monkeypatch: pytest.MonkeyPatch, offline: bool) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
