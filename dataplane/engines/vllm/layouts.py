@@ -59,6 +59,9 @@ def copies_of(
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise CacheRefused(f"{name} is above 1")
+    cache_config = vllm_config.cache_config
+    if getattr(cache_config, "calculate_kv_scales", False) and cache_config.cache_dtype.startswith("fp8"):  # until 0.27
+        raise CacheRefused("with calculate_kv_scales, each process has its own scales of KV values")
     copies: list[GroupCopies] = []
     for number, cache_group in enumerate(kv_cache_config.kv_cache_groups):
         spec = cache_group.kv_cache_spec

@@ -21,12 +21,13 @@ def spec(kind: str, *bases: type) -> Any:
     return made
 
 
-def space(layers: list[str] = LAYERS, kind: Any = None, others: dict[str, Any] | None = None) -> Space:
-    """Return the space of a worker whose only KV-cache group has these layers, some with `others` as tensors."""
+def space(layers: list[str] = LAYERS, kind: Any = None, others: dict[str, Any] | None = None, **cache: object) -> Space:
+    """Return the space of a worker whose only KV-cache group has these layers, some with `others` as tensors. `cache`:
+    options of its cache."""
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(world_size=1),
         model_config=SimpleNamespace(dtype=torch.bfloat16),
-        cache_config=SimpleNamespace(cache_dtype="auto"),
+        cache_config=SimpleNamespace(**{"cache_dtype": "auto", **cache}),
     )
     group = SimpleNamespace(kv_cache_spec=kind or spec("FullAttentionSpec"), layer_names=layers)
     caches = SimpleNamespace(kv_cache_groups=[group], num_blocks=BLOCKS, kv_cache_layout="LBHNC")
@@ -57,3 +58,10 @@ def test_layers_of_a_group_on_several_devices_are_refused() -> None:
     elsewhere = SimpleNamespace(device=torch.device("cuda:1"), data_ptr=lambda: 1)
     with pytest.raises(CacheRefused, match="on several devices: cpu, cuda:1"):
         space(others={LAYERS[1]: elsewhere})
+
+
+def test_scales_that_each_process_computes_are_refused() -> None:
+    assert space(calculate_kv_scales=True) == space(), "without fp8, there are none"
+    assert space(cache_dtype="fp8", calculate_kv_scales=False) == space(cache_dtype="fp8")
+    with pytest.raises(CacheRefused, match="each process has its own scales"):
+        space(cache_dtype="fp8", calculate_kv_scales=True)
