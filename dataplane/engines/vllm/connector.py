@@ -109,6 +109,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             if self._request_blocks is None and _may_load_in_step(vllm_config, kv_cache_config)
             else None,
             hashes_media=_hashes_media(vllm_config),
+            # vLLM keeps such scales in the blocks, and sets those of all blocks at the first use of a layer.
+            first_step_overwrites="per_token_head" in str(getattr(vllm_config.cache_config, "cache_dtype", "")),
             adapter_options=digest_of(options_of(vllm_config, ["lora_config"])),
         )
         _watch_adapters()

@@ -151,11 +151,14 @@ class SchedulerSide:
         evict: Callable[[set[int]], None] | None = None,
         hashes_media: bool = True,
         adapter_options: str = "",
+        first_step_overwrites: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. `evict` removes
         blocks from the engine's own prefix cache; None for an engine that must not load inside steps. `hashes_media`:
-        as in `RequestKeys`; `adapter_options`: as in `Adapters`. Raise ValueError."""
+        as in `RequestKeys`; `adapter_options`: as in `Adapters`. `first_step_overwrites`: whether the
+        engine's first step writes to all its blocks, so that nothing may be loaded until it has ended. Raise
+        ValueError."""
         if settings.chunk_tokens % block_tokens:
             raise ValueError(
                 f"kv_connector_extra_config.larder.chunk_tokens: expected a multiple of the block size {block_tokens},"
@@ -171,6 +174,7 @@ class SchedulerSide:
         self._saves = saves
         self._evict = evict
         self._hashes_media = hashes_media
+        self._first_step_overwrites = first_step_overwrites
         self._clock = clock
         self._adapters = Adapters(adapter_options)
         self._errors = ErrorLog(_log, clock)
@@ -262,7 +266,7 @@ class SchedulerSide:
         if self._client is None:
             # Without a wait, the first prompt of an engine would be neither loaded nor, if it is one step, saved.
             return None if not self._refused and self._may_wait(tracked, WORKERS_WAIT_S) else 0
-        if not tracked.loads:
+        if not tracked.loads or (self._first_step_overwrites and not self._last_ended):
             return 0
         if keyed is None or tracked.keys is None:
             return None if self._may_wait(tracked, ADAPTER_WAIT_S) else 0

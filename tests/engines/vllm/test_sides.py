@@ -83,6 +83,18 @@ def test_a_chunk_that_one_rank_lacks_is_a_miss(make_engine: Make) -> None:
     assert engine.found(Request("c", TOKENS)) == CHUNKED
 
 
+def test_nothing_is_loaded_before_a_first_step_that_writes_to_all_blocks_has_ended(make_engine: Make) -> None:
+    first, engine = make_engine(), make_engine()
+    first.compute(Request("a", TOKENS), SOURCE, seed=3)
+    engine.scheduler._first_step_overwrites = True
+    engine.run()
+    assert engine.found(Request("b", TOKENS)) == 0, "a step without tokens runs no layers"
+    plan = engine.plan({"b": 200})
+    assert engine.found(Request("c", TOKENS)) == 0, "the step is under way"
+    engine.carry_out(plan)
+    assert engine.found(Request("d", TOKENS)) == CHUNKED
+
+
 def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(make_engine: Make, plane: Plane, clock: Clock) -> None:
     first, engine = make_engine(), make_engine()
     first.compute(Request("a", TOKENS), SOURCE, seed=3)
