@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ PLACES = ("_name_or_path", "_commit_hash", "transformers_version")
 """Keys of a configuration that say where it comes from."""
 PARTS = ("whisper-large-v3",)
 """Folders within a model's folder from which engines load weights too: the encoder of Kimi-Audio."""
+_GGUF_PART = re.compile(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$")
 
 PAGE_BYTES = 4096
 TENSOR_BYTES_PER_PAGE = 8 << 20
@@ -128,7 +130,7 @@ def _fingerprint(
         if len(commit) != 40:
             raise WeightsUnknown(f"{model} is neither a folder nor a repository in the cache of Hugging Face")
         return _text("commit", [model.encode(), commit.encode(), load_format.encode(), release.encode()])
-    files = [place] if place.is_file() else [*_weight_files(place, suffixes)]
+    files = [*_parts_of(place)] if place.is_file() else [*_weight_files(place, suffixes)]
     if suffixes and not files:
         raise WeightsUnknown(f"{place} has no weight files ({', '.join(suffixes)})")
     folder = _folder_of(config, download_dir) if config else place
@@ -269,6 +271,19 @@ def _weight_files(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     for part in PARTS:
         if part in file_names and suffixes:
             yield from _weight_files(folder / part, suffixes)
+
+
+def _parts_of(file: Path) -> Iterator[Path]:
+    """Yield a weight file, and the files beside it that engines load with one of GGUF: its other parts, and projectors
+    of images."""
+    yield file
+    if file.suffix != ".gguf":
+        return
+    part = _GGUF_PART.search(file.name)
+    for name in sorted(os.listdir(file.parent)):
+        other_part = part and _GGUF_PART.sub("", name) == file.name[: part.start()] and name.endswith(part[1])
+        if name != file.name and name.endswith(".gguf") and (other_part or "mmproj" in name.lower()):
+            yield file.parent / name
 
 
 def _configuration(folder: Path) -> Iterator[bytes]:

@@ -86,6 +86,29 @@ def test_pages_of_other_formats_count(tmp_path: Path, suffix: str, load_format: 
     assert fingerprint(str(folder), load_format=load_format) == before
 
 
+def test_what_is_loaded_with_a_file_counts(tmp_path: Path) -> None:
+    """Engines load all parts of a model in GGUF, and the projector of images beside it, if they are given one file."""
+    folder = tmp_path / "m"
+    folder.mkdir()
+    names = [f"m-Q4-0000{part}-of-00002.gguf" for part in (1, 2)] + ["mmproj-m.gguf"]
+    for name in (*names, "m-Q8-00001-of-00002.gguf", "m-Q4-00001-of-00003.gguf", "m-Q4.gguf", "notes"):
+        (folder / name).write_bytes(b"GGUF")
+
+    def found(name: str = names[0]) -> str:
+        return fingerprint(str(folder / name), load_format="gguf")
+
+    before, alone = found(), found("m-Q8-00001-of-00002.gguf")
+    for name in ("m-Q8-00001-of-00002.gguf", "m-Q4-00001-of-00003.gguf", "m-Q4.gguf", "notes"):
+        (folder / name).write_bytes(b"of another model")
+        assert found() == before
+    for name in names:
+        (folder / name).write_bytes(b"other")
+        assert found() != before
+        (folder / name).write_bytes(b"GGUF")
+    assert found() == before != alone
+    assert fingerprint(str(shutil.copytree(folder, tmp_path / "copy") / names[0]), load_format="gguf") == before
+
+
 @pytest.mark.parametrize(
     "name",
     ["config.json", "params.json", "hf_quant_config.json", "preprocessor_config.json", "model.safetensors.index.json",
