@@ -111,6 +111,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             hashes_media=_hashes_media(vllm_config),
             # vLLM keeps such scales in the blocks, and sets those of all blocks at the first use of a layer.
             first_step_overwrites="per_token_head" in str(getattr(vllm_config.cache_config, "cache_dtype", "")),
+            drops_block=_drops_block(vllm_config.speculative_config),
             adapter_options=digest_of(options_of(vllm_config, ["lora_config"])),
         )
         _watch_adapters()
@@ -430,6 +431,14 @@ def _may_load_in_step(vllm_config: Any, kv_cache_config: Any) -> bool:
         and not vllm_config.use_v2_model_runner
         and not slides(kv_cache_config)
     )
+
+
+def _drops_block(speculative_config: Any) -> bool:
+    """Return whether vLLM does not use the last cached block of a prefix. A draft layer of EAGLE or MTP computes the KV
+    values of a token from the next one too."""
+    drops = getattr(speculative_config, "use_eagle_block_drop", None)  # from 0.30 on
+    drops = drops or getattr(speculative_config, "use_eagle", None)
+    return drops is not None and drops()
 
 
 def _hashes_media(vllm_config: Any) -> bool:

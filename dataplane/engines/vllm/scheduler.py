@@ -152,13 +152,15 @@ class SchedulerSide:
         hashes_media: bool = True,
         adapter_options: str = "",
         first_step_overwrites: bool = False,
+        drops_block: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. `evict` removes
         blocks from the engine's own prefix cache; None for an engine that must not load inside steps. `hashes_media`:
         as in `RequestKeys`; `adapter_options`: as in `Adapters`. `first_step_overwrites`: whether the
-        engine's first step writes to all its blocks, so that nothing may be loaded until it has ended. Raise
-        ValueError."""
+        engine's first step writes to all its blocks, so that nothing may be loaded until it has ended.
+        `drops_block`: whether a hit ends a block before the end of its last chunk, because KV values of the chunk's
+        last token depend on the next token. Raise ValueError."""
         if settings.chunk_tokens % block_tokens:
             raise ValueError(
                 f"kv_connector_extra_config.larder.chunk_tokens: expected a multiple of the block size {block_tokens},"
@@ -175,6 +177,7 @@ class SchedulerSide:
         self._evict = evict
         self._hashes_media = hashes_media
         self._first_step_overwrites = first_step_overwrites
+        self._dropped_tokens = block_tokens if drops_block else 0
         self._clock = clock
         self._adapters = Adapters(adapter_options)
         self._errors = ErrorLog(_log, clock)
@@ -274,12 +277,14 @@ class SchedulerSide:
             return None
         started = time.perf_counter()
         # vLLM always computes the last token, because its output is the next token.
-        most = (request.num_tokens - 1) // self._block_tokens * self._block_tokens
+        most: int = (request.num_tokens - 1) // self._block_tokens * self._block_tokens
         keys = tracked.keys.extend(request, request.num_tokens)[: self._chunks(most)]
 
+        def hit_end(chunks: int) -> int:
+            return max(0, min(chunks * self._settings.chunk_tokens - self._dropped_tokens, most))
+
         def loadable(chunks: int) -> int:
-            tokens: int = max(0, min(chunks * self._settings.chunk_tokens, most) - local_tokens)
-            return tokens
+            return max(0, hit_end(chunks) - local_tokens)
 
         # A request that waits is looked up again in each step, without a span.
         traceparent = "" if tracked.looked_up else tracked.traceparent
@@ -307,7 +312,7 @@ class SchedulerSide:
             hits = lookup.hits
             offered = self._answer(tracked, hits, loadable(hits))
             tracked.lookup = _LookUp(
-                len(keys), hits, min(hits * self._settings.chunk_tokens, most), loadable(hits), offered,
+                len(keys), hits, hit_end(hits), loadable(hits), offered,
                 self._reason(lookup, usable, keys),
             )  # fmt: skip
             tracked.sources.update(lookup.sources)
@@ -380,7 +385,9 @@ class SchedulerSide:
         it. Look-ups do no work for that."""
         request, step, lookup = tracked.request, self._settings.chunk_tokens, tracked.lookup
         start, end, tokens = tracked.local_tokens, tracked.local_tokens + loaded, request.num_tokens
-        usable = min((tokens - 1) // self._block_tokens * self._block_tokens, tokens // step * step)
+        usable = min(
+            (tokens - 1) // self._block_tokens * self._block_tokens, tokens // step * step - self._dropped_tokens
+        )
         # What was offered and is not loaded, another connector loads.
         had = end if lookup is None else max(end, start + lookup.offered)
         missed, reason, key, bare_key = max(0, usable - had), "", b"", b""

@@ -24,7 +24,7 @@ from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import WorkerSide
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import CHUNKED, SOURCE, TOKENS, Request, cache, image
+from tests.engines.vllm.fakes import CHUNKED, PAGE_TOKENS, SOURCE, TARGET, TOKENS, Request, cache, image
 from tests.engines.vllm.models import lora, write_adapter
 from tests.engines.vllm.sides import Make, Step, engine, make_engine
 
@@ -93,6 +93,25 @@ def test_nothing_is_loaded_before_a_first_step_that_writes_to_all_blocks_has_end
     assert engine.found(Request("c", TOKENS)) == 0, "the step is under way"
     engine.carry_out(plan)
     assert engine.found(Request("d", TOKENS)) == CHUNKED
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(CHUNKED + 1, 176), (CHUNKED, 176), (CHUNKED + 20, 176), (CHUNKED - 1, 112), (64, 48)]
+)
+def test_a_hit_of_an_engine_whose_draft_reads_the_next_token_ends_before_the_end_of_a_chunk(
+    make_engine: Make, tokens: int, expected: int
+) -> None:
+    """The key of a chunk does not say which token is next, so the engine computes the last block of its last token."""
+    first, engine = make_engine(), make_engine()
+    first.compute(Request("a", [*TOKENS, *range(20)]), list(range(1, 15)), seed=3)
+    engine.scheduler._dropped_tokens = PAGE_TOKENS
+    request = Request("b", [*TOKENS, *range(20)][:tokens])
+    loaded, _ = engine.load(request, TARGET)
+    assert loaded == expected
+    (_, fields) = engine.scheduler.finished(request)
+    assert fields is not None
+    assert (fields["larder"]["loaded_tokens"], fields["larder"]["missed_tokens"]) == (expected, 0)
+    assert engine.scheduler.matched_tokens(Request("c", request.all_token_ids), expected) == 0
 
 
 def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(make_engine: Make, plane: Plane, clock: Clock) -> None:

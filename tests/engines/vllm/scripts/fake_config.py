@@ -15,6 +15,7 @@ CONFIG: Any = SimpleNamespace(
     cache_config=SimpleNamespace(block_size=16),
     model_config=SimpleNamespace(multimodal_config=None, model="m", revision=None),
     parallel_config=SimpleNamespace(rank=0),
+    speculative_config=None,
     device_config=SimpleNamespace(device_type="cuda"),
 )
 CACHES: Any = SimpleNamespace(
