@@ -26,7 +26,7 @@ from dataplane.client.tiers import ClientTiers, TierHits, check_wait
 from dataplane.devices.runtime import Device, DeviceRuntime
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome, code_of
-from dataplane.protocol.keys import tenant_fingerprint
+from dataplane.protocol.keys import KEY_BYTES, tenant_fingerprint
 from dataplane.protocol.layout import ACQUIRE, HOT_WORDS, I64, LOOKUP, RESERVE, U64, pack_keys
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES
@@ -297,13 +297,22 @@ class Client:
         return self._link.terms.hint_max_s
 
     def reserve(
-        self, keys: Keys, nbytes: int, *, tenant: str = "", space: int = 0, ttl_s: float = 0.0, pin_s: float = 0.0
+        self,
+        keys: Keys,
+        nbytes: int,
+        *,
+        tenant: str = "",
+        space: int = 0,
+        parent: bytes = b"",
+        ttl_s: float = 0.0,
+        pin_s: float = 0.0,
     ) -> Reservation:
         """Request room for the missing blocks of a chain, each of `nbytes` bytes, charged to `tenant`.
 
         Pass the whole chain of the request, ancestors first: blocks that are already cached are touched too, so that
-        ancestors outlive their descendants. Takes one round trip. Raises ValueError for wrong arguments; every other
-        failure is reported as an outcome.
+        ancestors outlive their descendants. For a piece of a chain that does not start it, `parent` is the key before
+        the first one (32 bytes): an invalidation of a prefix reaches the piece only through it. Takes one round trip.
+        Raises ValueError for wrong arguments; every other failure is reported as an outcome.
 
         `ttl_s` and `pin_s` are hints in seconds, 0 for none; longer ones than `hint_max_s` are shortened. The data
         plane drops the blocks that are stored now after `ttl_s` without use. For `pin_s`, it evicts the chain's blocks,
@@ -317,6 +326,8 @@ class Client:
             raise ValueError(f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys, got {len(words)}")
         if not 1 <= nbytes <= MAX_BLOCK_BYTES:
             raise ValueError(f"expected nbytes from 1 to {MAX_BLOCK_BYTES}, got {nbytes}")
+        if len(parent) not in (0, KEY_BYTES):
+            raise ValueError(f"expected a parent of {KEY_BYTES} bytes, or none, got {len(parent)}")
         self._check_position(space)
         _check_tenant(tenant)
         reservation = self._new_reservation(len(words), nbytes)
@@ -328,7 +339,9 @@ class Client:
             make: Callable[..., wire.Reserve] = wire.Reserve
             if (ttl_s or pin_s) and self._link.terms.hint_max_s:
                 make = partial(wire.HintedReserve, ttl_s=float(ttl_s), pin_s=float(pin_s))
-            request = partial(make, space=attachment.spaces[space], tenant=tenant, keys=words.tobytes(), nbytes=nbytes)
+            request = partial(
+                make, space=attachment.spaces[space], tenant=tenant, keys=words.tobytes(), nbytes=nbytes, parent=parent
+            )
             answer = self._link.request(request, checks.reserved(len(words)))
             if isinstance(answer, wire.Reserved):
                 self._grant(reservation, attachment, answer)

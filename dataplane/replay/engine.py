@@ -125,7 +125,8 @@ class ReplayEngine:
         tally = self.tally
         piece = keys[first : first + MAX_KEYS_PER_REQUEST]
         start = perf_counter_ns()
-        reservation = self._client.reserve(piece, self._block_bytes, tenant=tenant)
+        parent = keys[first - 1].tobytes() if first else b""
+        reservation = self._client.reserve(piece, self._block_bytes, tenant=tenant, parent=parent)
         tally.store_ns += perf_counter_ns() - start
         outcomes = reservation.outcomes[max(0, hits - first) :]
         tally.blocks_present += int(np.count_nonzero(outcomes == ReserveOutcome.PRESENT))

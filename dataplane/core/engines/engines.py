@@ -46,6 +46,8 @@ class OpenReservation:
     deadline: float
     keys: bytes = b""
     """The request's keys, packed."""
+    parent: bytes = b""
+    """The key before the first one; empty if there is none."""
     timestamp: int = 0
     """Timestamp of its blocks."""
     from_tier: bool = False

@@ -151,6 +151,7 @@ class StoreService:
             positions=[at for at, _ in chain],
             deadline=now + self._ttl_s,
             keys=keys,
+            parent=message.parent,
             timestamp=timestamp,
             hint=hint,
         )

@@ -71,6 +71,5 @@ def _written(reservation: OpenReservation) -> U64:
 
 
 def _through(reservation: OpenReservation) -> U64:
-    """Return the keys of a reservation and the parent of its first block."""
-    first = reservation.writing.get(0)
-    return pack_keys(reservation.keys + (b"" if first is None else first.parent))
+    """Return the keys of a reservation and the key before them."""
+    return pack_keys(reservation.keys + reservation.parent)

@@ -53,6 +53,8 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
         self._threads: dict[threading.Thread, int] = {}
         """SGLang's threads that are alive, with `_updates` at their first call. A flush of SGLang's caches ends its
         threads, and then starts others."""
+        self._prefixes_missed = False
+        """Whether SGLang has stored pages without naming those before them. This is logged once."""
         self._pages: HostPages | None = None
         self._loads: deque[tuple[int, float]] = deque(maxlen=MAX_TRANSFERS)
         """Pages and seconds of loads since the last call of `get_stats`, if SGLang collects metrics."""
@@ -143,10 +145,10 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Store pages of the host pool. Return for each page whether it is cached now, or is being stored by another
         engine."""
-        return self._save(keys, host_indices) or [False] * len(keys)
+        return self._save(keys, host_indices, getattr(extra_info, "prefix_keys", None)) or [False] * len(keys)
 
     @guarded()
-    def _save(self, keys: list[str], host_indices: Any) -> list[bool] | None:
+    def _save(self, keys: list[str], host_indices: Any, before: list[str] | None) -> list[bool] | None:
         with self._lock:
             store = self._current()
             if store is None or not keys:
@@ -155,9 +157,15 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
                 if self.errors.due("not flushed"):
                     _log.warning("no pages are stored: SGLang's caches were not flushed after an update of weights")
                 return None
-            packed = store.keys_of(keys)
+            if before is None and not self._prefixes_missed:
+                self._prefixes_missed = True
+                _log.warning(
+                    "invalidations of prefixes may miss pages, because SGLang does not name the pages before those that"
+                    " it stores: set hicache_storage_pass_prefix_keys to true in the extra config"
+                )
+            packed, parent = store.keys_of(keys), store.keys_of(before[-1:] if before else ())
         started = time.perf_counter()
-        saved = store.save(packed, host_indices)
+        saved = store.save(packed, host_indices, parent)
         self._note(self._saves, sum(saved), started)
         return saved
 

@@ -164,16 +164,18 @@ class PageStore:
         """Return the keys of pages until the next `clear`."""
         return self._keys.of(names)
 
-    def save(self, keys: bytes, indices: Any) -> list[bool]:
-        """Copy pages out of the host pool and publish them with these keys. Return for each page whether it is cached
-        now, or is being stored by another engine."""
+    def save(self, keys: bytes, indices: Any, parent: bytes = b"") -> list[bool]:
+        """Copy pages out of the host pool and publish them with these keys. `parent`: the key of the page before them,
+        if there is one and it is known. Return for each page whether it is cached now, or is being stored by another
+        engine."""
         pages = len(keys) // KEY_BYTES
         sources = self._pages.addresses(indices, pages)
         saved: list[bool] = []
         for first in range(0, pages, self._batch):
             last = min(first + self._batch, pages)
             part = keys[first * KEY_BYTES : last * KEY_BYTES]
-            saved += self._saved(self._save(part, sources[first:last]), last - first)
+            saved += self._saved(self._save(part, sources[first:last], parent), last - first)
+            parent = part[-KEY_BYTES:]
         return saved
 
     def _saved(self, result: CommitResult, count: int) -> list[bool]:
@@ -184,14 +186,16 @@ class PageStore:
         refused = result.refused_blocks
         return [at not in refused for at in range(count)]
 
-    def _save(self, keys: bytes, sources: I64) -> CommitResult:
+    def _save(self, keys: bytes, sources: I64, parent: bytes) -> CommitResult:
         sizes = self._pages.sizes
 
         def copy(first: int, end: int) -> int:
             reservation.copy_pieces_from(sources[first:end], sizes, first)
             return end - first
 
-        with self._client.reserve(keys, self._pages.page_bytes, tenant=self._settings.tenant) as reservation:
+        with self._client.reserve(
+            keys, self._pages.page_bytes, tenant=self._settings.tenant, parent=parent
+        ) as reservation:
             if reservation.number:
                 self._in_shares(len(sources), copy)
             return reservation.commit()

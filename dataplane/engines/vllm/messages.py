@@ -55,6 +55,8 @@ class Save:
     """Hint of the request, as in `RequestOptions`."""
     pin_s: float = 0.0
     traceparent: str = ""
+    parent: bytes = b""
+    """Key of the chunk before the first one; empty if the first one starts the prompt."""
 
 
 @dataclass(slots=True)

@@ -596,7 +596,7 @@ class SchedulerSide:
         if tracked.pin_chunks and tracked.keys is not None:
             cached, tracked.pin_chunks = tracked.keys.keys[: tracked.pin_chunks], 0
             for first in range(0, len(cached), MAX_KEYS_PER_REQUEST):
-                self._add_save(plan, tracked, cached[first : first + MAX_KEYS_PER_REQUEST], ())
+                self._add_save(plan, tracked, cached, first, min(len(cached), first + MAX_KEYS_PER_REQUEST), ())
         step = self._settings.chunk_tokens
         savable_tokens = request.num_tokens if self._settings.save_decode else request.num_prompt_tokens
         # Draft tokens are computed too but may be rejected, so only accepted tokens count.
@@ -613,23 +613,31 @@ class SchedulerSide:
                 list(ids[first * step // page : end * step // page])
                 for ids, page in zip(blocks, self._page_tokens, strict=True)
             )
-            self._add_save(plan, tracked, keys[first:end], numbers)
+            self._add_save(plan, tracked, keys, first, end, numbers)
         tracked.saved_chunks = chunks
 
     def _add_save(
-        self, plan: StepPlan, tracked: _Tracked, keys: Sequence[bytes], blocks: tuple[list[int], ...]
+        self,
+        plan: StepPlan,
+        tracked: _Tracked,
+        keys: Sequence[bytes],
+        first: int,
+        end: int,
+        blocks: tuple[list[int], ...],
     ) -> None:
+        """Plan to save chunks `first` to `end` of a prompt with these keys."""
         assert tracked.keys is not None
         options = tracked.options
         plan.saves.append(
             Save(
                 tracked.request.request_id,
-                b"".join(keys),
+                b"".join(keys[first:end]),
                 tracked.keys.tenant,
                 blocks,
                 options.ttl_s,
                 options.pin_s,
                 tracked.traceparent,
+                keys[first - 1] if first else b"",
             )
         )
         tracked.saves_open += self._workers

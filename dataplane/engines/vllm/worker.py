@@ -435,9 +435,15 @@ class WorkerSide:
                     last -= 1
                 if last == first or job.cancelled:
                     break
-                keys = save.keys[first * KEY_BYTES : last * KEY_BYTES]
+                start = first * KEY_BYTES
                 reservation = self._client.reserve(
-                    keys, chunk_bytes, tenant=save.tenant, space=space, ttl_s=save.ttl_s, pin_s=save.pin_s
+                    save.keys[start : last * KEY_BYTES],
+                    chunk_bytes,
+                    tenant=save.tenant,
+                    space=space,
+                    parent=save.keys[start - KEY_BYTES : start] if first else save.parent,
+                    ttl_s=save.ttl_s,
+                    pin_s=save.pin_s,
                 )
                 job.reservations.append(_Batch(space, first, reservation))
 
@@ -501,7 +507,12 @@ class WorkerSide:
             return
         for space, copies in enumerate(self._copies):
             self._client.reserve(
-                save.keys, copies.group.chunk_bytes, tenant=save.tenant, space=space, pin_s=save.pin_s
+                save.keys,
+                copies.group.chunk_bytes,
+                tenant=save.tenant,
+                space=space,
+                parent=save.parent,
+                pin_s=save.pin_s,
             ).abort()
 
     def _count_commit(self, result: CommitResult, chunk_bytes: int) -> None:

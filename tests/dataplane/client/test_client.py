@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dataplane.client import AttachRefused, Client, ClientEvent, Code, CommitResult, Lease, ReserveOutcome, attach
+from dataplane.protocol.control.scopes import Invalidate, Scope
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents
@@ -44,6 +45,17 @@ def test_stored_blocks_are_read_by_another_engine(plane: Plane) -> None:
         assert (reader.lookup([]), len(reader.acquire([]))) == (0, 0)
         with pytest.raises(ValueError, match="released"):
             lease.view(0)
+
+
+def test_a_piece_of_a_chain_names_the_key_before_it(plane: Plane) -> None:
+    chain = make.keys(3)
+    with connect(plane) as client:
+        with pytest.raises(ValueError, match="expected a parent of 32 bytes, or none, got 31"):
+            client.reserve(chain[1:], PAGE, parent=chain[0][1:])
+        for at, key in enumerate(chain):
+            assert store(client, [key], parent=chain[at - 1] if at else b"", pin_s=at % 2) == 1
+        with plane.manager() as manager:
+            assert manager.ask(Invalidate("n", Scope(keys=chain[0]))).blocks == 3
 
 
 def test_hints_are_sent_and_wrong_ones_are_refused(plane: Plane) -> None:

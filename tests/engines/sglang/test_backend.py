@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 
 from dataplane.client.leases import Lease
 from dataplane.client.reservations import Reservation
+from dataplane.engines.sglang.page_keys import PageKeys
+from dataplane.protocol.control.scopes import Invalidate, Scope
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
 from tests.dataplane.sockets.test_draining import drain
 from tests.engines.sglang.fakes import PAGES, MambaPoolHost, MHATokenToKVPoolHost, MLATokenToKVPoolHost, fake_sglang
@@ -197,6 +200,24 @@ def test_a_full_pool_refuses_pages_one_by_one(
     pool.memory[:] = 0
     assert backend.batch_get_v1(names, pool.indices(list(range(32)))) == [at < first_lost for at in range(32)]
     assert content(pool, list(range(first_lost))) == expected[:first_lost]
+
+
+def test_an_invalidation_reaches_all_pages_behind_a_prefix_however_they_were_stored(
+    make_backend: Make, plane: Plane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = MHATokenToKVPoolHost()
+    monkeypatch.setattr("dataplane.engines.sglang.page_store.BATCH_BYTES", 3 * len(pool.page(0)))
+    backend = make_backend(pool)
+    indices = pool.indices
+    for before, names in (([], NAMES[:10]), (NAMES[:10], NAMES[10:])):
+        assert all(backend.batch_set_v1(names, indices(SOURCE[: len(names)]), SimpleNamespace(prefix_keys=before)))
+    assert "hicache_storage_pass_prefix_keys" not in caplog.text
+    with plane.manager() as manager:
+        assert manager.ask(Invalidate("n", Scope(keys=PageKeys("").of(NAMES[:1])))).blocks == len(NAMES)
+    assert [backend.batch_exists([name]) for name in NAMES] == [0] * len(NAMES)
+    for _ in range(2):
+        assert all(backend.batch_set_v1(NAMES, indices(SOURCE), SimpleNamespace(prefix_keys=None)))
+    assert caplog.text.count("hicache_storage_pass_prefix_keys") == 1, "an engine that names no prefix is warned"
 
 
 # ---- tenants, ranks, namespaces
@@ -405,7 +426,7 @@ def test_indices_that_are_not_pages_are_misses(backend: Any, caplog: pytest.LogC
             assert backend.batch_get_v1(NAMES, indices) == [False] * 20
             assert backend.batch_set_v1(NAMES, indices) == [False] * 20
     assert (backend.mem_pool_host.memory == before).all()
-    messages = [each.getMessage() for each in caplog.records]
+    messages = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     assert messages == [
         f"error in {name}; the engine continues without the result of this call" for name in ("_load", "_save")
     ]

@@ -19,12 +19,14 @@ from dataplane.client.reservations import Reservation
 from dataplane.devices.runtime import DeviceError
 from dataplane.engines.vllm.copies import CpuCopies
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
+from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.scheduler import ADAPTER_WAIT_S, FAILED_S, SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import WorkerSide
+from dataplane.protocol.control.scopes import Invalidate, Scope
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
-from tests.engines.vllm.fakes import CHUNKED, PAGE_TOKENS, SOURCE, TARGET, TOKENS, Request, cache, image
+from tests.engines.vllm.fakes import CHUNK_TOKENS, CHUNKED, PAGE_TOKENS, SOURCE, TARGET, TOKENS, Request, cache, image
 from tests.engines.vllm.models import lora, write_adapter
 from tests.engines.vllm.sides import Make, Step, engine, make_engine
 
@@ -313,6 +315,27 @@ def test_saves_beyond_the_bound_are_dropped_and_counted(engine: Step, monkeypatc
     engine.run({"a": 200})
     assert engine.workers[0].take_counts() == {"dropped_saves": 1}
     assert engine.scheduler.finished(request) == (False, None), "nothing waits for it"
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 1 << 30], ids=["a chunk at a time", "a step at a time"])
+@pytest.mark.parametrize("counts", [[200], [70, 70, 60]], ids=["one step", "three steps"])
+def test_an_invalidation_reaches_all_chunks_behind_a_prefix_however_they_were_saved(
+    engine: Step, plane: Plane, monkeypatch: pytest.MonkeyPatch, counts: list[int], batch_bytes: int
+) -> None:
+    monkeypatch.setattr("dataplane.engines.vllm.worker.BATCH_BYTES", batch_bytes)
+    request = Request("a", TOKENS)
+    engine.track(request, SOURCE)
+    engine.scheduler.allocated(request, [SOURCE], 0)
+    for count in counts:
+        engine.run({"a": count})
+        request.num_computed_tokens += count
+    engine.finish(request)
+    first, *others = RequestKeys(request, CHUNK_TOKENS).extend(request, CHUNKED)
+    with plane.manager() as manager:
+        assert manager.ask(Invalidate("n", Scope(keys=first))).blocks == 3
+    client = engine.scheduler._client
+    assert client is not None
+    assert [client.lookup([key], counted=False) for key in others] == [0, 0]
 
 
 def test_only_known_tokens_of_whole_chunks_are_saved(make_engine: Make) -> None:
