@@ -310,9 +310,9 @@ class Client:
         """Request room for the missing blocks of a chain, each of `nbytes` bytes, charged to `tenant`.
 
         Pass the whole chain of the request, ancestors first: blocks that are already cached are touched too, so that
-        ancestors outlive their descendants. For a piece of a chain that does not start it, `parent` is the key before
-        the first one (32 bytes): an invalidation of a prefix reaches the piece only through it. Takes one round trip.
-        Raises ValueError for wrong arguments; every other failure is reported as an outcome.
+        ancestors outlive their descendants. Or pass a piece of the chain and, as its `parent`, the key before the first
+        one (32 bytes). Takes one round trip. Raises ValueError for wrong arguments; every other failure is reported as
+        an outcome.
 
         `ttl_s` and `pin_s` are hints in seconds, 0 for none; longer ones than `hint_max_s` are shortened. The data
         plane drops the blocks that are stored now after `ttl_s` without use. For `pin_s`, it evicts the chain's blocks,

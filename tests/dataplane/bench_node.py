@@ -137,10 +137,11 @@ class BenchEngine:
         *,
         tenant: str = "",
         space: int = 0,
+        parent: bytes = b"",
         ttl_s: float = 0.0,
         pin_s: float = 0.0,
     ) -> GrantResult:
-        common = (1, self.spaces[space], tenant, make.packed(chain), nbytes)
+        common = (1, self.spaces[space], tenant, make.packed(chain), nbytes, parent)
         hinted = ttl_s or pin_s
         message = HintedReserve(*common, ttl_s=ttl_s, pin_s=pin_s) if hinted else Reserve(*common)
         return self.bench.node.reserve(self.client, message, self.bench.now)
@@ -159,11 +160,12 @@ class BenchEngine:
         *,
         tenant: str = "",
         space: int = 0,
+        parent: bytes = b"",
         ttl_s: float = 0.0,
         pin_s: float = 0.0,
     ) -> Stored:
         """Reserve and commit everything that was granted."""
-        granted = self.reserve(chain, nbytes, tenant=tenant, space=space, ttl_s=ttl_s, pin_s=pin_s)
+        granted = self.reserve(chain, nbytes, tenant=tenant, space=space, parent=parent, ttl_s=ttl_s, pin_s=pin_s)
         written = self.commit(granted.reservation) if granted.reservation else 0
         return Stored(granted, written)
 

@@ -48,6 +48,8 @@ class OpenReservation:
     """The request's keys, packed."""
     parent: bytes = b""
     """The key before the first one; empty if there is none."""
+    before: Block | None = None
+    """Block of that key when the blocks were reserved."""
     timestamp: int = 0
     """Timestamp of its blocks."""
     from_tier: bool = False

@@ -9,6 +9,7 @@ import numpy as np
 from dataplane.core.blocks.blocks import Block, IndexSlots
 from dataplane.core.blocks.slabs import Slot, slot_bytes
 from dataplane.core.engines.engines import Engine, OpenReservation
+from dataplane.core.eviction.ancestors import chains_up_to
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.journal.recovery_table import B_RESERVATION
 from dataplane.core.packed_keys import check_keys
@@ -74,19 +75,23 @@ class StoreService:
         tenant = pool.tenants.get(message.tenant)
         blocks, index_slots = pool.table.look(words, message.space)
         blocks = self._without_invalid(blocks)
+        parent = pool.table.find(pack_keys(message.parent), message.space)[0] if message.parent else None
         granted = GrantResult(len(words))
         missing, chain = _sorted_out(blocks, granted)
+        present = ready = [block for _, block in chain]
+        if parent is not None:
+            present = chains_up_to(pool.table, [parent])[::-1] + ready
         if not from_tier:
-            self._use(engine, [block for _, block in reversed(chain)], now)
-        self._reclaimer.protect([block for _, block in chain])
+            self._use(engine, message, present[::-1], now)
+        self._reclaimer.protect(present)
         if not from_tier:
             leading = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
             self._requested(engine, message, tenant, words, leading, now)
         hint = Hint(message.ttl_s, message.pin_s) if isinstance(message, HintedReserve) else None
         if hint is not None and hint.pin_s:
             # A ttl must not shorten the life of blocks that were stored before.
-            present = [block for _, block in chain if block.tenant is tenant]
-            pool.hint(Hint(pin_s=hint.pin_s), present, present, now)
+            pinned, line = ([block for block in part if block.tenant is tenant] for part in (ready, present))
+            pool.hint(Hint(pin_s=hint.pin_s), pinned, line, now)
         if not missing:
             return granted
         writing, refusal = self._grant(engine, message, words, index_slots, missing, tenant, now, from_tier=from_tier)
@@ -96,21 +101,15 @@ class StoreService:
         if refusal is not None and not from_tier:
             self._refuse(engine, tenant, message, refusal, missing[len(writing) :], now)
         if writing:
-            self._open_reservation(engine, message, granted, tenant, blocks, writing, chain, hint, now)
+            self._open_reservation(engine, message, granted, tenant, [*blocks, parent], writing, chain, hint, now)
             engine.reservations[granted.reservation].from_tier = from_tier
         return granted
 
-    def _use(self, engine: Engine, blocks: Sequence[Block], now: float) -> None:
+    def _use(self, engine: Engine, message: Reserve, blocks: Sequence[Block], now: float) -> None:
         """Note the use of the READY blocks of a chain that is about to be stored, last block first."""
-        pool = self._pool
-        acquired = engine.last_run  # the acquire of this request already counted as their use
-        for block in blocks:
-            if block.number in acquired:
-                pool.refresh(block, now)
-            else:
-                pool.touch(block, now)
-        if blocks:
-            pool.table.used(blocks, now)
+        # The acquire of this request, or an earlier piece of it, already counted as the use of its blocks.
+        counted = {block.number for block in blocks} if message.parent else engine.last_run
+        self._pool.use_chain(blocks, counted, now)
 
     def _open_reservation(
         self,
@@ -130,17 +129,10 @@ class StoreService:
         granted.offsets[at_once] = [block.slot.offset for block in writing.values()]
         for at, block in writing.items():
             block.timestamp = timestamp
-            if at:
-                block.parent = keys[KEY_BYTES * (at - 1) : KEY_BYTES * at]
-                before = block.before = writing.get(at - 1) or blocks[at - 1]
-                if before is not None:
-                    before.children += 1
-            elif message.parent:
-                block.parent = message.parent
-                parent = self._pool.table.find(pack_keys([message.parent]), message.space)[0]
-                block.before = parent
-                if parent is not None:
-                    parent.children += 1
+            block.parent = keys[KEY_BYTES * (at - 1) : KEY_BYTES * at] if at else message.parent
+            before = block.before = writing.get(at - 1) or blocks[at - 1]  # of the first one, the last of `blocks`
+            if before is not None:
+                before.children += 1
         granted.reservation = self._pool.table.recovery_table.highest(B_RESERVATION)
         engine.reservations[granted.reservation] = OpenReservation(
             number=granted.reservation,
@@ -152,6 +144,7 @@ class StoreService:
             deadline=now + self._ttl_s,
             keys=keys,
             parent=message.parent,
+            before=blocks[-1],
             timestamp=timestamp,
             hint=hint,
         )
@@ -405,7 +398,8 @@ class StoreService:
         return slots, np.frombuffer(message.checksums, np.uint64).reshape(-1, 2)
 
     def _line_up(self, reservation: OpenReservation, fresh: dict[int, Block], now: float) -> None:
-        """Put the whole chain into the eviction queue tail first, so that ancestors outlive descendants."""
+        """Put the whole chain, with what comes before the reservation's keys, into the eviction queue tail first, so
+        that ancestors outlive descendants."""
         pool = self._pool
         present = dict(zip(reservation.positions, reservation.chain, strict=True))
         lined_up: list[Block] = []
@@ -419,6 +413,11 @@ class StoreService:
                     continue
                 pool.refresh(block, now)
             lined_up.append(block)
+        if reservation.before is not None:
+            before = chains_up_to(pool.table, [reservation.before])
+            for block in before:
+                pool.refresh(block, now)
+            lined_up += before
         if lined_up:
             pool.table.used(lined_up, now)
         if reservation.hint is not None:

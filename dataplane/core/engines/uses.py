@@ -14,6 +14,7 @@ from dataplane.core.engines.accesses import AccessTrace
 from dataplane.core.engines.engines import Engine
 from dataplane.core.engines.prefixes import PrefixSketches
 from dataplane.core.engines.rings import DrainBudget, drain
+from dataplane.core.eviction.ancestors import chains_up_to
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tenants.tenant import Tenant, wrapped
 from dataplane.protocol.engine import Reserve
@@ -84,6 +85,10 @@ class AccessReports:
             first.tenant.hit(tokens, nbytes)
             engine.read(tokens, nbytes)
         pool.use([blocks[number] for number in result.touched], now)
+        # An engine that has the first blocks of a chain itself acquires the others alone, and uses the whole chain.
+        inner = [first for run in result.runs if (first := blocks[run[-1]]).parent]
+        if inner:
+            pool.use_chain(chains_up_to(pool.table, inner), set(result.touched), now)
         self._credit(engine, result.runs, budget, now)
 
     def _credit(self, engine: Engine, runs: list[list[int]], budget: DrainBudget, now: float) -> None:

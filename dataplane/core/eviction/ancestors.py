@@ -1,4 +1,4 @@
-"""Ancestors of held blocks: a process that holds a block depends on the chain before it."""
+"""Ancestors of blocks: a process that holds or stores a block depends on the chain before it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from collections.abc import Sequence, Set
 
 from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.states import STATE_MASK, State
 
+_READY = int(State.READY)
 MAX_ANCESTORS = 16_384
 """Maximum number of ancestors that one call returns."""
 MAX_LOOKED_UP = 256
 """Maximum number of ancestors that one call looks up in the index because no reference to them is known."""
+
+
+def chains_up_to(table: BlockTable, last: Sequence[Block]) -> list[Block]:
+    """Return the READY blocks of the chains that end with these blocks, last block first, so that they can be made as
+    recent as what follows them. Chains that exceed the limits of one call are left out."""
+    listed = [block for block in last if block.entry is not None]
+    return [block for block in reversed(with_ancestors(table, listed, set())) if block.control & STATE_MASK == _READY]
 
 
 def with_ancestors(table: BlockTable, leased: Sequence[Block], used: Set[Block]) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Protocol
@@ -221,6 +221,17 @@ class Pool:
         block.used_at = now
         if block.queue is not None:
             block.queue.refresh(block, now)
+
+    def use_chain(self, blocks: Sequence[Block], counted: Container[int], now: float) -> None:
+        """Record the use of READY blocks of a chain, last block first. Blocks whose numbers are in `counted` only
+        become recent, because their use was recorded before."""
+        for block in blocks:
+            if block.number in counted:
+                self.refresh(block, now)
+            else:
+                self.touch(block, now)
+        if blocks:
+            self.table.used(blocks, now)
 
     # ---- pins
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 
+import pytest
+
 from dataplane.core.stats import node_stats
 from dataplane.policies import EvictionPolicy
+from dataplane.policies.age_class import AgeClass
 from dataplane.policies.lru import Lru
 from dataplane.protocol.events import BlocksEvicted
 from tests.core.tenancy import bench_of
@@ -55,6 +58,39 @@ def test_the_order_is_exactly_lru_under_random_use() -> None:
         assert [each for each, ready in zip(everything, engine.has(everything), strict=True) if ready] == [
             each for each in everything if each in model
         ]
+
+
+@pytest.mark.parametrize("policy", [Lru, AgeClass])
+def test_no_block_outlives_its_ancestors_however_its_chain_was_stored_and_read(policy: type[Lru | AgeClass]) -> None:
+    rng = random.Random(13)
+    bench, engine = bench_of(40, policy=policy)
+    trunk = make.keys(6, "trunk")
+    chains = [trunk[: number % 7] + make.keys(rng.randint(1, 12), number) for number in range(24)]
+    hits = 0
+    for _ in range(120):
+        bench.pass_time(0.3)
+        chain = chains[min(23, int(rng.expovariate(0.15)))]
+        cached = engine.lookup(chain)
+        hits += cached
+        own = rng.choice([0, rng.randint(0, cached), cached])  # the engine has these blocks itself
+        for first in range(own, cached, 3):
+            engine.acquire(chain[first : min(cached, first + 3)])
+        engine.release()
+        reserved = []
+        at_once, size = rng.random() < 0.5, rng.choice([1, 2, 20])
+        for first in range(cached, len(chain), size):
+            parent = chain[first - 1] if first else b""
+            granted = engine.reserve(chain[first : first + size], PAGE, parent=parent)
+            if at_once and granted.reservation:
+                engine.commit(granted.reservation)
+            elif granted.reservation:
+                reserved.append(granted.reservation)
+        for reservation in reserved:
+            engine.commit(reservation)
+        assert engine.lookup(chain) == len(chain), "making room for a piece spares those before it"
+        for other in chains:
+            assert sum(engine.has(other)) == engine.lookup(other), "what is left of a chain is its start"
+    assert hits > 100
 
 
 def test_a_ring_is_drained_before_its_client_reserves() -> None:
