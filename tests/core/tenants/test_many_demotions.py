@@ -30,16 +30,25 @@ def test_demotions_of_the_same_blocks_are_queued_once_and_all_reported(monkeypat
     assert not bench.node.pool.sweeps.active
 
 
-def test_a_block_that_reuses_a_waiting_descriptor_is_demoted_only_if_in_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("then", "demoted"), [(None, set()), (Scope(tenant="a"), {"a"}), (ALL, {"a", "b"})])
+def test_a_block_that_reuses_a_waiting_descriptor_is_demoted_only_if_in_scope(
+    monkeypatch: pytest.MonkeyPatch, then: Scope | None, demoted: set[str]
+) -> None:
+    """`then` is the scope of a demotion after the descriptors were reused; None for no demotion."""
     monkeypatch.setattr(sweeps, "CHUNK", 8)
     bench, engine = bench_of(64)
     engine.store(make.keys(64), PAGE)
     bench.node.operator.demote(ALL, bench.now)
-    engine.store(make.keys(64, "new"), PAGE)  # in the same descriptors
-    bench.node.operator.demote(ALL, bench.now)
+    waiting = {number for sweep in bench.node.pool.sweeps.active for number in sweep.queue.tolist()}
+    for tenant in ("a", "b"):
+        engine.store(make.keys(32, tenant), PAGE, tenant=tenant)
+    blocks = bench.node.pool.table.blocks.values()
+    assert {block.tenant.salt for block in blocks if block.number in waiting} == {"a", "b"}
+    if then is not None:
+        bench.node.operator.demote(then, bench.now)
     bench.pass_time(0.05, times=30)
-    ranks = {block.rank.name for block in bench.node.pool.table.blocks.values()}
-    assert ranks == {"DEMOTED"}
+    assert not bench.node.pool.sweeps.active
+    assert {block.tenant.salt for block in blocks if block.rank.name == "DEMOTED"} == demoted
 
 
 def test_beyond_the_limit_of_sweeps_one_covers_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
