@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import random
+import signal
 import threading
+from asyncio.subprocess import Process
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +123,18 @@ async def test_shielded_work_finishes_without_its_client(new_guarded: Plane) -> 
     assert given_up(new_guarded) == 0
 
 
-async def test_a_text_whose_request_was_cancelled_costs_nothing_more(new_plane: Plane) -> None:
+async def test_a_text_whose_request_was_cancelled_costs_nothing_more(
+    new_plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await put(new_plane, chat_template=ENDLESS)
+    children: list[Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def started(*arguments: Any, **options: Any) -> Process:
+        children.append(await start(*arguments, **options))
+        return children[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
     turns = new_plane.app.parts.records.tokenizers._tokenizing._limiter
     message = [{"role": "user", "content": "w1"}]
     lookup = {"model": "m", "messages": message}
@@ -137,10 +149,12 @@ async def test_a_text_whose_request_was_cancelled_costs_nothing_more(new_plane: 
         1,
     ):
         task = asyncio.create_task(send(new_plane, "", "POST", path, json=body))
-        await until(lambda: turns._running.total() == 1)
+        await until(lambda expected=number: len(children) == expected)
         await leave(task)
         await until(lambda expected=number: given_up(new_plane) == expected)
         await until(lambda: turns._running.total() == 0)
+    ends = [child.returncode for child in children]
+    assert ends == [-signal.SIGKILL] * 4, "not by the limit of processor time, which is SIGXCPU"
 
 
 async def test_a_wait_that_was_left_releases_its_slot(new_plane: Plane) -> None:
