@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from app.services.views import snapshot
+from app.services.views.snapshot import Snapshots
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, WAIT_S, Plane, serving, settings_in
 
@@ -98,10 +100,21 @@ async def test_an_invalid_query_names_the_field(shared_plane: Plane, query: str,
     assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, field)
 
 
-async def test_many_waiting_requests_share_one_read(plane: Plane) -> None:
+async def test_many_waiting_requests_share_one_read(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "LOOK_S", 2 * WAIT_S)  # only notifications cause a look
+    read, reads = Snapshots._read, []
+
+    async def counted(snapshots: Snapshots) -> None:
+        reads.append(snapshots)
+        await read(snapshots)
+
     before = await settled(plane)
+    monkeypatch.setattr(Snapshots, "_read", counted)
+    signal = plane.app.parts.fleet.change_signal
+    first = signal.count
     requests = [asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s")) for _ in range(50)]
     await asyncio.sleep(0.1)
     await plane.put_quota("acme", 5, wait="")
     answers = await asyncio.wait_for(asyncio.gather(*requests), WAIT_S)
     assert all(answer["quotas"]["items"] for answer in answers)
+    assert len(reads) <= 1 + signal.count - first, "at most one for each notification"
