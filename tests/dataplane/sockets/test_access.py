@@ -7,6 +7,8 @@ import mmap
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -77,10 +79,20 @@ def test_memory_is_sealed_private_and_the_index_read_only(plane: Plane) -> None:
 
 
 def test_nothing_of_it_has_a_name(plane: Plane) -> None:
-    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     store_alone(plane)
-    after = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-    assert not {name for name in after - before if "larder" in name}
+    process = Path(f"/proc/{plane.pid}")
+    maps = [line.split(maxsplit=5) for line in (process / "maps").read_text().splitlines()]
+    mapped = {path for _, access, *_, path in maps if access == "rw-s"}
+    opened = set()
+    for fd in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since
+            opened.add(os.readlink(fd))
+    assert mapped, "the index"
+    assert all(path.startswith("/memfd:") for path in mapped)
+    assert any(path.startswith("/memfd:larder-segment") for path in opened)
+    named = {path for path in opened if path.startswith("/dev/shm/")}
+    assert all(path.startswith(str(plane.folder)) for path in named), "and there, nothing but the files below"
+    assert {Path(path).name for path in named} <= {"dataplane.lock", "engine.sock.lock", "log"}
 
 
 # ---- other users
