@@ -17,6 +17,7 @@ import zmq
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpServer
 from dataplane.gateways.lmcache.zmtp.protocol import message
 from dataplane.gateways.lmcache.zmtp.sockets import listen, release, url_of
+from tests.free_port import free_port
 from tests.lmcache.client import Client, context, lookup_key, packed, prompt
 from tests.lmcache.gateway import Gateway, Holder
 from tests.lmcache.test_zmtp import GREETING, ready
@@ -184,7 +185,8 @@ class TestWhatHoldersKeep:
 def test_a_listener_of_another_network_namespace_is_replaced(gateway: Gateway) -> None:
     """As after the restart of a container."""
     libc = ctypes.CDLL(None, use_errno=True)
-    url = "tcp://0.0.0.0:5593"
+    port = free_port()
+    url = f"tcp://0.0.0.0:{port}"
 
     def listen_elsewhere() -> None:
         if libc.unshare(CLONE_NEWNET) == 0:
@@ -203,7 +205,7 @@ def test_a_listener_of_another_network_namespace_is_replaced(gateway: Gateway) -
         after = ZmtpServer(gateway.loop, url, lambda *_: None, lambda _: None, 16, holder, inherited)
         try:
             assert holder.calls == ["listener dropped", "connection dropped", "listener made"]
-            socket.create_connection(("127.0.0.1", 5593)).close()
+            socket.create_connection(("127.0.0.1", port)).close()
             client.wait_lost()
         finally:
             after.close()
