@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataplane.client import link
-from dataplane.client import Client, ClientEvent, Code, attach
+from dataplane.client import Client, ClientEvent, Code, attach, link
 from dataplane.client.link import CHECK_INTERVAL_S
 from dataplane.client.link_state import LinkState
 from dataplane.client.memory import SharedMapping, window

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -146,12 +145,25 @@ def test_the_holder_knows_the_word_of_the_index_header_without_numpy() -> None:
     assert CLOSED_OFFSET == H_CLOSED * 8
 
 
-def test_the_holder_is_small(plane: Relay) -> None:
-    (pid,) = plane.holders()
-    status = wait_for(lambda: describe(plane.folder) and Path(f"/proc/{pid}/status").read_text(), "the holder answers")
-    resident = re.search(r"VmRSS:\s+(\d+) kB", status)
-    assert resident is not None
-    assert int(resident[1]) <= 15_000
+def imports(*arguments: str) -> int:
+    """Return the number of modules that a bare interpreter imports for a program."""
+    command = [sys.executable, "-X", "importtime", "-I", "-S", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return ran.stderr.count("import time:")
+
+
+def test_the_holder_is_small() -> None:
+    of_holder = imports(requests.PROGRAM, "--help") - imports("-c", "pass")
+    assert 0 < of_holder < 75, "54 with Python 3.11; asyncio alone takes 106"
+
+
+def test_the_holder_maps_nothing_of_the_memory(plane: Relay) -> None:
+    store_alone(plane)
+    (holder,) = plane.holders()
+    assert len(peeked(plane.folder)) > 1
+    of_plane, of_holder = (Path(f"/proc/{pid}/maps").read_text() for pid in (plane.pid, holder))
+    assert "/memfd:" in of_plane
+    assert "/memfd:" not in of_holder
 
 
 @contextmanager
