@@ -13,11 +13,12 @@ T = TypeVar("T")
 
 
 async def while_there(request: StrictRequest, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, or cancel it if the client disconnects first. The request must have been read to its
-    end, and cancelling `work` must leave no partial change that others can see. Raises ClientGone after the cancelled
-    work has ended."""
+    """Return the result of `work`, or cancel it if the client disconnects, or closes its sending side, first. The
+    request must have been read to its end, and cancelling `work` must leave no partial change that others can see.
+    Raises ClientGone after the cancelled work has ended."""
     task = asyncio.create_task(work)
-    disconnect = asyncio.create_task(_disconnected(request.receive))
+    # After the end of the request, uvicorn and ProblemProtocol have nothing to report but the end of the client.
+    disconnect = asyncio.create_task(_received(request.receive))
     try:
         await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -35,6 +36,5 @@ async def while_there(request: StrictRequest, work: Coroutine[Any, Any, T]) -> T
         del task
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _received(receive: Receive) -> None:
+    await receive()

@@ -2,8 +2,9 @@
 uvicorn would answer plain text, or read without limit.
 
 The server closes a connection whose request does not arrive in time, because the connection holds a descriptor and the
-received part of the request holds memory. It waits for the answer to a complete request without a time limit, and
-releases the request with its answer. No address gets more than half of the connections.
+received part of the request holds memory. It waits for the answer to a complete request without a time limit, also if
+the client has closed its sending side, and releases the request with its answer. No address gets more than half of the
+connections.
 """
 
 import re
@@ -95,6 +96,16 @@ class ProblemProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # after an error, uvicorn's timer would keep the last request for its time
         self.pipeline.clear()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn has its transport closed
+        """Return whether the connection stays open for the answers to complete requests: a client that closes its
+        sending side only says that no request follows (RFC 9112 §9.6), or it has left, which looks the same. A stream
+        that was started ends, and `while_there` is woken."""
+        if self._is_idle() or self.cycle.more_body or self._answering.response_started:
+            return False
+        self.cycle.keep_alive = False
+        self._answering.message_event.set()
+        return True
 
     def on_response_complete(self) -> None:
         answered = self._answering

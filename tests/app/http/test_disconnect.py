@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import re
 import signal
 import threading
 from asyncio.subprocess import Process
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from sqlalchemy.pool import QueuePool
 from structlog.testing import capture_logs
@@ -186,6 +188,53 @@ async def test_a_body_that_never_ends_is_given_up_with_its_connection(new_plane:
         await reader.readuntil(b"100 Continue\r\n\r\n")  # it is being read
         writer.write(b'{"document"')
     await until(lambda: given_up(new_plane) == 1)
+
+
+def request(method: str, path: str, body: Any = None) -> bytes:
+    content = b"" if body is None else msgspec.json.encode(body)
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+async def half_closed(plane: Plane, sent: bytes) -> bytes:
+    """Return what the server sends to a client that sends its last bytes and their end together."""
+    async with connected(plane) as (reader, writer):
+        writer.write(sent)
+        writer.write_eof()
+        return await reader.read()
+
+
+async def test_a_client_that_sends_no_more_is_answered(lone: Plane) -> None:
+    ready = request("GET", "/readyz")
+    for sent, statuses in (
+        (b"GET /healthz HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET /healthz HTTP/1.0\r\n\r\n\n", b"200"),  # what `echo` sends
+        (request("PUT", "/api/v1/quotas/half", {"limit_bytes": 1}), b"201"),
+        (ready + request("GET", "/api/v1/quotas/half") + ready, b"200 200 200"),
+        (ready + ready + b"GET /rea", b"200 200"),
+        (request("GET", "/api/v1/audit/export"), b"200"),
+        (request("GET", "/api/v1/snapshot?index=999&wait=1ms"), b"200"),
+        (request("PUT", "/api/v1/quotas/part", {"limit_bytes": 1})[:-1], b""),
+    ):
+        answer = await half_closed(lone, sent)
+        found = re.findall(rb"HTTP/1\.1 (\d+) ", answer)
+        assert b" ".join(found) == statuses, (sent, answer)
+    assert (await lone.http.get("/api/v1/quotas/part")).status_code == 404
+
+
+async def test_work_and_streams_end_when_their_client_sends_no_more(new_plane: Plane) -> None:
+    """The end of what a client sends is all that the server sees when the client leaves."""
+    index = (await new_plane.get("/api/v1/snapshot"))["index"]
+    slots = new_plane.app.parts.limits.stream_slots
+    for path in ("/api/v1/events", f"/api/v1/snapshot?index={index + 1}&wait=300s"):
+        async with connected(new_plane) as (reader, writer):
+            writer.write(request("GET", path))
+            if path.endswith("events"):
+                await reader.readuntil(b"retry: 1000")
+            await until(lambda: slots.in_use)
+            writer.write_eof()
+            await reader.read()
+            await until(lambda: not slots.in_use)
 
 
 async def test_leaving_at_any_moment_leaves_nothing_open(socket_dir: Path, database_url: str) -> None:

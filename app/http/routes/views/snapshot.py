@@ -50,6 +50,7 @@ async def get_snapshot(
     ] = "60s",
 ) -> Response[bytes]:
     """Get all records and what nodes have applied; optionally wait for the next state."""
+    await request.body()  # `while_there` needs its end
     if index:
         until_answered(stream_slots.taken(caller()))
     number, body = await while_there(request, snapshots.after(index, wait_seconds(wait, MAX_WAIT_S)))
