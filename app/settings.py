@@ -48,7 +48,7 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     required."""
     anonymous_health: bool = True
     """Serve `/healthz`, `/readyz` and `/healthz/fleet` without a token, but without names; false: they require the role
-    viewer, too."""
+    viewer, too, and the chart's probe, which has no token, fails."""
     streams_per_token: int = 100
     """Event streams and waiting requests that one token may have open at once, including those of its sessions; more
     get 429."""

@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,42 @@ def test_every_service_has_a_health_check() -> None:
     for file in FILES:
         for name, service in services(file).items():
             assert "healthcheck" in service or "healthcheck" in base.get(name, {}), f"{name} has no healthcheck"
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers with the status that its server has."""
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.status)  # type: ignore[attr-defined]
+        self.end_headers()
+
+    def log_request(self, code: Any = "-", size: Any = "-") -> None:
+        pass
+
+
+def test_health_checks_use_no_proxy_and_need_no_token() -> None:
+    """Docker sets the proxies of its client's configuration in each container."""
+    found = services("docker-compose.yml")
+    commands = {name: service["healthcheck"].get("test", []) for name, service in found.items()}
+    (image,) = re.findall(r"^HEALTHCHECK .*\\\n +CMD (.+)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    assert all(words[words.index("-Y") + 1] == "off" for words in commands.values() if "wget" in words)
+    proxy = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever).start()
+        port = str(server.server_port)
+        try:
+            for words, healthy in (
+                (json.loads(image), {200, 401}),
+                (commands["larder"], {200, 401}),
+                (commands["vllm-cpu"], {200}),
+            ):
+                code = re.sub(r"\b(8470|8000)\b", port, words[-1])
+                for status in (200, 401, 503):
+                    server.status = status  # type: ignore[attr-defined]
+                    check = subprocess.run([sys.executable, "-c", code], env=proxy, check=False)
+                    assert (check.returncode == 0) == (status in healthy), (code, status)
+        finally:
+            server.shutdown()
 
 
 def test_services_without_a_health_check_are_scraped() -> None:
