@@ -83,6 +83,8 @@ def _look(connection: sa.Connection, whole: bool) -> DatabaseCondition:
     database_time = float(connection.scalar(sa.text(f"SELECT {clock}")) or 0)
     ahead_s = database_time - (before + time.time()) / 2 if connection.dialect.name != "sqlite" else 0.0
     condition = DatabaseCondition(connection.dialect.name, revision, migrate.head(), ahead_s)
+    if encoding_fault := migrate.encoding_fault(connection):
+        condition.faults.append(encoding_fault)
     if not condition.at_head:
         condition.faults.append(_behind(condition))
     if not whole:

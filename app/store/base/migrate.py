@@ -34,7 +34,8 @@ def config(connection: sa.Connection | None = None) -> Config:
 
 
 async def upgrade(database: Database, revision: str = "head") -> None:
-    """Run all missing migrations in one transaction, on both databases. Raise NewerSchema."""
+    """Run all missing migrations in one transaction, on both databases. Raise NewerSchema; StoreUnavailable for a
+    database whose encoding does not have all characters."""
 
     def work(connection: sa.Connection) -> None:
         current = MigrationContext.configure(connection).get_current_revision() or ""
@@ -43,15 +44,17 @@ async def upgrade(database: Database, revision: str = "head") -> None:
             raise NewerSchema(newer(current))
         command.upgrade(config(connection), revision)
 
-    if revision == "head" and await _revision(database) == head():
+    if await _revision(database) == head() and revision == "head":
         return  # a full disk would refuse the transaction
     await _run(database, work)
 
 
 async def _revision(database: Database) -> str:
-    """Return the revision of the schema; empty before the first migration."""
+    """Return the revision of the schema; empty before the first migration. Raise StoreUnavailable."""
 
     def work(connection: sa.Connection) -> str:
+        if fault := encoding_fault(connection):
+            raise StoreUnavailable(fault)
         return MigrationContext.configure(connection).get_current_revision() or ""
 
     with _made(database):
@@ -88,6 +91,19 @@ def newer(revision: str) -> str:
     return (
         f"the schema is at revision {revision}, which this release does not know (its newest is {head()}): a newer "
         "Larder wrote it"
+    )
+
+
+def encoding_fault(connection: sa.Connection) -> str:
+    """Return the error message for a database that cannot store all names and notes; empty if it can."""
+    if connection.dialect.name != "postgresql":
+        return ""
+    encoding = connection.scalar(sa.text("SHOW server_encoding"))
+    if encoding in ("UTF8", "SQL_ASCII"):  # the latter stores the bytes of UTF-8 as they are
+        return ""
+    return (
+        f"the database has the encoding {encoding}, expected UTF8: create one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE "
+        "template0, and copy the data with pg_dump and psql"
     )
 
 

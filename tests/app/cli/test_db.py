@@ -17,6 +17,7 @@ from app.store.base import backup as copies
 from app.store.base.database import full_url
 from app.store.base.migrate import head
 from tests.app.migrated import migrated_folder
+from tests.postgres_databases import Server, database_on
 
 Db = Callable[..., Result]
 
@@ -70,6 +71,19 @@ def test_a_check_does_not_create_a_missing_database(tmp_path: Path, monkeypatch:
     assert checked.exit_code == 1
     assert "there is no database" in checked.output
     assert not (tmp_path / "larder.db").exists()
+
+
+@pytest.mark.parametrize(("encoding", "stores_all"), [("LATIN1", False), ("SQL_ASCII", True)])
+def test_a_database_that_cannot_store_every_name_is_refused(
+    encoding: str, stores_all: bool, postgres_server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
+    with database_on(postgres_server, f"template0 ENCODING '{encoding}' LOCALE 'C'") as name:
+        monkeypatch.setenv("LARDER_DATABASE_URL", postgres_server(name))
+        upgraded, checked = db("upgrade"), db("check")
+    for result in (upgraded, checked):
+        assert result.exit_code == int(not stores_all), result.output
+        assert (f"has the encoding {encoding}, expected UTF8" in result.output) == (not stores_all)
 
 
 def execute(file: Path, statement: str) -> None:
