@@ -205,7 +205,7 @@ class BackgroundTasks:
         )
 
     def _open_joining(self, url: str) -> None:
-        """Open the enrolment socket. Raises SettingsError."""
+        """Open the enrolment socket. Raises SettingsError, OSError."""
         parts = self.parts
         refusing = sorted(node.name for node in parts.fleet.nodes.values() if node.public_key)
         if parts.fleet_services.keys().is_new and refusing:

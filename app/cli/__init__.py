@@ -144,7 +144,7 @@ class LazyGroup(click.Group):
             error.message = redacted(plain(error.message, lines=True))  # type: ignore[misc]  # a copy would lose its class
             raise
         except _failures() as error:
-            raise click.ClickException(redacted(plain(str(error), lines=True))) from None
+            raise exit_codes.failure(error, redacted(plain(str(error), lines=True))) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _COMMANDS))

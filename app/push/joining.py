@@ -32,7 +32,8 @@ log = structlog.get_logger()
 
 
 def check_url(url: str) -> None:
-    """Check that a join socket can be bound to `url`, before anything else starts. Raise SettingsError."""
+    """Check that a join socket can be bound to `url`, before anything else starts. Raise SettingsError for
+    an invalid one; OSError if it cannot be bound now."""
     if fault := url_fault(url, any_port=True):
         raise SettingsError(f"app.join_url: {fault}")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -47,10 +48,10 @@ def check_url(url: str) -> None:
         context.term()  # afterwards the address is free again
 
 
-def not_bound(url: str, error: zmq.ZMQError) -> SettingsError:
+def not_bound(url: str, error: zmq.ZMQError) -> OSError:
     """Return the error for a join socket that cannot be bound."""
     reason = zmq.strerror(error.errno or 0)
-    return SettingsError(
+    return OSError(
         f"app.join_url: {url} cannot be bound: {reason}; set LARDER_APP__JOIN_URL to an address of this "
         "machine and a free port, such as tcp://0.0.0.0:8471"
     )

@@ -20,6 +20,7 @@ from dataplane.client import Space, attach
 from dataplane.holding.requests import describe
 from dataplane.protocol.keys import chain
 from dataplane.settings import load as load_data_plane
+from tests import forked
 from tests.dataplane.plane import wait_for
 from tests.deploy.tools import node_in_sync, require_tool, running
 from tests.free_port import free_port
@@ -85,6 +86,29 @@ def test_a_data_plane_that_crashes_is_always_started_again(units: Path) -> None:
 def test_the_api_requires_a_token_from_the_start(manager: str, units: Path, tmp_path: Path) -> None:
     assert requires_token(load(environ=environment_of(units / "larder.service")))
     assert "larder login --setup" in install(tmp_path, manager).output
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "wrong"),
+    [
+        ("app", ["up"], {"LARDER_HTTP_PORT": "abc"}),
+        ("app", ["up"], {"LARDER_DATABASE_URL": "foo"}),
+        ("app", ["up"], {"LARDER_HTTP_PORT": "0", "LARDER_DATAPLANE__TICK_S": "-1"}),
+        ("app", ["holder"], {"LARDER_HTTP_PORT": "abc"}),
+        ("dataplane", [], {"LARDER_HTTP_PORT": "abc"}),
+    ],
+)
+def test_a_wrong_setting_ends_a_service_for_good(
+    program: str, arguments: list[str], wrong: dict[str, str], socket_dir: Path, tmp_path: Path
+) -> None:
+    assert install(tmp_path, "--system").exit_code == 0
+    done = forked.run(program, *arguments, env={**os.environ, "LARDER_STATE_DIR": str(socket_dir), **wrong})
+    (unit,) = (
+        unit
+        for unit in map(settings_of, sorted((tmp_path / "etc/systemd/system").iterdir()))
+        if unit["ExecStart"] == [" ".join(["/bin/true", *(arguments or [program])])]
+    )
+    assert unit["RestartPreventExitStatus"] == [str(done.returncode)], done.stderr
 
 
 def test_the_holder_starts_with_the_data_plane_and_outlives_it(units: Path) -> None:

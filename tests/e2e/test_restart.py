@@ -270,7 +270,7 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
                     code = failed.wait(90)
                 output.seek(0)
                 text = output.read()
-            assert (code, expected in text) == (1, True), text
+            assert (code, expected in text) == (2, True), text
             assert not locked(larder.folder / "dataplane.lock")
         larder.configure()
         nowhere = subprocess.DEVNULL

@@ -13,7 +13,7 @@ UNREACHABLE = 6
 MEANINGS = {
     OK: "The command succeeded.",
     FAILED: "The command failed; one sentence says why.",
-    USAGE: "The command line is wrong.",
+    USAGE: "The command line or a setting is wrong.",
     DIFFERS: "diff, or apply --dry-run: there are differences.",
     NOT_FOUND: "The record, node or other resource does not exist.",
     FORBIDDEN: "The token is missing or invalid, or lacks the permission.",
@@ -34,6 +34,17 @@ class Unreachable(click.ClickException):
 def of_status(status: int) -> int:
     """Return the exit code for an HTTP status that is an error."""
     return _BY_STATUS.get(status, FAILED)
+
+
+def failure(error: Exception, message: str) -> click.ClickException:
+    """Return an error with the message: a wrong setting has the code of wrong usage, because another attempt would fail
+    in the same way."""
+    from dataplane.base.settings import SettingsError
+
+    failed = click.ClickException(message)
+    if isinstance(error, SettingsError):
+        failed.exit_code = USAGE  # type: ignore[misc]  # click declares it for the class
+    return failed
 
 
 def worded(error: click.ClickException, message: str) -> click.ClickException:

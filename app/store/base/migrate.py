@@ -102,8 +102,8 @@ def encoding_fault(connection: sa.Connection) -> str:
     if encoding in ("UTF8", "SQL_ASCII"):  # the latter stores the bytes of UTF-8 as they are
         return ""
     return (
-        f"the database has the encoding {encoding}, expected UTF8: create one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE "
-        "template0, and copy the data with pg_dump and psql"
+        f"the database has the encoding {encoding}, expected UTF8: create one with CREATE DATABASE … ENCODING 'UTF8' "
+        "TEMPLATE template0, and copy the data with pg_dump and psql"
     )
 
 

@@ -208,31 +208,32 @@ def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_di
         up.end()
 
 
-def failed(folder: Path, **environ: str) -> list[str]:
-    """Lines that `larder up` writes when it cannot start."""
+def failed(folder: Path, code: int = 1, **environ: str) -> list[str]:
+    """Lines that `larder up` writes when it cannot start. The exit code is 2 if another start would fail, too."""
     failing = Up(folder, **environ)
     _, errors = failing.process.communicate(timeout=60)
-    assert failing.process.returncode == 1, errors
+    assert failing.process.returncode == code, errors
     return list(errors.splitlines())
 
 
 @pytest.mark.parametrize(
-    ("environ", "sentence"),
+    ("environ", "code", "sentence"),
     [
-        ({"LARDER_APP__NO_SUCH": "1"}, "LARDER_APP__NO_SUCH"),
-        ({"LARDER_DATAPLANE__PIN_BUDGET_RATIO": "7"}, "pin_budget_ratio"),
-        ({"LARDER_APP__NODE_LOST_S": "-1"}, "app.node_lost_s: expected 0.1 to 3600, got -1.0"),
-        ({"LARDER_APP__PUSH_TIMEOUT_S": "nan"}, "app.push_timeout_s: expected 0.05 to 600, got nan"),
-        ({"LARDER_HTTP_PORT": "65536"}, "http_port: expected 0 to 65535, got 65536"),
-        ({"LARDER_DATABASE_URL": "nonsense"}, "database_url: not a URL of a database"),
-        ({"LARDER_DATABASE_URL": "mysql://h/n"}, "database_url: Larder does not support mysql"),
+        ({"LARDER_APP__NO_SUCH": "1"}, 2, "LARDER_APP__NO_SUCH"),
+        ({"LARDER_DATAPLANE__PIN_BUDGET_RATIO": "7"}, 2, "pin_budget_ratio"),
+        ({"LARDER_APP__NODE_LOST_S": "-1"}, 2, "app.node_lost_s: expected 0.1 to 3600, got -1.0"),
+        ({"LARDER_APP__PUSH_TIMEOUT_S": "nan"}, 2, "app.push_timeout_s: expected 0.05 to 600, got nan"),
+        ({"LARDER_HTTP_PORT": "65536"}, 2, "http_port: expected 0 to 65535, got 65536"),
+        ({"LARDER_DATABASE_URL": "nonsense"}, 2, "database_url: not a URL of a database"),
+        ({"LARDER_DATABASE_URL": "mysql://h/n"}, 2, "database_url: Larder does not support mysql"),
         (
             {"LARDER_STATE_DIR": "/proc/nowhere"},
+            1,
             "state_dir: expected a directory that this user can write to, got /proc/nowhere",
         ),
-        ({"LARDER_HTTP_PORT": "{taken}"}, PORT_TAKEN),
+        ({"LARDER_HTTP_PORT": "{taken}"}, 1, PORT_TAKEN),
         *(
-            ({"LARDER_APP__JOIN_URL": url}, f"Error: app.join_url: {sentence}")
+            ({"LARDER_APP__JOIN_URL": url}, 2 if "expected" in sentence else 1, f"Error: app.join_url: {sentence}")
             for url, sentence in {
                 "tcp://127.0.0.1:{taken}": "tcp://127.0.0.1:{taken} cannot be bound: Address already in use",
                 "tcp://198.51.100.1:8471": "tcp://198.51.100.1:8471 cannot be bound: Cannot assign requested address",
@@ -242,20 +243,20 @@ def failed(folder: Path, **environ: str) -> list[str]:
         ),
     ],
 )
-def test_an_impossible_start_is_one_sentence_and_exit_code_1(
-    socket_dir: Path, environ: dict[str, str], sentence: str
+def test_an_impossible_start_is_one_sentence_and_an_exit_code(
+    socket_dir: Path, environ: dict[str, str], code: int, sentence: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         given = {name: value.replace("{taken}", port) for name, value in environ.items()}
-        reported = failed(socket_dir, **{"LARDER_DATABASE_URL": f"sqlite:///{socket_dir}/larder.db"} | given)
+        reported = failed(socket_dir, code, **{"LARDER_DATABASE_URL": f"sqlite:///{socket_dir}/larder.db"} | given)
     assert sentence.replace("{taken}", port) in reported[-1]
     assert not any("Traceback" in line or "started" in line for line in reported)
     assert not (socket_dir / "larder.db").exists(), "before anything is written"
 
 
 def test_a_public_address_is_refused_until_a_token_exists(socket_dir: Path) -> None:
-    *log, sentence = failed(socket_dir, LARDER_HTTP_HOST="0.0.0.0")
+    *log, sentence = failed(socket_dir, 2, LARDER_HTTP_HOST="0.0.0.0")
     assert "can be reached from other machines" in sentence
     assert "LARDER_APP__ADMIN_TOKEN_FILE" in sentence
     assert not any("started" in line for line in log)

@@ -6,11 +6,11 @@ import os
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
 from app.cli.commands.machine import up
 from app.supervisor.node_process import NodeProcess, start
+from dataplane.base.settings import SettingsError
 from dataplane.protocol.signals import SETTINGS_EXIT_CODE
 
 CLOSES_AND_THEN_EXITS = """
@@ -45,7 +45,7 @@ def is_child(pid: int) -> bool:
 
 def test_invalid_settings_are_reported_even_if_the_process_takes_long_to_end() -> None:
     early = started(CLOSES_AND_THEN_EXITS.format(code=SETTINGS_EXIT_CODE))
-    with pytest.raises(click.ClickException, match="a setting of the data plane is invalid"):
+    with pytest.raises(SettingsError, match="a setting of the data plane is invalid"):
         up._await_early(early)
     early.end(10)
     assert not is_child(early.pid)
@@ -55,7 +55,7 @@ def test_invalid_settings_are_reported_by_a_process_that_ended_before_its_begin_
     early = start((sys.executable, "-c", f"raise SystemExit({SETTINGS_EXIT_CODE})"), os.environ, survives=True)
     os.waitid(os.P_PID, early.pid, os.WEXITED | os.WNOWAIT)
     early.begin()
-    with pytest.raises(click.ClickException, match="a setting of the data plane is invalid"):
+    with pytest.raises(SettingsError, match="a setting of the data plane is invalid"):
         up._await_early(early)
     early.end(10)
 

@@ -19,6 +19,7 @@ import click
 from app.settings import Settings, check_bind, load, resolved, without_secrets
 from dataplane.base.addresses import host_and_port
 from dataplane.base.child_command import module_command
+from dataplane.base.settings import SettingsError
 from dataplane.base.state_folder import check_state_folder, unusable
 from dataplane.protocol.signals import SETTINGS_EXIT_CODE
 
@@ -145,7 +146,7 @@ def _inherited_listener(address: tuple[str | int, ...]) -> socket.socket | None:
 
 
 def _check_data_plane(settings: Settings) -> None:
-    """Raise ClickException for invalid data plane settings. Otherwise the data plane would start and exit
+    """Raise SettingsError for invalid data plane settings. Otherwise the data plane would start and exit
     repeatedly."""
     if not settings.app.embedded_data_plane:
         return
@@ -155,7 +156,7 @@ def _check_data_plane(settings: Settings) -> None:
     environ = environ_of(os.environ)
     checked = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     if checked.returncode == SETTINGS_EXIT_CODE:
-        raise click.ClickException(checked.stderr.strip())
+        raise SettingsError(checked.stderr.strip())
 
 
 def _has_memory(settings: Settings) -> bool:
@@ -195,23 +196,26 @@ def _early_data_plane(settings: Settings, handover: _Handover) -> Iterator["Node
 
 
 def _await_early(early: "NodeProcess") -> None:
-    """Wait until the early data plane serves, ends, or has had enough time. Raises ClickException if it ended because
+    """Wait until the early data plane serves, ends, or has had enough time. Raises SettingsError if it ended because
     of invalid settings: the supervisor would start it again and again."""
     from app.supervisor.node_process import serves
 
     if not serves(early, EARLY_SERVES_S) and early.exit_code(EARLY_ENDS_S) == SETTINGS_EXIT_CODE:
-        raise click.ClickException("a setting of the data plane is invalid: see its message above")
+        raise SettingsError("a setting of the data plane is invalid: see its message above")
 
 
 def _check_join(settings: Settings) -> None:
-    """Raise SettingsError for an invalid join URL or key, with which nodes could not reach this management plane. Runs
-    before anything is written."""
+    """Raise SettingsError for an invalid join URL or key, with which nodes could not reach this management plane, and
+    ClickException for an address that is in use. Runs before anything is written."""
     if not settings.app.join_url:
         return
     from app.push.joining import check_url
     from app.push.keys import check_key
 
-    check_url(settings.app.join_url)
+    try:
+        check_url(settings.app.join_url)
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
     check_key(settings.state_dir, settings.app.curve_key_file)
 
 
