@@ -876,3 +876,20 @@ def test_a_changed_tier_record_is_read_at_once(open_state: OpenState):
     one.play.answers["tiers"] = {"items": [], "total": 0, "next_cursor": ""}
     one.hear("tier.deleted", tier="nvme")
     expect(panel(page, "Tier records")).to_contain_text("No tier is recorded")
+
+
+def test_messages_that_are_equal_are_all_shown(open_state: OpenState):
+    one = open_state("busy", shown=False)
+    refusal = TierRefusal("tiers.nvme.name", "bad_field", "'nvme' is a tier of the settings")
+    tier = tier_record(faults=msgspec.to_builtins({"gpu-a2": [refusal, refusal]}))
+    one.play.answers["tiers"] = {"items": [tier], "total": 1, "next_cursor": ""}
+    policy = one.play.answers["policies"]["items"][0]
+    silent = [
+        {"type": type_, "status": "Unknown", "reason": "NodeLost", "message": "gpu-a2 is silent", "since": 0.0}
+        for type_ in ("Applied", "Effective")
+    ]
+    policy["status"]["nodes"]["gpu-a2"] = {"observed_generation": 0, "state": "lost", "conditions": silent}
+    page = one.open("policy")
+    says(panel(page, "Policies"), "gpu-a2 does not report; receives it when it reconnects", "gpu-a2 is silent")
+    one.open("settings")
+    expect(panel(page, "Tier records").get_by_text("gpu-a2 refused tiers.nvme.name")).to_have_count(2)

@@ -174,6 +174,12 @@ it('the nodes are followed until each has answered', () => {
   expect(pushed(refused).map((row) => [row.node, row.tone, row.faults])).toEqual([['a', 'good', []], ['b', 'bad', ['too many quotas']]]);
 });
 
+it('a lost node says once why it has not answered', () => {
+  const conditions = (['Applied', 'Effective'] as const).map((type) => ({ type, status: 'Unknown' as const, reason: 'NodeLost', message: 'a is silent', since: 0 }));
+  const lost = quota({ status: { accepted: true, applied: false, nodes: { a: { observed_generation: 2, state: 'lost', conditions } }, conditions: [] } });
+  expect(pushed(lost).map((row) => [row.tone, row.faults])).toEqual([['warn', ['a is silent']]]);
+});
+
 it('a tier is checked while it is typed, and only fields that are filled in have messages', async () => {
   const draft = new Draft('tiers', null, { csrf: 'c5', whole: true }, deps);
   await draft.load();

@@ -168,7 +168,8 @@ export function pushed(record: RecordAnswer): Reached[] {
     const applied = (at.observed_generation ?? 0) >= (record.generation ?? 0);
     const { tone, text } = applied ? { tone: 'good' as const, text: 'has applied it' } : at.state === 'in_sync' ? WAITING : (STATES[at.state] ?? WAITING);
     const messages = (at.conditions ?? []).filter((each) => each.status !== 'True' && each.message).map((each) => each.message);
-    return { node, tone, text, faults: tone === 'note' ? [] : messages };
+    // Of a lost node, all conditions say the same.
+    return { node, tone, text, faults: tone === 'note' ? [] : [...new Set(messages)] };
   });
 }
 
