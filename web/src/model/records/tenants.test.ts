@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { state } from '../../fixtures/states';
-import { floorShort, floorText, shareText } from './tenants';
+import { floorShort, floorText, shareText, tenantsOf } from './tenants';
 
 it('a share says what is not as for everybody, and a floor that is not wholly in effect', () => {
   const plain = state('busy').overview.tenants.find((tenant) => tenant.tenant === 'rag-support');
@@ -12,4 +12,9 @@ it('a share says what is not as for everybody, and a floor that is not wholly in
   expect(floorText(short)).toBe('floor 2 GiB, 1 GiB in effect');
   expect(floorText({ ...short, effective_floor_bytes: null })).toBe('floor 2 GiB');
   expect(shareText(short)).toBe('0 B pinned of 1 GiB · weight 2 · would refuse 1 block');
+});
+
+it('names of tenants are taken as they are, one in each line', () => {
+  expect(tenantsOf(' team a \n\nacme, inc\r\nx')).toEqual(['team a', 'acme, inc', 'x']);
+  expect(tenantsOf(' \n')).toBeNull();
 });

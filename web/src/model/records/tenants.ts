@@ -2,6 +2,12 @@ import type { Tenant } from '../../api/types';
 import { bytes, plural, share } from '../../format';
 import { tierShares } from '../nodes/tiers';
 
+/** Tenants of a text with one in each line, since their names may have blanks and commas; null: none is named. */
+export function tenantsOf(text: string): string[] | null {
+  const names = text.split('\n').map((each) => each.trim()).filter(Boolean);
+  return names.length > 0 ? names : null;
+}
+
 export function hitRatio(tenant: Tenant): number | null {
   return tenant.requested_blocks > 0 ? share(tenant.hit_blocks, tenant.requested_blocks) : null;
 }
