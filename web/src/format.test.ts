@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { read } from './api/read';
-import { ago, bytes, bytesPerSecond, count, duration, named, percent, plural, share } from './format';
+import { ago, bytes, bytesPerSecond, count, duration, named, percent, plural, share, sizeOf } from './format';
 
 const KiB = 1024;
 const MiB = 1024 * KiB;
@@ -24,6 +24,22 @@ describe('sizes', () => {
     [2 ** 70, '1,024 EiB'],
     [-3 * KiB, '-3 KiB'],
   ])('%d bytes are %s, as on the command line', (value, text) => expect(bytes(value)).toBe(text));
+
+  it.each([
+    ['4GiB', 4 * GiB],
+    [' 1.5 MiB ', 1.5 * MiB],
+    ['40M', 40_000_000],
+    ['40MB', 40_000_000],
+    ['40mi', 40 * MiB],
+    ['1,024MiB', GiB],
+    ['1000', 1000],
+    ['1.9', 1],
+    ['12 b', 12],
+    ['1,02MiB', null],
+    ['4 apples', null],
+    ['1.2.3', null],
+    ['', null],
+  ])('%j is %s bytes, as the API reads it', (text, value) => expect(sizeOf(text)).toBe(value));
 
   it('says per second for a rate', () => expect(bytesPerSecond(2 * MiB)).toBe('2 MiB/s'));
 });

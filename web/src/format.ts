@@ -32,12 +32,12 @@ export function exactSize(value: number): string {
   return `${size}${unit === 0 ? '' : BINARY[unit]}`;
 }
 
-/** Bytes of a text such as `4GiB` or `1.5 MiB`; null if it is no size. */
+/** Bytes of a text such as `4GiB`, `1.5 MiB` or `1,500k`, as the API reads it; null if it is no size. */
 export function sizeOf(text: string): number | null {
-  const [, number = '', unit = ''] = /^\s*([\d.]+)\s*(\w*)\s*$/.exec(text) ?? [];
-  const power = BINARY.findIndex((each) => each.toLowerCase() === (unit || 'B').toLowerCase());
-  const value = Number(number) * 1024 ** power;
-  return number && power >= 0 && Number.isFinite(value) ? Math.round(value) : null;
+  const [, number, prefix = '', binary] = /^ *(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?) *(?:([kmgtpe])(i)?)?b? *$/i.exec(text) ?? [];
+  if (number === undefined) return null;
+  const power = prefix ? 'kmgtpe'.indexOf(prefix.toLowerCase()) + 1 : 0;
+  return Math.trunc(Number(number.replaceAll(',', '')) * (binary ? 1024 : 1000) ** power);
 }
 
 export function bytesPerSecond(value: number): string {

@@ -1,7 +1,20 @@
 /** What lower limits would evict, as the dry run tells. */
 
-import type { NodeVerdict, Overview, Tenant } from '../../api/types';
+import type { Node, NodeVerdict, Overview, Tenant } from '../../api/types';
 import { bytes, named } from '../../format';
+import { selects, type Selector } from './records';
+
+const MAX_NAMED = 3;
+const listed = (nodes: readonly string[]) => (nodes.length > MAX_NAMED ? `${nodes.length} nodes` : nodes.join(', '));
+
+/** A sentence about the nodes that a record selects and that did not say what they would evict; empty if all did. */
+export function unknownLines(nodes: readonly Node[], selector: Selector | undefined, verdicts: readonly NodeVerdict[] | null): string[] {
+  if (verdicts === null) return [];
+  const told = new Set(verdicts.filter(({ error }) => !error).map(({ node }) => node));
+  const silent = new Set(verdicts.filter(({ error }) => error).map(({ node }) => node));
+  for (const node of nodes) if (selector !== undefined && selects(selector, node.labels) && !told.has(node.name)) silent.add(node.name);
+  return silent.size > 0 ? [`What ${listed([...silent].sort())} would evict is not known: no answer came.`] : [];
+}
 
 /** A sentence for each tenant and tier, summed over the nodes, most bytes first. */
 export function evictionLines(verdicts: readonly NodeVerdict[] | null): string[] {
@@ -17,7 +30,7 @@ export function evictionLines(verdicts: readonly NodeVerdict[] | null): string[]
   }
   return [...sums.values()]
     .sort((a, b) => b.bytes - a.bytes)
-    .map(({ tenant, tier, bytes: size, nodes }) => `Would evict ${bytes(size)} of ${named(tenant)} ${tier ? `from the tier ${tier}` : 'from memory'} at once, on ${nodes.length > 3 ? `${nodes.length} nodes` : nodes.join(', ')}.`);
+    .map(({ tenant, tier, bytes: size, nodes }) => `Would evict ${bytes(size)} of ${named(tenant)} ${tier ? `from the tier ${tier}` : 'from memory'} at once, on ${listed(nodes)}.`);
 }
 
 /** What a floor takes from others: the bytes that the pool has to free as the tenant stores up to it. */
