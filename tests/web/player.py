@@ -99,6 +99,7 @@ class Play:
     started: float = field(default_factory=time.monotonic)
     streams: int = 0
     """How many were opened."""
+    open_streams: int = 0
     stopped: bool = False
 
     def now(self) -> dict[str, Any]:
@@ -225,16 +226,20 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Content-Security-Policy", POLICY)
         self.end_headers()
-        confirmed, shown = 0.0, None
-        while play.on_air:
-            news = sent < len(play.events) or shown is not play.overview
-            while sent < len(play.events):
-                self.event("event", play.events[sent])
-                sent += 1
-            if play.confirming and (news or time.monotonic() > confirmed + CONFIRM_INTERVAL_S):
-                shown, confirmed = play.overview, time.monotonic()
-                self.event("overview", play.now())
-            time.sleep(LOOK_S)
+        play.open_streams += 1
+        try:
+            confirmed, shown = 0.0, None
+            while play.on_air:
+                news = sent < len(play.events) or shown is not play.overview
+                while sent < len(play.events):
+                    self.event("event", play.events[sent])
+                    sent += 1
+                if play.confirming and (news or time.monotonic() > confirmed + CONFIRM_INTERVAL_S):
+                    shown, confirmed = play.overview, time.monotonic()
+                    self.event("overview", play.now())
+                time.sleep(LOOK_S)
+        finally:
+            play.open_streams -= 1
 
     def event(self, name: str, data: dict[str, Any]) -> None:
         self.wfile.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())

@@ -651,6 +651,28 @@ def test_a_silent_stream_is_opened_again_and_a_tab_that_slept_catches_up(open_st
     expect(status).to_have_text("Live")
 
 
+SHOWN = """state => {
+           Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
+           document.dispatchEvent(new Event('visibilitychange'));
+         }"""
+
+
+def test_a_hidden_tab_keeps_no_connection_and_follows_the_cache_in_its_title(open_state: OpenState):
+    one = open_state("busy", shown=False, alone=True)
+    page = one.page
+    page.clock.install()
+    expect(one.open().get_by_role("status")).to_have_text("Live")
+    page.evaluate(SHOWN, "hidden")
+    one.play.show("over-limit")
+    until(lambda: one.play.open_streams == 0, "the stream is closed")
+    page.clock.run_for(12_000)
+    expect(page).to_have_title(re.compile("warnings"))
+    assert one.play.open_streams == 0
+    page.evaluate(SHOWN, "visible")
+    until(lambda: one.play.open_streams == 1, "the stream is open again")
+    expect(page.get_by_role("status")).to_have_text("Live")
+
+
 @pytest.mark.parametrize(("width", "dark"), [(390, True), pytest.param(1440, False, marks=pytest.mark.full)])
 def test_firing_alerts_are_shown_beside_the_change_before(open_state: OpenState, width: int, dark: bool):
     one = open_state("busy", width, dark=dark, shown=False)

@@ -1,5 +1,6 @@
 /**
  * What the page knows and how old it is. One instance, made by App. It loads an overview, follows the stream, and while the stream is broken asks the API directly: that keeps the numbers as fresh as can be and tells why.
+ * A hidden tab has no stream, because browsers allow six connections to one server, over all tabs.
  */
 
 import { ApiError, getEvents, getOverview } from '../api/client';
@@ -14,6 +15,8 @@ export type Connection = 'connecting' | 'live' | 'reconnecting';
 export const STALE_S = 10;
 /** A tab that wakes up with older data reconnects without waiting for the watchdog. */
 const ASLEEP_S = 6;
+/** A hidden tab asks for the overview this often, for its title; browsers may let it ask once a minute. */
+export const HIDDEN_EVERY_S = 10;
 
 export interface LiveDeps {
   getOverview(): Promise<Overview>;
@@ -41,6 +44,7 @@ export class Live {
   problem = $state.raw<Problem | null>(null);
   #nowMs = $state(0);
   #receivedMs = $state(0);
+  #hidden = $state(false);
   /**
    * How far the server's clock is ahead of this one. A quiet server repeats an overview with its old time: the largest
    * difference ever seen is the right one.
@@ -55,7 +59,7 @@ export class Live {
   readonly receivedAt = $derived(this.#receivedMs / 1000 + this.#aheadS);
   /** Whether the API requires a login. */
   readonly locked = $derived(this.problem?.status === 401);
-  readonly stale = $derived(this.connection === 'reconnecting' || (this.overview !== null && this.ageS > STALE_S));
+  readonly stale = $derived(this.connection === 'reconnecting' || (this.overview !== null && this.ageS > STALE_S && !this.#hidden));
 
   readonly #deps: LiveDeps;
   readonly #stream: Pick<Stream, 'close' | 'now'>;
@@ -63,6 +67,7 @@ export class Live {
   /** Whether earlier events can be read: they are of all tenants, so limited users may not see them. */
   #whole = true;
   #started = false;
+  #askedMs = 0;
   #arrivals = 0;
   /** Number of the login: answers to requests of an earlier one are dropped. */
   #login = 0;
@@ -114,12 +119,25 @@ export class Live {
   /** Called every second. */
   tick(): void {
     this.#nowMs = this.#deps.nowMs();
+    if (this.#hidden && this.#started && !this.locked && this.#nowMs - this.#askedMs >= HIDDEN_EVERY_S * 1000) void this.#load();
+  }
+
+  /** Follow the stream while the tab is shown, and only ask for the overview while it is hidden. */
+  show(shown: boolean): void {
+    if (shown === !this.#hidden) {
+      if (shown) this.wake();
+      return;
+    }
+    this.#hidden = !shown;
+    this.tick();
+    if (!shown) this.#stream.close();
+    else if (this.#started && !this.locked) this.retry();
   }
 
   /** Catch up at once if data was missed, after the tab was shown again or the network came back. */
   wake(): void {
     this.tick();
-    if (!this.#started || this.locked) return;
+    if (!this.#started || this.locked || this.#hidden) return;
     if (this.connection !== 'reconnecting' && this.ageS <= ASLEEP_S) return;
     if (this.connection === 'live') this.connection = 'reconnecting';
     this.retry();
@@ -127,7 +145,7 @@ export class Live {
 
   /** Retry without waiting for the back-off. */
   retry(): void {
-    this.#stream.now();
+    if (!this.#hidden) this.#stream.now();
     void this.#load();
     void this.#loadEvents();
   }
@@ -146,16 +164,19 @@ export class Live {
 
   async #load(): Promise<void> {
     const [login, arrivals] = [this.#login, this.#arrivals];
+    this.#askedMs = this.#deps.nowMs();
     try {
       const overview = await this.#deps.getOverview();
       if (login !== this.#login) return;
       this.problem = null;
+      if (this.#hidden) this.connection = 'live';
       // Data that the stream sent meanwhile is newer.
       if (arrivals === this.#arrivals) this.#take(overview);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (login !== this.#login || arrivals !== this.#arrivals) return;
       this.problem = error.problem;
+      if (this.#hidden) this.connection = 'reconnecting';
       // Retrying does not help: `retry` is called after a login.
       if (this.locked) this.#stream.close();
     }

@@ -4,7 +4,7 @@ import { ApiError } from '../api/client';
 import type { StreamHandlers } from '../api/stream';
 import type { EventList, Overview } from '../api/types';
 import { state } from '../fixtures/states';
-import { Live, STALE_S } from './live.svelte';
+import { HIDDEN_EVERY_S, Live, STALE_S } from './live.svelte';
 
 const DOWN = new ApiError({ type: 'about:blank', title: 'The API is unreachable', status: 0 });
 const { overview: recorded } = state('busy');
@@ -247,6 +247,56 @@ describe('waking up', () => {
     await settled();
     live.wake();
     expect(stream.now).toHaveBeenCalledOnce();
+  });
+});
+
+describe('a hidden tab', () => {
+  it('keeps no stream, whatever wakes it', () => {
+    const live = make();
+    live.show(false);
+    live.start();
+    live.wake();
+    live.retry();
+    pass(live, 60);
+    expect(stream.now).not.toHaveBeenCalled();
+    live.show(true);
+    expect(stream.now).toHaveBeenCalledOnce();
+    handlers.overview(at(0));
+    live.show(false);
+    expect(stream.close).toHaveBeenCalled();
+  });
+
+  it('asks for what its title says, which is as old as the last answer', async () => {
+    const live = make();
+    live.start();
+    await settled();
+    live.show(false);
+    answer = () => Promise.resolve(at(60));
+    pass(live, HIDDEN_EVERY_S);
+    await settled();
+    expect([live.overview?.at, live.stale]).toEqual([recorded.at + 60, false]);
+    clockMs += 59_000; // browsers slow the timers of hidden tabs down
+    answer = () => Promise.reject(DOWN);
+    pass(live, 1);
+    expect(live.stale).toBe(false);
+    await settled();
+    expect(live.stale).toBe(true);
+    answer = () => Promise.resolve(at(130));
+    pass(live, HIDDEN_EVERY_S);
+    await settled();
+    expect([live.overview?.at, live.stale]).toEqual([recorded.at + 130, false]);
+  });
+
+  it('asks nothing for somebody who left', async () => {
+    const live = make();
+    live.start();
+    live.show(false);
+    live.forget();
+    answer = vi.fn(() => Promise.resolve(at(0)));
+    pass(live, 60);
+    live.show(true);
+    await settled();
+    expect(answer).not.toHaveBeenCalled();
   });
 });
 
