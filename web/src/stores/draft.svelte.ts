@@ -165,13 +165,23 @@ export class Draft {
       if (!body.prefix) await this.#compare(name, body);
       else this.changes = this.#differences(body);
       if (Object.keys(this.faults).length > 0) return;
-      this.verdicts = this.#by.whole ? (await this.#deps.tryOnNodes(this.#by, this.type, name, body)).items : null;
+      this.verdicts = this.#by.whole ? await this.#verdicts(name, body) : null;
       const refused = this.verdicts?.flatMap((each) => each.faults) ?? [];
       const fields = placed(refused, this.type, name, this.#fields.map((each) => each.name));
       delete fields[''];
       this.faults = fields;
       this.step = 'review';
     });
+  }
+
+  /** What the connected nodes say. Without one, the record can be saved all the same: nodes receive it when they connect. */
+  async #verdicts(name: string, body: Json): Promise<NodeVerdict[]> {
+    try {
+      return (await this.#deps.tryOnNodes(this.#by, this.type, name, body)).items;
+    } catch (error) {
+      if (error instanceof ApiError && error.problem.type === 'urn:larder:problem:node-unreachable') return [];
+      throw error;
+    }
   }
 
   /** Check the change on the server only, because the nodes do not receive the record or need not check it. */
@@ -295,12 +305,16 @@ export class Draft {
 
   /** Read how far the nodes are with what was saved. */
   async follow(): Promise<void> {
-    if (!this.saved || !isPushed(this.type)) return;
+    const { saved } = this;
+    if (!saved || !isPushed(this.type)) return;
+    let newer = { ...saved }; // Another object, so that the form asks again after a failure.
     try {
-      this.saved = await this.#deps.getRecord(this.type, this.name.trim());
+      newer = await this.#deps.getRecord(this.type, this.name.trim());
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
     }
+    // It may have been undone meanwhile.
+    if (this.saved === saved) this.saved = newer;
   }
 
   async #trying(work: () => Promise<void>): Promise<void> {

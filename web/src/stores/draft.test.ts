@@ -92,6 +92,17 @@ describe('a change', () => {
     expect(deps.tryOnNodes).not.toHaveBeenCalled();
   });
 
+  it('can be saved while no node is connected', async () => {
+    const draft = await opened();
+    draft.values.limit_bytes = '5GiB';
+    deps.tryOnNodes.mockRejectedValue(new ApiError({ type: 'urn:larder:problem:node-unreachable', title: 'Unreachable', status: 503 }));
+    await draft.check();
+    expect([draft.step, draft.verdicts, draft.problem]).toEqual(['review', [], null]);
+    deps.tryOnNodes.mockRejectedValue(problem(503));
+    await draft.check();
+    expect([draft.step, draft.problem?.status]).toEqual(['edit', 503]);
+  });
+
   it('that a node would refuse shows why at the field', async () => {
     const draft = await opened();
     draft.values.limit_bytes = '5GiB';
@@ -172,6 +183,22 @@ it('the nodes are followed until each has answered', () => {
   const refused = at({ a: { observed_generation: 3, state: 'in_sync', conditions: [] }, b: { observed_generation: 2, state: 'nacked', conditions: [condition] } });
   expect(settled(refused)).toBe(true);
   expect(pushed(refused).map((row) => [row.node, row.tone, row.faults])).toEqual([['a', 'good', []], ['b', 'bad', ['too many quotas']]]);
+});
+
+it('the nodes are asked again after a request failed, and an answer of before is dropped', async () => {
+  const draft = await opened();
+  draft.values.limit_bytes = '5GiB';
+  await draft.save();
+  const { saved } = draft;
+  deps.getRecord.mockRejectedValueOnce(problem(503));
+  await draft.follow();
+  expect(draft.saved).toEqual(saved);
+  expect(draft.saved).not.toBe(saved); // what shows it runs again
+  deps.getRecord.mockResolvedValue(quota({ generation: 9 }));
+  const late = draft.follow();
+  await draft.undo();
+  await late;
+  expect(draft.saved?.generation).toBe(4);
 });
 
 it('a lost node says once why it has not answered', () => {
