@@ -190,7 +190,9 @@ class Handler(BaseHTTPRequestHandler):
             if kind == type_ and name:
                 return next((each for each in overview[type_] if each[key] == name), None)
             if kind == type_:
-                return play.answers.get(type_) or listed(overview[type_], overview[f"{type_}_total"])
+                answer = play.answers.get(type_) or listed(overview[type_], overview[f"{type_}_total"])
+                tenants = parse_qs(self.path.partition("?")[2]).get("tenant")
+                return listed([each for each in answer["items"] if each["tenant"] in tenants]) if tenants else answer
         if kind == "quotas":
             tenant = next((each for each in overview["tenants"] if each["tenant"] == name), None)
             return tenant and {**tenant, **QUOTA}

@@ -651,6 +651,16 @@ def test_a_silent_stream_is_opened_again_and_a_tab_that_slept_catches_up(open_st
     expect(status).to_have_text("Live")
 
 
+def test_pins_that_the_overview_leaves_out_are_on_the_page_of_their_tenant(open_state: OpenState):
+    one = open_state("busy", shown=False)
+    overview = one.play.overview
+    one.play.answers["pins"] = {"items": overview["pins"], "total": 5, "next_cursor": ""}
+    one.play.overview = {**overview, "pins": [pin for pin in overview["pins"] if pin["tenant"] != "chat"]}
+    page = one.open("tenants/chat")
+    expect(panel(page, "Pins")).to_contain_text("chat-system-prompt")
+    expect(panel(page, "Pins")).not_to_contain_text("incident-1182")
+
+
 SHOWN = """state => {
            Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
            document.dispatchEvent(new Event('visibilitychange'));

@@ -50,8 +50,8 @@ export function getTenant(name: string): Promise<Tenant> {
   return get<Tenant>(`api/v1/tenants/${encodeURIComponent(name)}`);
 }
 
-export function getPins(cursor: string): Promise<PinList> {
-  return get<PinList>(`api/v1/pins?${query({ limit: MAX_PAGE, cursor })}`);
+export function getPins(cursor: string, of: Record<string, string | number> = {}): Promise<PinList> {
+  return get<PinList>(`api/v1/pins?${query({ limit: MAX_PAGE, ...of, cursor })}`);
 }
 
 export function getPin(name: string): Promise<Pin> {

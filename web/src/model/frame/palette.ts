@@ -34,6 +34,18 @@ export function commandsFor(asker: Asker, overview: Overview | null, session: bo
 
 const MAX_FOUND = 30;
 
+/** Where to look for the words among the tenants and pins that the overview leaves out, of which it has some of many. */
+export function elsewhere(overview: Overview | null, words: string): Command[] {
+  const find = words.trim();
+  if (!overview || !find) return [];
+  const search = (kind: 'tenant' | 'pin', page: 'tenants' | 'pins', left: boolean): Command[] =>
+    left ? [{ kind, label: `Find ${find} in all ${page}`, link: linkTo(page, '', { find }) }] : [];
+  return [
+    ...search('tenant', 'tenants', overview.tenants_total > overview.tenants.length),
+    ...search('pin', 'pins', overview.pins_total > overview.pins.length),
+  ];
+}
+
 /** The best matches first: labels that begin with the words, then the others in their order. */
 export function found(commands: readonly Command[], words: string): Command[] {
   const wanted = words.trim().toLowerCase();

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Alert, AuditEntry, NodeVerdict, Push } from '../../api/types';
 import { evictionLines } from '../records/evictions';
-import { commandsFor, found } from '../frame/palette';
+import { commandsFor, elsewhere, found } from '../frame/palette';
 import { ofAlert, ofAudit, restorable, timeline } from './timeline';
 import { ANYBODY } from '../frame/asker';
 import { state } from '../../fixtures/states';
@@ -73,4 +73,12 @@ describe('the command palette', () => {
     expect(actions({ ...ANYBODY, operates: false, role: 'viewer' })).toEqual([]);
     expect(actions({ ...ANYBODY, tenants: ['chat'] })).toEqual(['New quota', 'New pin']);
   });
+});
+
+it('the palette leads to the lists of tenants and pins that the overview has only some of', () => {
+  const { overview } = state('busy');
+  expect(elsewhere(overview, 'zz')).toEqual([]);
+  const many = { ...overview, tenants_total: 10_000, pins_total: 600 };
+  expect(elsewhere(many, ' zz ').map(({ link }) => link)).toEqual(['#/tenants?find=zz', '#/pins?find=zz']);
+  expect(elsewhere(many, ' ')).toEqual([]);
 });
