@@ -844,6 +844,31 @@ def test_traffic_is_hidden_until_it_is_wanted_and_events_can_be_paused_and_found
     expect(events).not_to_contain_text("engine.attached")
 
 
+def test_older_events_follow_a_paused_list_once_each(open_state: OpenState):
+    one = open_state("busy", shown=False)
+    kept = [
+        {"id": id_, "at": 1_000.0 + id_, "name": "pin.expired", "node": "gpu-a1", "actor": "", "fields": {"pin": f"p{id_}"}}
+        for id_ in range(9, 0, -1)
+    ]  # fmt: skip
+    not_kept = {"before": 0, "names": [], "dropped": 0, "lost": 0}
+    one.play.answers["events/history"] = {"items": kept[:5], "total": 9, "next_cursor": "", "not_kept": not_kept}
+    page = one.open("events")
+    events = panel(page, "Events")
+    expect(events.get_by_text("p5", exact=False).first).to_be_visible()
+    shown = events.get_by_role("listitem").count()
+    events.get_by_role("button", name="Pause").click()
+    for i in range(250):  # those of the history leave the live list
+        one.hear("pin.expired", "gpu-a1", pin=f"late-{i}")
+    expect(events.get_by_role("button", name="Pause, more than 200 new events")).to_be_visible()
+    one.play.answers["events/history"] = {"items": kept, "total": 9, "next_cursor": "", "not_kept": not_kept}
+    events.get_by_role("button", name="Show older ones").click()
+    expect(events.get_by_role("listitem")).to_have_count(shown + 4)
+    expect(events).not_to_contain_text("late-")
+    events.get_by_role("button", name="Pause").click()
+    expect(events).to_contain_text("late-249")
+    expect(events.get_by_text(re.compile("^p9"))).to_have_count(1)
+
+
 def test_whoever_only_reads_sees_no_button_that_would_fail(open_state: OpenState):
     one = open_state("busy", role="viewer", shown=False)
     changing = re.compile(
