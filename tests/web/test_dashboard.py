@@ -846,10 +846,8 @@ def test_traffic_is_hidden_until_it_is_wanted_and_events_can_be_paused_and_found
 
 def test_older_events_follow_a_paused_list_once_each(open_state: OpenState):
     one = open_state("busy", shown=False)
-    kept = [
-        {"id": id_, "at": 1_000.0 + id_, "name": "pin.expired", "node": "gpu-a1", "actor": "", "fields": {"pin": f"p{id_}"}}
-        for id_ in range(9, 0, -1)
-    ]  # fmt: skip
+    expired = {"name": "pin.expired", "node": "gpu-a1", "actor": ""}
+    kept = [{**expired, "id": id_, "at": 1_000.0 + id_, "fields": {"pin": f"p{id_}"}} for id_ in range(9, 0, -1)]
     not_kept = {"before": 0, "names": [], "dropped": 0, "lost": 0}
     one.play.answers["events/history"] = {"items": kept[:5], "total": 9, "next_cursor": "", "not_kept": not_kept}
     page = one.open("events")

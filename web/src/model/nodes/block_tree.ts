@@ -120,13 +120,21 @@ export function visible(runs: readonly Run[], open: ReadonlySet<string>): TreeRo
   return rows;
 }
 
-/** Keys of a run and of everything that continues it. */
+/** Most keys of a prefix that a sweep takes. */
+const MAX_KEYS = 4_096;
+
+/** Keys that select a run and everything that continues it: all that was stored after the last of them. */
 export function keysOf(run: Run): string[] {
-  const keys: string[] = [];
-  const stack = [run];
+  return run.keys.slice(0, MAX_KEYS);
+}
+
+/** Runs that continue a run, at any depth. */
+export function continuationsOf(run: Run): number {
+  let found = 0;
+  const stack = [...run.children];
   for (let each = stack.pop(); each; each = stack.pop()) {
-    keys.push(...each.keys);
+    found += 1;
     stack.push(...each.children);
   }
-  return keys;
+  return found;
 }
