@@ -78,6 +78,8 @@ class Play:
     """Who looks at the page."""
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Other lists of the API, by path; those that are not here are empty."""
+    older: list[dict[str, Any]] = field(default_factory=list)
+    """The second page of the audit log."""
     marks: list[dict[str, Any]] = field(default_factory=list)
     """In the charts."""
     locked: bool = False
@@ -198,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
             return tenant and {**tenant, **QUOTA}
         if at == "audit":
             if "cursor=" in self.path:
-                return {**play.audit, **LAST_PAGE}
+                return {**play.audit, **LAST_PAGE, "items": play.older}
             kinds = parse_qs(self.path.partition("?")[2]).get("kind")
             items = [each for each in play.audit["items"] if kinds is None or each["kind"] in kinds]
             return {**play.audit, "items": items}

@@ -661,6 +661,22 @@ def test_pins_that_the_overview_leaves_out_are_on_the_page_of_their_tenant(open_
     expect(panel(page, "Pins")).not_to_contain_text("incident-1182")
 
 
+def test_older_changes_stay_while_the_newest_are_read_again(open_state: OpenState):
+    one = open_state("busy", at="changes", role="admin", alone=True)
+    page = one.page
+    rows = panel(page, "Changes").get_by_role("list").first.locator("> li")
+    expect(rows).to_have_count(6 + 2)  # with the alert that fired and ended
+    items = one.play.audit["items"]
+    one.play.older = [{**items[-1], "id": items[-1]["id"] - 1}]
+    page.get_by_role("button", name="Show older ones").click()
+    expect(rows).to_have_count(7 + 2)
+    newer = {**items[0], "id": items[0]["id"] + 1, "name": "newest"}
+    one.play.audit = {**one.play.audit, "items": [newer, *items[:-1]]}
+    one.hear("quota.changed", tenant="newest")
+    expect(rows.first).to_contain_text("newest")
+    expect(rows).to_have_count(8 + 2)
+
+
 SHOWN = """state => {
            Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
            document.dispatchEvent(new Event('visibilitychange'));

@@ -1,6 +1,6 @@
 /** Readable description of the changes of an audit entry. */
 
-import type { AuditEntry } from '../../api/types';
+import type { AuditEntry, AuditList } from '../../api/types';
 import { NONE } from '../../format';
 import { worded } from '../records/worded';
 
@@ -22,4 +22,11 @@ export function changes({ before, after }: Pick<AuditEntry, 'before' | 'after'>)
   return [...new Set([...Object.keys(was ?? {}), ...Object.keys(is ?? {})])]
     .map((field) => ({ field, before: shown(field, was?.[field]), after: shown(field, is?.[field]) }))
     .filter((change) => change.before !== change.after);
+}
+
+/** The newest entries on top of those that were read before, if both meet: entries have numbers, the newest the largest. */
+export function continued(newest: AuditList, known: AuditList | null): AuditList {
+  const last = newest.items.at(-1);
+  if (!known || !last || !known.items.some(({ id }) => id >= last.id)) return newest;
+  return { ...newest, items: [...newest.items, ...known.items.filter(({ id }) => id < last.id)], next_cursor: known.next_cursor };
 }
