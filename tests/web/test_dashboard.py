@@ -677,6 +677,22 @@ def test_older_changes_stay_while_the_newest_are_read_again(open_state: OpenStat
     expect(rows).to_have_count(8 + 2)
 
 
+def test_changes_of_policies_are_asked_for_by_those_who_may_not_read_the_audit_log(open_state: OpenState):
+    one = open_state("busy", role="viewer", shown=False)
+    [note] = one.play.answers["annotations"]
+    made = {**note["change"], "kind": "policy", "name": "default", "type": "policies"}
+    one.play.answers["annotations"] = [
+        {**note, "change": {**made, "action": action, "at": at}}
+        for action, at in (("create", 1_000.0), ("update", 2_000.0))
+    ]
+    with one.page.expect_request(lambda request: "/annotations" in request.url and "tags=type%3Apolicy" in request.url):
+        page = one.open("policy")
+    rows = panel(page, "History").get_by_role("list").first.locator("> li")
+    expect(rows).to_have_count(2)
+    says(rows.nth(0), "update policy default")
+    says(rows.nth(1), "create policy default")
+
+
 SHOWN = """state => {
            Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
            document.dispatchEvent(new Event('visibilitychange'));

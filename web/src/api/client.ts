@@ -70,9 +70,9 @@ export function getFindings(of: Record<string, string | number>): Promise<Findin
   return get<FindingList>(`api/v1/findings?${query(of)}`);
 }
 
-/** Changes and alerts since a time, in Unix seconds. */
-export function getAnnotations(from: number, limit: number): Promise<Annotation[]> {
-  return get<Annotation[]>(`api/v1/annotations?${query({ from: Math.round(from * 1000), limit })}`);
+/** Changes since a time, in Unix seconds, that have all of these tags; oldest first. */
+export function getAnnotations(from: number, limit: number, tags = ''): Promise<Annotation[]> {
+  return get<Annotation[]>(`api/v1/annotations?${query({ from: Math.round(from * 1000), limit, tags })}`);
 }
 
 export function getManagers(): Promise<ManagerList> {
