@@ -6,6 +6,7 @@
 import re
 from contextlib import suppress
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 import pytest
@@ -691,6 +692,19 @@ def test_changes_of_policies_are_asked_for_by_those_who_may_not_read_the_audit_l
     expect(rows).to_have_count(2)
     says(rows.nth(0), "update policy default")
     says(rows.nth(1), "create policy default")
+
+
+@pytest.mark.parametrize("at", ["usage", "tenants/chat"])
+def test_usage_of_the_last_day_is_that_of_the_day_before_now(open_state: OpenState, at: str):
+    one = open_state("busy", shown=False, alone=True)
+    page = one.page
+    page.clock.install()
+    one.open(at).locator("#verdict-title, main section").first.wait_for()
+    begun = until(lambda: [path for path in one.play.requests if "/usage?" in path], "usage is asked for")
+    page.clock.fast_forward(20 * 3_600_000)
+    later = until(lambda: [path for path in one.play.requests if "/usage?" in path and path != begun[0]], "again")
+    moments = [int(parse_qs(path.partition("?")[2])["from"][0]) for path in (begun[0], later[-1])]
+    assert moments[1] - moments[0] == pytest.approx(20 * 3600, abs=120)
 
 
 SHOWN = """state => {
