@@ -109,4 +109,4 @@ class SessionAnswer(Whoami, frozen=True):
     csrf_token: str
     """Value of `X-CSRF-Token`, which every change with the session must send; empty without a session."""
     expires_at: float | None
-    """End of the session in Unix seconds."""
+    """End of the session, at the latest that of its token, in Unix seconds."""

@@ -3,6 +3,8 @@
 import time
 from dataclasses import replace
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from app.errors import Forbidden, TooManyRequests, Unauthorized
 from app.observe.catalogue.access import SessionClosed, SessionOpened
 from app.schemas.access.tokens import SessionAnswer
@@ -14,7 +16,7 @@ from app.services.base.changes import Changes
 from app.services.base.principals import Principal
 from app.services.base.throttle import Throttle
 from app.store.access import tokens
-from app.store.access.tokens import SessionRow
+from app.store.access.tokens import SessionRow, TokenRow
 from app.store.base.database import Database
 
 SESSION_S = 12 * 3600
@@ -53,9 +55,10 @@ class LoginSessions:
         async with self._changes.begin(principal) as change:
             ended = await tokens.open_session(change.session, row, change.now, MAX_OF_A_TOKEN)
             change.noted("login", "session", principal.actor, event=SessionOpened())
+            ends_at = await _end_of(change.session, row)
         for digest in (row.hash, *ended):
             self._auth.forget_session(digest)
-        return cookie, self._answer(replace(principal, session=True), cookie, row.expires_at)
+        return cookie, self._answer(replace(principal, session=True), cookie, ends_at)
 
     async def get(self, cookie: str, by: Principal) -> SessionAnswer:
         """Return the identity of the caller, with or without a session."""
@@ -63,7 +66,8 @@ class LoginSessions:
             return self._answer(by, "", None)
         async with self._database.read() as session:
             row = await session.get(SessionRow, self._auth.hasher.session(cookie))
-        return self._answer(by, cookie, None if row is None else row.expires_at)
+            ends_at = None if row is None else await _end_of(session, row)
+        return self._answer(by, cookie, ends_at)
 
     async def log_out(self, cookie: str, by: Principal) -> None:
         """End the caller's session, if there is one."""
@@ -78,3 +82,11 @@ class LoginSessions:
     def _answer(self, by: Principal, cookie: str, expires_at: float | None) -> SessionAnswer:
         csrf = self._auth.hasher.csrf(cookie) if cookie else ""
         return SessionAnswer(**identity_fields(by), csrf_token=csrf, expires_at=expires_at)
+
+
+async def _end_of(session: AsyncSession, row: SessionRow) -> float:
+    """Return the time at which the session or its token expires, whichever comes first."""
+    token = None if row.token_id is None else await session.get(TokenRow, row.token_id)
+    if token is None or token.expires_at is None:
+        return row.expires_at
+    return min(row.expires_at, token.expires_at)

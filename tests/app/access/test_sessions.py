@@ -74,6 +74,15 @@ async def test_a_session_ends_with_logout_and_with_its_token(socket_dir: Path, d
         assert done == [("login", "ops"), ("logout", "ops"), ("login", "ops")]
 
 
+async def test_a_session_says_that_it_ends_with_its_token(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane, browser(plane) as page:
+        made = await plane.http.post("/api/v1/tokens", json={"name": "ops", "role": "viewer", "ttl_s": 600})
+        login = (await page.post(SESSION, json={"token": made.json()["token"]})).json()
+        assert login["expires_at"] == (await page.get(SESSION)).json()["expires_at"] == made.json()["expires_at"]
+        await plane.http.patch("/api/v1/tokens/ops", json={"ttl_s": 86_400})
+        assert (await page.get(SESSION)).json()["expires_at"] - login["expires_at"] > sessions.SESSION_S - 700
+
+
 async def test_a_session_of_the_settings_token_ends_when_that_changes(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane, browser(plane) as page:
         assert (await page.post(SESSION, json={"token": ADMIN})).status_code == 200
