@@ -15,6 +15,8 @@ export type Connection = 'connecting' | 'live' | 'reconnecting';
 export const STALE_S = 10;
 /** A tab that wakes up with older data reconnects without waiting for the watchdog. */
 const ASLEEP_S = 6;
+/** The two clocks of the browser part by more than this if one is set, or stops while the machine sleeps. */
+const CLOCK_SET_MS = 2_000;
 /** A hidden tab asks for the overview this often, for its title; browsers may let it ask once a minute. */
 export const HIDDEN_EVERY_S = 10;
 
@@ -23,6 +25,8 @@ export interface LiveDeps {
   getEvents(of: { limit: number }): Promise<EventList>;
   stream(handlers: StreamHandlers): Pick<Stream, 'close' | 'now'>;
   nowMs(): number;
+  /** A clock that is never set. */
+  elapsedMs(): number;
 }
 
 const BROWSER: LiveDeps = {
@@ -30,6 +34,7 @@ const BROWSER: LiveDeps = {
   getEvents,
   stream: (handlers) => new Stream(handlers),
   nowMs: Date.now,
+  elapsedMs: () => performance.now(),
 };
 
 export class Live {
@@ -47,7 +52,7 @@ export class Live {
   #hidden = $state(false);
   /**
    * How far the server's clock is ahead of this one. A quiet server repeats an overview with its old time: the largest
-   * difference ever seen is the right one.
+   * difference is the right one, of those that were seen since this clock was set.
    */
   #aheadS = $state(-Infinity);
 
@@ -68,6 +73,9 @@ export class Live {
   #whole = true;
   #started = false;
   #askedMs = 0;
+  /** How far the clock is ahead of the one that is never set. */
+  #clockMs: number;
+  #clockSet = false;
   #arrivals = 0;
   /** Number of the login: answers to requests of an earlier one are dropped. */
   #login = 0;
@@ -75,6 +83,7 @@ export class Live {
   constructor(deps: LiveDeps = BROWSER) {
     this.#deps = deps;
     this.#nowMs = deps.nowMs();
+    this.#clockMs = this.#nowMs - deps.elapsedMs();
     this.#stream = deps.stream({
       overview: (overview) => {
         this.connection = 'live';
@@ -118,7 +127,7 @@ export class Live {
 
   /** Called every second. */
   tick(): void {
-    this.#nowMs = this.#deps.nowMs();
+    this.#readClock();
     if (this.#hidden && this.#started && !this.locked && this.#nowMs - this.#askedMs >= HIDDEN_EVERY_S * 1000) void this.#load();
   }
 
@@ -182,10 +191,19 @@ export class Live {
     }
   }
 
+  #readClock(): number {
+    this.#nowMs = this.#deps.nowMs();
+    const clockMs = this.#nowMs - this.#deps.elapsedMs();
+    if (Math.abs(clockMs - this.#clockMs) > CLOCK_SET_MS) [this.#clockMs, this.#clockSet] = [clockMs, true];
+    return this.#nowMs;
+  }
+
   #take(overview: Overview): void {
     this.#arrivals += 1;
-    this.#receivedMs = this.#nowMs = this.#deps.nowMs();
-    this.#aheadS = Math.max(this.#aheadS, overview.at - this.#receivedMs / 1000);
+    this.#receivedMs = this.#readClock();
+    const aheadS = overview.at - this.#receivedMs / 1000;
+    this.#aheadS = this.#clockSet ? aheadS : Math.max(this.#aheadS, aheadS);
+    this.#clockSet = false;
     this.overview = overview;
     this.events = merged(this.events, overview.recent);
     this.#refusals.add(overview, this.receivedAt);

@@ -14,6 +14,8 @@ const LOST = { id: 7, at: recorded.at - 600, name: 'node.lost', node: 'gpu-1', a
 const EVENTS: EventList = { items: [LOST], total: 1, next_cursor: '', not_kept: { before: 0, names: [], dropped: 0, lost: 0 } };
 
 let clockMs: number;
+/** By how much the clock was set. */
+let setMs: number;
 let handlers: StreamHandlers;
 let answer: () => Promise<Overview>;
 const stream = { close: vi.fn(), now: vi.fn() };
@@ -27,7 +29,8 @@ function make(): Live {
       handlers = given;
       return stream;
     },
-    nowMs: () => clockMs,
+    nowMs: () => clockMs + setMs,
+    elapsedMs: () => clockMs,
   });
 }
 
@@ -46,6 +49,7 @@ beforeEach(() => {
   vi.clearAllMocks();
   // The browser's clock is an hour behind the server's.
   clockMs = (recorded.at - 3_600) * 1000;
+  setMs = 0;
   answer = () => Promise.resolve(at(0));
   getEvents.mockResolvedValue(EVENTS);
 });
@@ -162,6 +166,18 @@ describe('age', () => {
     handlers.overview(at(0));
     pass(live, 7);
     expect(live.now).toBeCloseTo(recorded.at + 7);
+  });
+
+  it.each([3_600_000, -3_600_000])('is right again with the next overview after this clock was set by %d ms', (step) => {
+    const live = make();
+    handlers.overview(at(0));
+    setMs = step;
+    pass(live, 3);
+    handlers.overview(at(3));
+    pass(live, 2);
+    expect(live.now).toBeCloseTo(recorded.at + 5);
+    handlers.overview(at(3));
+    expect(live.now).toBeCloseTo(recorded.at + 5);
   });
 
   it('is not set back when a quiet server repeats an old overview', () => {
