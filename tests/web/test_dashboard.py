@@ -707,6 +707,16 @@ def test_usage_of_the_last_day_is_that_of_the_day_before_now(open_state: OpenSta
     assert moments[1] - moments[0] == pytest.approx(20 * 3600, abs=120)
 
 
+def test_a_tenant_with_a_long_name_fits_a_phone(open_state: OpenState):
+    one = open_state("busy", 390, shown=False)
+    name = "y" * 128
+    tenants = one.play.overview["tenants"]
+    one.play.overview = {**one.play.overview, "tenants": [{**tenants[0], "tenant": name}, *tenants[1:]]}
+    page = one.open(f"tenants/{name}")
+    expect(panel(page, "Pins")).to_contain_text("is pinned")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 SHOWN = """state => {
            Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
            document.dispatchEvent(new Event('visibilitychange'));
@@ -861,6 +871,23 @@ def test_an_unreachable_api_is_reported_in_words(open_state: OpenState):
     one.play.streaming = True
     one.page.context.set_offline(False)
     expect(one.page.get_by_role("status")).to_have_text("Live")
+
+
+def test_a_pin_is_offered_only_ends_that_are_later(open_state: OpenState):
+    one = open_state("busy", shown=False)
+    overview = one.play.overview
+    pin = next(pin for pin in overview["pins"] if pin["expires_at"] is not None and not pin["expired"])
+    pin["expires_at"] = overview["at"] + 7_200
+    page = one.open(f"pins/{pin['name']}")
+    offered = page.get_by_role("button", name=re.compile("from now for the pin"))
+    expect(offered).to_have_text(["+ 1 day", "+ 1 week"])
+
+
+def test_a_session_that_ended_by_itself_says_so(open_state: OpenState):
+    one = open_state("busy")
+    one.expects_failures = True
+    one.play.locked, one.play.streaming = True, False
+    expect(one.page.get_by_text("Your session has ended")).to_be_visible()
 
 
 def test_traffic_is_hidden_until_it_is_wanted_and_events_can_be_paused_and_found(open_state: OpenState):
