@@ -66,7 +66,7 @@ _LIMIT = "a-tenant-is-over-its-limit"
 _PINS_FULL = "the-pool-is-full-of-pins"
 
 FINDING_TYPES: dict[str, FindingType] = {
-    "no_node": FindingType("critical", True, "start a node: larder up, or larder joins"),
+    "no_node": FindingType("critical", True, "run larder up, or let a data plane join: larder nodes token create"),
     "no_node_connected": FindingType("critical", True, "look at the log of the node and its control address"),
     "node_lost": FindingType("critical", True, "start its data plane again, or mend the network", "a-node-is-lost"),
     "crash_loop": FindingType("critical", True, "revert the change before it, and read its log", _RESTARTS),
@@ -83,7 +83,7 @@ FINDING_TYPES: dict[str, FindingType] = {
     "thrashing": FindingType("warning", True, "enlarge the pool, or limit who stores unread", "a-node-thrashes"),
     "tenant_at_limit": FindingType("warning", True, "raise its limit, or store less", "stores-are-refused"),
     "node_draining": FindingType("info", True, "larder nodes drain --off ends it"),
-    "cache_cold": FindingType("warning", True, "engines fill it again as they store", "cold-caches"),
+    "cache_cold": FindingType("warning", True, "wait until engines have stored again", "cold-caches"),
     "gateway_client_refused": FindingType("warning", True, "compare the client's release with docs/engines/lmcache.md"),
     "node_behind": FindingType("warning", False, "larder pushes shows what it lacks", _BEHIND),
     "node_joining": FindingType("info", False, "wait for its first snapshots"),
@@ -92,12 +92,12 @@ FINDING_TYPES: dict[str, FindingType] = {
     "clock_offset": FindingType("warning", False, "set its clock right and start the data plane again"),
     "gpu_copies_fail": FindingType("warning", False, "mend what the problem says", "gpu-copies-fail"),
     "policy_evicts_nothing": FindingType("info", True, "set another policy"),
-    "tenant_over_limit": FindingType("warning", True, "leased blocks are evicted once they are released", _LIMIT),
-    "tenant_never_hits": FindingType("info", True, "a limit bounds what it takes from others"),
+    "tenant_over_limit": FindingType("warning", True, "end its leases or pins, or raise its limit", _LIMIT),
+    "tenant_never_hits": FindingType("info", True, "look at the reasons of its missed tokens, or lower its limit"),
     "pin_holds_nothing": FindingType("warning", False, "send its prefix to an engine", "a-pin-holds-nothing"),
     "pin_in_tiers": FindingType("warning", False, "raise the pin budget, or attach an engine", _PINS_FULL),
     "pin_unlisted": FindingType("info", False, "wait until the listing is complete"),
-    "pin_budget_full": FindingType("warning", False, "blocks of further pins are evicted like others", _PINS_FULL),
+    "pin_budget_full": FindingType("warning", False, "raise the pin budget, or delete pins", _PINS_FULL),
     "pin_degraded": FindingType("warning", False, "raise the pin budget, or delete pins", _PINS_FULL),
     "pin_without_gpu_copies": FindingType("info", False, "set dataplane.gpu_pool_bytes on nodes that it selects"),
     "pin_not_applied": FindingType("warning", False, "larder pushes shows which nodes lack it", _BEHIND),
