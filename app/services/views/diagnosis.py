@@ -88,6 +88,8 @@ class FleetState:
     """Events of `STATE_EVENTS` and `REFUSAL_EVENTS`, newest first."""
     changes: Sequence[ChangeAnswer] = ()
     """Newest first."""
+    more_changes: bool = False
+    """Whether there are earlier changes after `since` that are not among them."""
     refusals: Sequence[Refusal] = ()
     """Refusals that last."""
     since: float = 0.0
@@ -795,12 +797,19 @@ class _Burst:
     actor: str
     changes: list[ChangeAnswer]
     """Newest first."""
+    is_cut: bool
+    """Whether there may have been earlier ones that are not known."""
 
     @property
     def what(self) -> str:
         tenants = [name for name, _ in Counter(change.tenant for change in self.changes).most_common(3) if name]
         of = f" of {', '.join(tenants)}" if tenants else ""
-        return f"{self.actor} {self.verb} {len(self.changes)} {_kinds(self.kind)}{of}"
+        records, changes = len({change.name for change in self.changes}), len(self.changes)
+        kind = self.kind if records == 1 else _kinds(self.kind)
+        at_least = "at least " if self.is_cut else ""
+        if records == changes:
+            return f"{self.actor} {self.verb} {at_least}{records:,} {kind}{of}"
+        return f"{self.actor} {self.verb} {records:,} {kind}{of} {at_least}{changes:,} times"
 
     def detail(self, pool: PoolStats) -> str:
         """Return where the changes are in the audit log, and what pins keep of the pool."""
@@ -831,7 +840,8 @@ def _bursts(state: FleetState) -> Iterator[_Burst]:
             group.append(change)
     for (kind, verb, actor), changes in groups.items():
         if len(changes) >= MANY_CHANGES:
-            yield _Burst(kind, verb, actor, changes)
+            is_cut = state.more_changes and changes[-1].at - state.changes[-1].at <= MANY_CHANGES_S
+            yield _Burst(kind, verb, actor, changes, is_cut)
 
 
 def _many_changes(state: FleetState) -> Iterator[Finding]:

@@ -86,6 +86,7 @@ class EvidenceReader:
             overview=overview,
             events=events,
             changes=applied_changes.visible(evidence.changes, by),
+            more_changes=len(evidence.changes) >= MAX_CHANGES,
             refusals=refusals,
             since=evidence.since,
             further_pins=further.pins,

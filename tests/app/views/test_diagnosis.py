@@ -263,6 +263,22 @@ def test_the_worst_comes_first_and_what_ended_last() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("names", "more", "what"),
+    [
+        (["acme"] * 10, False, "alice changed 1 quota of acme 10 times"),
+        (["acme", "b"] * 5, False, "alice changed 2 quotas of acme, b 10 times"),
+        ([f"t{n}" for n in range(10)], False, "alice changed 10 quotas of t0, t1, t2"),
+        ([f"t{n}" for n in range(10)], True, "alice changed at least 10 quotas of t0, t1, t2"),
+        (["acme"] * 1_000, True, "alice changed 1 quota of acme at least 1,000 times"),
+    ],
+)
+def test_many_changes_are_told_from_changes_of_many_records(names: list[str], more: bool, what: str) -> None:
+    changes = [change(name=name, tenant=name, at=T - n / 100, audit_id=9_999 - n) for n, name in enumerate(names)]
+    found = findings(FleetState(overview(), changes=changes, more_changes=more))
+    assert [finding.what for finding in found if finding.code == "many_changes"] == [what]
+
+
 def test_many_findings_of_one_type_are_counted() -> None:
     def over(raw: Json) -> None:
         raw["tenants"] = [{**raw["tenants"][0], "tenant": f"t{n}", "over_limit": True} for n in range(MAX_OF_TYPE + 5)]
