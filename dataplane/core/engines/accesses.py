@@ -1,12 +1,13 @@
 """The access trace: the requests of the last hour, in bounded memory.
 
 The trace has one record per request: the chain that an engine acquired, or the longer chain that the engine then
-stored. A request that hit nothing and stored nothing leaves no record. A block is identified by 53 bits of its key,
-combined with those of its space: enough to tell blocks apart, and few enough for any JSON reader.
+stored, in one or more pieces. A request that hit nothing and stored nothing leaves no record. A block is identified by
+53 bits of its key, combined with those of its space: enough to tell blocks apart, and few enough for any JSON reader.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from dataplane.core.tenants.tenant import Tenant
 
 RETAINED_S = 3600.0
+PIECES_S = 5.0
+"""Longest time between two pieces that an engine stores for a request. A later piece is of a request for which the
+engine had the chain before it."""
+MAX_ENDS = 4096
+"""Maximum number of records that are waiting for a next piece."""
 MAX_DROPPED = 1024
 """Maximum number of old requests that are dropped when one request is added."""
 MAX_RECORDS = 262_144
@@ -32,13 +38,19 @@ _ROW = np.dtype(
         ("nbytes", np.int64),
         ("tenant", np.int64),
         ("space", np.int64),
+        ("before", np.int64),
+        ("oldest", np.int64),
+        ("oldest_first", np.int64),
+        ("own", np.int32),
         ("blocks", np.int32),
         ("hits", np.int32),
         ("replaced", np.bool_),
     ]
 )
-"""One request. `first` is the position of its first block, counted over all blocks ever recorded. `replaced` means that
-a longer record of the same request follows."""
+"""One request, or all pieces of one up to this one. `first` is the position of the first of its `own` blocks, counted
+over all blocks ever recorded. `before` is the number of the row of the piece before, -1 for none; `oldest` and
+`oldest_first` are the number and `first` of the first piece. `blocks` and `hits` are of all pieces. `replaced` means
+that a longer record of the same request follows."""
 
 
 class AccessRecord(msgspec.Struct):
@@ -69,44 +81,78 @@ class AccessTrace:
         """Number of the oldest request that is kept, and of the next request."""
         self._acquired: dict[int, int] = {}
         """Number of each engine's last acquire that no store has followed yet, by client number."""
+        self._ends: OrderedDict[tuple[int, int, int], int] = OrderedDict()
+        """Number of the last record of a client in a space that ends with a block, oldest first."""
         self._salts: dict[int, str] = {}
 
-    def served(self, client: int, tenant: Tenant, space: int, nbytes: int, words: U64, now: float) -> None:
-        """Record that an engine acquired a chain. `words` are the first words of its keys, in chain order."""
+    def continued(self, client: int, space: int, parent: bytes, now: float, *, acquired: bool) -> int:
+        """Return the number of the record of an engine's request of which a chain behind the key `parent` is the next
+        piece; -1 if it is of another request. `acquired`: whether the chain was acquired, not stored."""
+        number = self._ends.get((client, space, int.from_bytes(parent[:8], "little") >> int(_SHIFT)), -1)
+        row = self._rows[number % len(self._rows)]
+        if number < 0 or row["replaced"] or not self._is_whole(row):
+            return -1
+        is_hit, is_recent = row["hits"] == row["blocks"], now - row["at"] <= PIECES_S
+        return number if (is_hit and is_recent if acquired else is_hit or is_recent) else -1
+
+    def served(
+        self, client: int, tenant: Tenant, space: int, nbytes: int, words: U64, now: float, continued: int = -1
+    ) -> None:
+        """Record that an engine acquired a chain. `words` are the first words of its keys, in chain order; of a piece,
+        behind those of the record `continued`."""
         if len(words):
-            self._append(tenant, space, nbytes, words >> _SHIFT, len(words), now)
+            self._append(client, tenant, space, nbytes, words >> _SHIFT, len(words), now, continued)
             self._acquired[client] = self._next - 1
 
     def forget(self, client: int) -> None:
         """Drop the state of an engine that is gone."""
         self._acquired.pop(client, None)
 
-    def stored(self, client: int, tenant: Tenant, space: int, nbytes: int, words: U64, hits: int, now: float) -> None:
-        """Record that an engine asked to store a chain whose `hits` leading blocks were present.
+    def stored(
+        self,
+        client: int,
+        tenant: Tenant,
+        space: int,
+        nbytes: int,
+        words: U64,
+        hits: int,
+        now: float,
+        continued: int = -1,
+    ) -> None:
+        """Record that an engine asked to store a chain whose `hits` leading blocks were present; or, behind the record
+        `continued`, the next piece of one.
 
-        When the engine's last acquire is the start of this chain, the new record replaces that of the acquire.
+        When the engine's last acquire is the start of this chain, or this chain is its first piece, the new record
+        replaces that of the acquire.
         """
         marks = words >> _SHIFT
-        last = self._acquired.pop(client, -1)
+        last = self._acquired.pop(client, -1) if continued < 0 else -1
         if last >= self._oldest:
             row = self._rows[last % len(self._rows)]
-            if self._is_whole(row) and self._is_start(row, space, marks):
+            if not row["replaced"] and self._is_whole(row) and self._is_start(row, space, marks):
                 row["replaced"] = True
-                hits = int(row["hits"])
+                hits = min(int(row["hits"]), len(marks))
         if len(marks):
-            self._append(tenant, space, nbytes, marks, hits, now)
+            self._append(client, tenant, space, nbytes, marks, hits, now, continued)
 
     def _is_start(self, last: np.void, space: int, marks: U64) -> bool:
-        count = int(last["blocks"])
-        if last["space"] != space or not 0 < count <= len(marks):
+        count = min(int(last["blocks"]), len(marks))
+        if last["space"] != space or not count:
             return False
-        return bool(np.array_equal(self._marks_of(last), marks[:count]))
+        return bool(np.array_equal(self._marks_of(last)[:count], marks[:count]))
 
     def _marks_of(self, row: np.void) -> U64:
-        first = int(row["first"])
-        return self._marks.take(np.arange(first, first + int(row["blocks"])), mode="wrap")
+        pieces: list[U64] = []
+        while True:
+            first = int(row["first"])
+            pieces.append(self._marks.take(np.arange(first, first + int(row["own"])), mode="wrap"))
+            if row["before"] < 0:
+                return np.concatenate(pieces[::-1])
+            row = self._rows[int(row["before"]) % len(self._rows)]
 
-    def _append(self, tenant: Tenant, space: int, nbytes: int, marks: U64, hits: int, now: float) -> None:
+    def _append(
+        self, client: int, tenant: Tenant, space: int, nbytes: int, marks: U64, hits: int, now: float, continued: int
+    ) -> None:
         ring = self._marks
         count = min(len(marks), len(ring))
         start = self._written % len(ring)
@@ -114,16 +160,31 @@ class AccessTrace:
         ring[start : start + until_end] = marks[:until_end]
         if until_end < count:
             ring[: count - until_end] = marks[until_end:count]
+        oldest, oldest_first, blocks, hits = self._next, self._written, count, min(hits, count)
+        if continued >= 0:
+            row = self._rows[continued % len(self._rows)]
+            row["replaced"] = True
+            oldest, oldest_first = int(row["oldest"]), int(row["oldest_first"])
+            hits = int(row["hits"]) + (hits if row["hits"] == row["blocks"] else 0)
+            blocks += int(row["blocks"])
         self._rows[self._next % len(self._rows)] = (
             now,
             self._written,
             nbytes,
             tenant.number,
             space,
+            continued,
+            oldest,
+            oldest_first,
             count,
-            min(hits, count),
+            blocks,
+            hits,
             False,
         )
+        self._ends[client, space, int(marks[count - 1])] = self._next
+        self._ends.move_to_end((client, space, int(marks[count - 1])))
+        if len(self._ends) > MAX_ENDS:
+            self._ends.popitem(last=False)
         if tenant.number not in self._salts:
             self._name(tenant)
         self._written += count
@@ -147,7 +208,8 @@ class AccessTrace:
 
     def _is_whole(self, row: np.void) -> bool:
         """Return whether the blocks of a request have not been overwritten."""
-        return bool(row["first"] >= self._written - len(self._marks))
+        first, oldest = self._written - len(self._marks), self._next - len(self._rows)
+        return bool(row["oldest_first"] >= first and row["oldest"] >= oldest)
 
     def _retained(self, after: int, since: float) -> list[int]:
         """Return the numbers of the requests that an export includes."""
@@ -155,7 +217,8 @@ class AccessTrace:
         rows = self._rows[numbers % len(self._rows)]
         if len(rows):
             since = max(since, float(rows["at"][-1]) - RETAINED_S)
-        complete = rows["first"] >= self._written - len(self._marks)
+        complete = rows["oldest_first"] >= self._written - len(self._marks)
+        complete &= rows["oldest"] >= self._next - len(self._rows)
         shown: list[int] = numbers[complete & (rows["at"] >= since) & ~rows["replaced"]].tolist()
         return shown
 

@@ -51,10 +51,10 @@ class StoreService:
         reclaimer: Reclaimer,
         reservation_ttl_s: float,
         refused: Callable[[Code, int], None],
-        requested: Callable[[Engine, Reserve, Tenant, U64, int, float], None],
+        requested: Callable[[Engine, Reserve, Tenant, U64, Sequence[Block], int, float], None],
     ) -> None:
         """`refused` counts refused blocks by reason. `requested` is called for every chain that an engine wants to
-        store, with its packed keys and the number of leading blocks that were present."""
+        store, with its packed keys, the blocks before them and the number of leading blocks that were present."""
         self._pool = pool
         self._reclaimer = reclaimer
         self._ttl_s = reservation_ttl_s
@@ -86,7 +86,8 @@ class StoreService:
         self._reclaimer.protect(present)
         if not from_tier:
             leading = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
-            self._requested(engine, message, tenant, words, leading, now)
+            before = present[: len(present) - len(ready)]
+            self._requested(engine, message, tenant, words, before, leading, now)
         hint = Hint(message.ttl_s, message.pin_s) if isinstance(message, HintedReserve) else None
         if hint is not None and hint.pin_s:
             # A ttl must not shorten the life of blocks that were stored before.

@@ -7,14 +7,16 @@ of uses exact. Ticks and drains have budgets, so that no engine starves the othe
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.engines.accesses import AccessTrace
 from dataplane.core.engines.engines import Engine
 from dataplane.core.engines.prefixes import PrefixSketches
 from dataplane.core.engines.rings import DrainBudget, drain
-from dataplane.core.eviction.ancestors import chains_up_to
+from dataplane.core.eviction.ancestors import MAX_ANCESTORS, chains_up_to
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tenants.tenant import Tenant, wrapped
 from dataplane.protocol.engine import Reserve
@@ -100,22 +102,52 @@ class AccessReports:
         budget.runs -= len(chosen)
         self.uncredited_runs += len(runs) - len(chosen)
         blocks = self._pool.table.blocks
+        ancestors = MAX_ANCESTORS
         for numbers in chosen:
-            self._served(engine, [blocks[number] for number in numbers], now)
+            ancestors -= self._served(engine, [blocks[number] for number in numbers], ancestors > 0, now)
         engine.last_run = frozenset(chosen[-1])
 
-    def _served(self, engine: Engine, run: list[Block], now: float) -> None:
-        """Record one acquired chain, last block first."""
+    def _served(self, engine: Engine, run: list[Block], whole: bool, now: float) -> int:
+        """Record one acquired chain, last block first; with the blocks before it, if `whole` is true. Return their
+        number."""
         first = run[-1]
-        if self._pool.spaces.leads(first.space):
-            self._prefixes.served(run, now)
-            words = self._pool.table.memory.hot[[block.number for block in reversed(run)], HOT_KEY]
-            self._accesses.served(engine.client, first.tenant, first.space, first.nbytes, words, now)
+        if not self._pool.spaces.leads(first.space):
+            return 0
+        self._prefixes.served(run, now)
+        continued = -1
+        before: list[Block] = []
+        if first.parent:
+            continued = self._accesses.continued(engine.client, first.space, first.parent, now, acquired=True)
+            if continued < 0 and whole:
+                before = chains_up_to(self._pool.table, [first])[1:]
+        words = self._words([*run, *before][::-1])
+        self._accesses.served(engine.client, first.tenant, first.space, first.nbytes, words, now, continued)
+        return len(before)
+
+    def _words(self, blocks: Sequence[Block]) -> U64:
+        """Return the first words of the keys of blocks."""
+        words: U64 = self._pool.table.memory.hot[[block.number for block in blocks], HOT_KEY]
+        return words
 
     def store_requested(
-        self, engine: Engine, message: Reserve, tenant: Tenant, words: U64, hits: int, now: float
+        self,
+        engine: Engine,
+        message: Reserve,
+        tenant: Tenant,
+        words: U64,
+        before: Sequence[Block],
+        hits: int,
+        now: float,
     ) -> None:
-        """Record that an engine wants to store a chain whose `hits` leading blocks are present."""
+        """Record that an engine wants to store a chain whose `hits` leading blocks are present, behind the blocks
+        `before` it."""
         engine.last_run = frozenset()
-        if self._pool.spaces.leads(message.space):
-            self._accesses.stored(engine.client, tenant, message.space, message.nbytes, words[:, 0], hits, now)
+        if not self._pool.spaces.leads(message.space):
+            return
+        client, space, marks = engine.client, message.space, words[:, 0]
+        continued = -1
+        if message.parent:
+            continued = self._accesses.continued(client, space, message.parent, now, acquired=False)
+            if continued < 0 and before:
+                marks, hits = np.concatenate((self._words(before), marks)), len(before) + hits
+        self._accesses.stored(client, tenant, space, message.nbytes, marks, hits, now, continued)
