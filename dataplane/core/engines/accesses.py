@@ -26,7 +26,7 @@ PIECES_S = 5.0
 """Longest time between two pieces that an engine stores for a request. A later piece is of a request for which the
 engine had the chain before it."""
 MAX_ENDS = 4096
-"""Maximum number of records that are waiting for a next piece."""
+"""Maximum number of blocks behind which the next piece of a record is expected."""
 MAX_DROPPED = 1024
 """Maximum number of old requests that are dropped when one request is added."""
 MAX_RECORDS = 262_144
@@ -39,6 +39,7 @@ _ROW = np.dtype(
         ("tenant", np.int64),
         ("space", np.int64),
         ("before", np.int64),
+        ("same_end", np.int64),
         ("oldest", np.int64),
         ("oldest_first", np.int64),
         ("own", np.int32),
@@ -48,9 +49,10 @@ _ROW = np.dtype(
     ]
 )
 """One request, or all pieces of one up to this one. `first` is the position of the first of its `own` blocks, counted
-over all blocks ever recorded. `before` is the number of the row of the piece before, -1 for none; `oldest` and
-`oldest_first` are the number and `first` of the first piece. `blocks` and `hits` are of all pieces. `replaced` means
-that a longer record of the same request follows."""
+over all blocks ever recorded. `before` is the number of the row of the piece before, and `same_end` that of the last
+record before with the same client, space and last block; -1 for none. `oldest` and `oldest_first` are the number and
+`first` of the first piece. `blocks` and `hits` are of all pieces. `replaced` means that a longer record of the same
+request follows."""
 
 
 class AccessRecord(msgspec.Struct):
@@ -88,10 +90,16 @@ class AccessTrace:
     def continued(self, client: int, space: int, parent: bytes, now: float, *, acquired: bool) -> int:
         """Return the number of the record of an engine's request of which a chain behind the key `parent` is the next
         piece; -1 if it is of another request. `acquired`: whether the chain was acquired, not stored."""
-        number = self._ends.get((client, space, int.from_bytes(parent[:8], "little") >> int(_SHIFT)), -1)
-        row = self._rows[number % len(self._rows)]
-        if number < 0 or row["replaced"] or not self._is_whole(row):
-            return -1
+        end = client, space, int.from_bytes(parent[:8], "little") >> int(_SHIFT)
+        number = self._ends.pop(end, -1)
+        while True:
+            if number < max(0, self._next - len(self._rows)):
+                return -1
+            row = self._rows[number % len(self._rows)]
+            if not row["replaced"] and self._is_whole(row):
+                break
+            number = int(row["same_end"])
+        self._ends[end] = number
         is_hit, is_recent = row["hits"] == row["blocks"], now - row["at"] <= PIECES_S
         return number if (is_hit and is_recent if acquired else is_hit or is_recent) else -1
 
@@ -167,6 +175,11 @@ class AccessTrace:
             oldest, oldest_first = int(row["oldest"]), int(row["oldest_first"])
             hits = int(row["hits"]) + (hits if row["hits"] == row["blocks"] else 0)
             blocks += int(row["blocks"])
+        end = client, space, int(marks[count - 1])
+        same_end = self._ends.pop(end, -1)
+        self._ends[end] = self._next
+        if len(self._ends) > MAX_ENDS:
+            self._ends.popitem(last=False)
         self._rows[self._next % len(self._rows)] = (
             now,
             self._written,
@@ -174,6 +187,7 @@ class AccessTrace:
             tenant.number,
             space,
             continued,
+            same_end,
             oldest,
             oldest_first,
             count,
@@ -181,10 +195,6 @@ class AccessTrace:
             hits,
             False,
         )
-        self._ends[client, space, int(marks[count - 1])] = self._next
-        self._ends.move_to_end((client, space, int(marks[count - 1])))
-        if len(self._ends) > MAX_ENDS:
-            self._ends.popitem(last=False)
         if tenant.number not in self._salts:
             self._name(tenant)
         self._written += count

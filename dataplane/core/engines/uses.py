@@ -114,6 +114,8 @@ class AccessReports:
         if not self._pool.spaces.leads(first.space):
             return 0
         self._prefixes.served(run, now)
+        if not engine.spaces:  # a gateway's scheduler: its engine has these blocks itself, and then reads what follows
+            return 0
         continued = -1
         before: list[Block] = []
         if first.parent:

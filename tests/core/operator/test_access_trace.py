@@ -192,6 +192,18 @@ def test_requests_that_an_engine_stores_in_turns_are_one_record_each(tmp_path: P
     assert sizes == [(6, 0)] * 7 + [(7, 0), (7, 7), (2, 0)], "a late piece is a request of its own"
 
 
+def test_requests_behind_one_prefix_are_one_record_each() -> None:
+    bench, engine = bench_of(256)
+    system = make.keys(4, "system")
+    engine.store(system, PAGE)
+    for _ in range(3):
+        engine.acquire(system)
+    for number in range(4):
+        engine.store(make.keys(2, number), PAGE, parent=system[-1])
+    lines = [msgspec.json.decode(line) for line in lines_of(bench)[0]]
+    assert [(len(line["hash_ids"]), line["hit_blocks"]) for line in lines] == [(6, 4)] * 3 + [(6, 0)]
+
+
 def test_blocks_that_another_engine_is_writing_are_misses() -> None:
     bench, one = bench_of(256)
     two = bench.attach(make.space())
