@@ -39,6 +39,7 @@ from app.services.base.principals import LOCAL, Principal
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._~!$&'()*+;=-]+)(?::(\d{0,5}))?", re.ASCII | re.IGNORECASE)
 """`Host` as in RFC 9110 §7.2, without percent signs and IPv6 zones, which no server name has."""
 MAX_PORT = 65_535
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEALTH = frozenset({"/healthz", "/readyz", "/healthz/fleet"})
@@ -101,7 +102,10 @@ class MiddlewareStack:
         self._auth = auth
         self._sources = sources
         self._counts = counts
-        self._hosts = frozenset({"localhost", *(name.lower() for name in allowed_hosts)})
+        names = {_name(name) for name in allowed_hosts}
+        # Not `localhost.`: some resolvers ask the network for it, whose answers DNS rebinding needs.
+        absolute = {f"{name}." for name in names if not name[-1:].isdigit()}
+        self._hosts = frozenset({"localhost", *names, *absolute})
         self._origins = frozenset(origin.lower() for origin in allowed_origins)
         self._log = structlog.get_logger()
 
@@ -254,7 +258,7 @@ class MiddlewareStack:
                 "or add the name to LARDER_APP__ALLOWED_HOSTS"
             )
         origin = headers.get(b"origin", "").lower()
-        if origin and _host_of(origin) != host.lower() and origin not in self._origins:
+        if origin and not _is_of_host(origin, host) and origin not in self._origins:
             raise ForeignOrigin(
                 f"pages of {origin[:80]!r} may not call this API; LARDER_APP__ALLOWED_ORIGINS names those that may"
             )
@@ -323,6 +327,11 @@ def _host(sent: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
     return match[0], match[1].lower()
 
 
+def _name(text: str) -> str:
+    """Return a host name in lower case, without the final dot of an absolute name."""
+    return text.lower().removesuffix(".")
+
+
 def _is_old_health_check(scope: Any, headers: dict[bytes, str]) -> bool:
     """Return whether a load balancer or a scraper of HTTP/1.0 sends no `Host`. A browser, which DNS rebinding needs,
     always sends it."""
@@ -330,11 +339,20 @@ def _is_old_health_check(scope: Any, headers: dict[bytes, str]) -> bool:
     return is_old and scope["method"] in ("GET", "HEAD") and scope["path"] in _WITHOUT_HOST
 
 
-def _host_of(origin: str) -> str | None:
+def _is_of_host(origin: str, host: str) -> bool:
+    """Return whether an origin has the name and the port of a `Host` header. Either may omit the default port of the
+    origin's scheme."""
     try:
-        return urlsplit(origin).netloc
+        parts = urlsplit(origin)
     except ValueError:  # such as "http://["
-        return None
+        return False
+    default = _DEFAULT_PORTS.get(parts.scheme, "")
+    names = [
+        (_name(match[1]), match[2] or default)
+        for match in map(_HOST.fullmatch, (parts.netloc, host))
+        if match is not None
+    ]
+    return len(names) == 2 and names[0] == names[1]
 
 
 async def _refuse(error: LarderError, path: str, request_id: str, send: Send) -> None:
