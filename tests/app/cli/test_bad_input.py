@@ -52,7 +52,7 @@ def test_invalid_tokens_are_refused_in_one_sentence(tokens: str) -> None:
 @pytest.mark.parametrize(
     "url",
     ["http://[::", f"http://{'a' * 300}:1", "http://xn--:1/", "http://127.0.0.1:99999", "ftp://x", "larder",
-     "http://127.0.0.1:0", "http://..", "http://127.0.0.1:x"],
+     "http://127.0.0.1:0", "http://..", "http://127.0.0.1:x", "http://127.0.0.1:1/?x=1", "http://127.0.0.1:1/larder#x", "http://127.0.0.1:1?"],
 )  # fmt: skip
 @pytest.mark.parametrize("command", [("whoami",), ("logout",), ("events",), ("login", "--setup", "x")])
 def test_an_invalid_url_is_refused_before_anything_is_sent(url: str, command: tuple[str, ...]) -> None:

@@ -262,7 +262,8 @@ def checked_url(url: str) -> str:
         host = (parts.hostname or "").encode("idna").decode("idna")
     except ValueError:  # UnicodeError, a ValueError, is an invalid host name
         host, port, parts = "", None, urlsplit("")
-    if not host or port == 0 or parts.scheme not in ("http", "https") or not base.isprintable():
+    is_web = parts.scheme in ("http", "https") and bool(host) and port != 0
+    if not is_web or not base.isprintable() or "?" in base or "#" in base:  # paths are appended
         shown = base if len(base) <= MAX_URL_SHOWN else f"{base[:MAX_URL_SHOWN]}…"
         raise click.UsageError(f"--url ({URL_VARIABLE}): expected a URL such as http://127.0.0.1:8470, got {shown!r}")
     return base
