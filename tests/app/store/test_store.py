@@ -61,10 +61,6 @@ def services(database: Database) -> tuple[Quotas, Pins]:
     )
 
 
-async def test_migrations_create_the_tables_of_the_models(database: Database) -> None:
-    await migrate.check(database)
-
-
 async def test_migrations_run_down_to_nothing_and_up_again(database: Database) -> None:
     async with database.read() as session:
         first = await identity.store_id(session)

@@ -33,12 +33,6 @@ def test_half_of_the_last_calls_that_fail_open_it_though_others_succeed_between_
     assert breaker.serves, "older calls do not count after a probe"
 
 
-def test_a_failure_of_the_whole_tier_opens_it_at_once() -> None:
-    breaker = Breaker()
-    breaker.failed("gone", 0.0, whole=True)
-    assert breaker.reason == "gone"
-
-
 def test_probes_come_one_at_a_time_and_later_and_later() -> None:
     breaker, now, waits = Breaker(), 100.0, []
     breaker.failed("gone", now, whole=True)
