@@ -727,7 +727,8 @@ def test_a_hidden_tab_keeps_no_connection_and_follows_the_cache_in_its_title(ope
     one = open_state("busy", shown=False, alone=True)
     page = one.page
     page.clock.install()
-    expect(one.open().get_by_role("status")).to_have_text("Live")
+    one.open().locator("#verdict-title").wait_for()
+    expect(page.get_by_role("status")).to_have_text("Live")
     page.evaluate(SHOWN, "hidden")
     one.play.show("over-limit")
     until(lambda: one.play.open_streams == 0, "the stream is closed")
