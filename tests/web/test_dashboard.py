@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from playwright.sync_api import TimeoutError as TimedOut
 
 from app.schemas.base.status import NodeProgress, RecordStatus
@@ -882,6 +882,25 @@ def test_a_pin_is_offered_only_ends_that_are_later(open_state: OpenState):
     page = one.open(f"pins/{pin['name']}")
     offered = page.get_by_role("button", name=re.compile("from now for the pin"))
     expect(offered).to_have_text(["+ 1 day", "+ 1 week"])
+
+
+def test_a_new_token_is_limited_to_the_tenants_of_its_lines(open_state: OpenState):
+    one = open_state("busy", at="settings", role="admin")
+    page = one.page
+    sent: list[Any] = []
+
+    def answer(route: Route) -> None:
+        sent.append(route.request.post_data_json)
+        route.fulfill(status=201, json={**sent[-1], "id": "t1", "token": "larder_secret"})
+
+    page.route("**/api/v1/tokens", lambda route: answer(route) if route.request.method == "POST" else route.fallback())
+    page.get_by_role("button", name="New token", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("ci")
+    dialog.get_by_label("Only for these tenants").fill("team a\nacme, inc\n")
+    dialog.get_by_role("button", name="Create the token").click()
+    expect(dialog).to_contain_text("It is limited to 2 tenants: team a, acme, inc. Copy it now")
+    assert [body["tenants"] for body in sent] == [["team a", "acme, inc"]]
 
 
 def test_a_session_that_ended_by_itself_says_so(open_state: OpenState):
