@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.peers.environment import VLLM_RELEASES, python
 from dataplane.client import Client
-from tests.dataplane.plane import Plane
+from tests.dataplane.plane import Plane, wait_for
 from tests.engines.vllm.engine import MakeEngine, prompt
 from tests.engines.vllm.stored_blocks import flip, stored_blocks
 
@@ -50,4 +50,9 @@ def test_a_release_loads_what_another_engine_has_stored_and_computes_what_it_can
     failed = second.generate(tokens, salt)
     assert failed["tokens"] == right
     assert failed["transfer_params"]["larder"]["reason"] == "load_failed"
-    assert second.do("counters")["failed_loads"] == 1
+
+    def is_counted() -> bool:
+        second.generate(prompt(40))
+        return bool(second.do("counters")["failed_loads"] == 1)
+
+    wait_for(is_counted, "vLLM has reported the load")
