@@ -57,6 +57,7 @@ PLACES = ("_name_or_path", "_commit_hash", "transformers_version")
 """Keys of a configuration that say where it comes from."""
 PARTS = ("whisper-large-v3",)
 """Folders within a model's folder from which engines load weights too: the encoder of Kimi-Audio."""
+_NUMBER = re.compile("[0-9]+")
 _GGUF_PART = re.compile(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$")
 
 PAGE_BYTES = 4096
@@ -140,6 +141,8 @@ def _fingerprint(
     parts = [*described, *_digests(files)]
     if not suffixes:
         parts += [load_format.encode(), release.encode()]
+    elif load_format != "auto" and len({_NUMBER.sub("", file.name) for file in files}) > 1:
+        parts.append(load_format.encode())  # of several sets of files, engines load one by the format
     if cached is None:  # a commit's files do not change
         _check_unchanged([*files, folder / "config.json"])
     return _text("weights", parts)

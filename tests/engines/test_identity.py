@@ -225,6 +225,9 @@ VLLM_OTHER: dict[str, Change] = {
         "model", hf_config=SimpleNamespace(text_model_id=str(write_folder(engine.folder.parent / "text", 7)))
     )(engine),
     "weights made up": lambda engine: engine.others.update(load={"load_format": "dummy"}),
+    "files that a loader chooses": lambda engine: engine.others.update(
+        load={"model_loader_extra_config": {"pattern": "other-rank-{rank}-part-{part}.safetensors"}}
+    ),
     "quantization": put("model", quantization="fp8"),
     "quantization of layers": put("model", quantization_config={"ignore": ["k_proj"]}),
     "overrides": put("model", hf_overrides={"rope_theta": 1}),
@@ -257,6 +260,9 @@ VLLM_OTHER: dict[str, Change] = {
     "embeddings": put("request", prompt_embeds=torch.ones(200, 4)),
 }
 VLLM_SAME: dict[str, Change] = {
+    "threads of a loader": lambda engine: engine.others.update(
+        load={"model_loader_extra_config": {"enable_multithread_load": True, "num_threads": 8}}
+    ),
     **FOLDER_SAME,
     "longest sequence": put("model", max_model_len=8192),
     "memory": put("others", cache={"gpu_memory_utilization": 0.5}),

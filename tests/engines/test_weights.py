@@ -52,7 +52,7 @@ def test_copies_elsewhere_have_the_same_fingerprint(tmp_path: Path) -> None:
         (copy / name).write_text("{}")
     (copy / "adapters").mkdir()
     write_weights(copy / "adapters" / "adapter_model.safetensors")
-    assert fingerprint(str(first)) == fingerprint(str(copy)) == fingerprint(str(copy), load_format="safetensors")
+    assert fingerprint(str(first)) == fingerprint(str(copy)) == fingerprint(str(first), load_format="safetensors")
 
 
 @pytest.mark.parametrize("name", list(SMALL))
@@ -71,6 +71,15 @@ def test_every_tensor_counts(tmp_path: Path, name: str) -> None:
     content = header[: length + first] + other.read_bytes()[length + first : length + end] + header[length + end :]
     (folder / FILE).write_bytes(content)
     assert len({before, missing, fingerprint(str(folder))}) == 3
+
+
+def test_of_several_sets_of_files_the_one_that_the_format_chooses_counts(tmp_path: Path) -> None:
+    """vLLM loads `consolidated*.safetensors` of Mistral's folders by default, and others with other formats."""
+    folder = write_folder(tmp_path / "model")
+    formats = ("auto", "mistral", "safetensors")
+    assert len({fingerprint(str(folder), load_format=each) for each in formats}) == 1
+    write_weights(folder / "consolidated.safetensors", seed=2)
+    assert len({fingerprint(str(folder), load_format=each) for each in formats}) == 3
 
 
 @pytest.mark.parametrize("at", [0, 4095, 1 << 19, (3 << 20) - 4096, (3 << 20) - 1])

@@ -227,6 +227,8 @@ def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
 
 _PARTS = ("model_config", "multimodal_config", "cache_config", "attention_config", "diffusion_config")
 """Parts of vLLM's configuration whose options are in the space. `lora_config` is in the identity of adapters."""
+_SPEED = ("enable_multithread_load", "num_threads", "concurrency", "memory_limit", "distributed")
+"""Options of loaders that do not choose what is loaded, as the pattern of names of `sharded_state` does."""
 _LOADED_TOO = ("text_model_id", "audio_model_id")
 """Keys of a model's configuration that name models from which vLLM takes a part of the weights (Ultravox)."""
 
@@ -256,7 +258,9 @@ def _fingerprint(vllm_config: Any) -> str:
         fingerprints += [
             weights.fingerprint(part, load_format=load_format, download_dir=download_dir) for part in parts
         ]
-    return weights.together(fingerprints)
+    options = dict(getattr(load, "model_loader_extra_config", None) or {})
+    chosen = sorted((name, value) for name, value in options.items() if name not in _SPEED)
+    return weights.together([*fingerprints, repr(chosen)] if chosen else fingerprints)
 
 
 def _release() -> str:
