@@ -424,8 +424,11 @@ class WorkerSide:
 
     def _reserve(self, job: _SaveJob) -> None:
         save = job.save
+        if not save.blocks:
+            self._pin(save)
+            return
         count = len(save.keys) // KEY_BYTES
-        for space, (copies, numbers) in enumerate(zip(self._copies, save.blocks, strict=False)):  # a pin has no blocks
+        for space, (copies, numbers) in enumerate(zip(self._copies, save.blocks, strict=True)):
             per_chunk, chunk_bytes = copies.group.blocks_per_chunk, copies.group.chunk_bytes
             batch = max(1, BATCH_BYTES // chunk_bytes)
             for first in range(0, count, batch):
@@ -491,8 +494,6 @@ class WorkerSide:
         self._report.saves_ended[name] = self._report.saves_ended.get(name, 0) + 1
 
     def _save(self, job: _SaveJob) -> None:
-        if not job.save.blocks:
-            self._pin(job.save)
         for batch in job.reservations:
             if job.cancelled:
                 return

@@ -23,6 +23,7 @@ from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.scheduler import ADAPTER_WAIT_S, FAILED_S, SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import WorkerSide
+from dataplane.protocol.control.prefixes import Trace
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
@@ -336,6 +337,25 @@ def test_an_invalidation_reaches_all_chunks_behind_a_prefix_however_they_were_sa
     client = engine.scheduler._client
     assert client is not None
     assert [client.lookup([key], counted=False) for key in others] == [0, 0]
+
+
+def test_a_request_is_one_record_of_the_trace_however_it_is_loaded_and_saved(
+    engine: Step, make_engine: Make, plane: Plane
+) -> None:
+    engine.compute(Request("a", TOKENS), SOURCE, seed=6)
+    engine = make_engine()
+    request = Request("b", [*TOKENS, *range(5000, 5150)], kv_transfer_params={"larder.pin": 60})
+    blocks = list(range(1, 30))
+    tokens, _ = engine.load(request, blocks, local=CHUNK_TOKENS)
+    request.num_computed_tokens = CHUNK_TOKENS + tokens
+    while left := request.num_tokens - request.num_computed_tokens:
+        engine.run({"b": min(80, left)})
+        request.num_computed_tokens += min(80, left)
+    engine.finish(request)
+    with plane.manager() as manager:
+        lines = [msgspec.json.decode(line) for line in manager.ask(Trace("n", 0.0, 0)).lines.splitlines()]
+    assert [(len(line["hash_ids"]), line["hit_blocks"]) for line in lines] == [(3, 0), (5, 3)]
+    assert lines[1]["hash_ids"][:3] == lines[0]["hash_ids"], "the chunk that the engine has itself is in its place"
 
 
 def test_only_known_tokens_of_whole_chunks_are_saved(make_engine: Make) -> None:
