@@ -678,7 +678,7 @@ def test_older_changes_stay_while_the_newest_are_read_again(open_state: OpenStat
     expect(rows).to_have_count(8 + 2)
 
 
-def test_changes_of_policies_are_asked_for_by_those_who_may_not_read_the_audit_log(open_state: OpenState):
+def test_changes_of_policies_are_shown_without_the_audit_log(open_state: OpenState):
     one = open_state("busy", role="viewer", shown=False)
     [note] = one.play.answers["annotations"]
     made = {**note["change"], "kind": "policy", "name": "default", "type": "policies"}

@@ -72,7 +72,7 @@ export class Live {
   /** Whether earlier events can be read: they are of all tenants, so limited users may not see them. */
   #whole = true;
   #started = false;
-  #askedMs = 0;
+  #requestedMs = 0;
   /** How far the clock is ahead of the one that is never set. */
   #clockMs: number;
   #clockSet = false;
@@ -128,7 +128,7 @@ export class Live {
   /** Called every second. */
   tick(): void {
     this.#readClock();
-    if (this.#hidden && this.#started && !this.locked && this.#nowMs - this.#askedMs >= HIDDEN_EVERY_S * 1000) void this.#load();
+    if (this.#hidden && this.#started && !this.locked && this.#nowMs - this.#requestedMs >= HIDDEN_EVERY_S * 1000) void this.#load();
   }
 
   /** Follow the stream while the tab is shown, and only ask for the overview while it is hidden. */
@@ -173,7 +173,7 @@ export class Live {
 
   async #load(): Promise<void> {
     const [login, arrivals] = [this.#login, this.#arrivals];
-    this.#askedMs = this.#deps.nowMs();
+    this.#requestedMs = this.#deps.nowMs();
     try {
       const overview = await this.#deps.getOverview();
       if (login !== this.#login) return;

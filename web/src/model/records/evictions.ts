@@ -10,9 +10,9 @@ const listed = (nodes: readonly string[]) => (nodes.length > MAX_NAMED ? `${node
 /** A sentence about the nodes that a record selects and that did not say what they would evict; empty if all did. */
 export function unknownLines(nodes: readonly Node[], selector: Selector | undefined, verdicts: readonly NodeVerdict[] | null): string[] {
   if (verdicts === null) return [];
-  const told = new Set(verdicts.filter(({ error }) => !error).map(({ node }) => node));
+  const answered = new Set(verdicts.filter(({ error }) => !error).map(({ node }) => node));
   const silent = new Set(verdicts.filter(({ error }) => error).map(({ node }) => node));
-  for (const node of nodes) if (selector !== undefined && selects(selector, node.labels) && !told.has(node.name)) silent.add(node.name);
+  for (const node of nodes) if (selector !== undefined && selects(selector, node.labels) && !answered.has(node.name)) silent.add(node.name);
   return silent.size > 0 ? [`What ${listed([...silent].sort())} would evict is not known: no answer came.`] : [];
 }
 

@@ -6,7 +6,7 @@ const SHARE = ['floor_bytes', 'limit_bytes'] as const;
 
 const DIGITS = new Intl.NumberFormat('en-GB', { maximumFractionDigits: 20 });
 
-/** A value of a record in words. They differ if values do, because changes are shown by them; times are told by the second. */
+/** A value of a record in words. They differ if values do, because changes are shown by them; times are worded to the second. */
 export function worded(field: string, value: unknown): string {
   if (value === null || value === undefined || value === '') return NONE;
   if (typeof value === 'boolean') return value ? 'yes' : 'no';
@@ -37,7 +37,7 @@ function sized(value: number): string {
 
 /** `1 h`; all digits if that would be rounded: `90,030 s (1 d 1 h)`. */
 function lasting(seconds: number): string {
-  const told = seconds < 3_600 ? 1 : seconds < 86_400 ? 60 : 3_600;
-  if (seconds % told === 0) return duration(seconds);
+  const unit = seconds < 3_600 ? 1 : seconds < 86_400 ? 60 : 3_600;
+  if (seconds % unit === 0) return duration(seconds);
   return `${DIGITS.format(seconds)} s${seconds < 60 ? '' : ` (${duration(seconds)})`}`;
 }
