@@ -273,7 +273,7 @@ def test_the_worst_comes_first_and_what_ended_last() -> None:
         (["acme"] * 1_000, True, "alice changed 1 quota of acme at least 1,000 times"),
     ],
 )
-def test_many_changes_are_told_from_changes_of_many_records(names: list[str], more: bool, what: str) -> None:
+def test_many_changes_differ_from_changes_of_many_records(names: list[str], more: bool, what: str) -> None:
     changes = [change(name=name, tenant=name, at=T - n / 100, audit_id=9_999 - n) for n, name in enumerate(names)]
     found = findings(FleetState(overview(), changes=changes, more_changes=more))
     assert [finding.what for finding in found if finding.code == "many_changes"] == [what]
