@@ -76,7 +76,7 @@ class Play:
     audit: dict[str, Any]
     session: dict[str, Any]
     """Who looks at the page."""
-    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
     """Other lists of the API, by path; those that are not here are empty."""
     older: list[dict[str, Any]] = field(default_factory=list)
     """The second page of the audit log."""
