@@ -57,6 +57,14 @@ PLACES = ("_name_or_path", "_commit_hash", "transformers_version")
 """Keys of a configuration that say where it comes from."""
 PARTS = ("whisper-large-v3",)
 """Folders within a model's folder from which engines load weights too: the encoder of Kimi-Audio."""
+_SPEED = (
+    "enable_multithread_load",
+    "num_threads",
+    "concurrency",
+    "memory_limit",
+    "distributed",
+    "enable_weights_track",
+)
 _NUMBER = re.compile("[0-9]+")
 _GGUF_PART = re.compile(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$")
 
@@ -174,6 +182,13 @@ def adapter(path: str, *, load_format: str = "auto", download_dir: str = "") -> 
     except OSError as error:
         raise WeightsUnknown(f"{error.filename or path} cannot be read: {error.strerror}") from None
     return _text("adapter", parts)
+
+
+def choices(loader_options: Any) -> list[tuple[str, Any]]:
+    """Return the options of a loader (its extra configuration) that choose what is loaded, as the pattern of names of
+    `sharded_state` does. The others make it faster, or check."""
+    options = loader_options if isinstance(loader_options, dict) else {}
+    return sorted((str(name), value) for name, value in options.items() if name not in _SPEED)
 
 
 def together(fingerprints: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from dataplane.engines.sglang.page_keys import PageKeys
 from dataplane.engines.vllm.layouts import copies_of, identity_of
 from dataplane.engines.vllm.options import digest_of, options_of
 from dataplane.engines.vllm.request_keys import RequestKeys
+from dataplane.engines.weights import WeightsUnknown
 from dataplane.gateways.lmcache.handlers.chains import RequestChains
 from dataplane.gateways.lmcache.wire.messages import EngineContext, Key
 from dataplane.gateways.lmcache.workers.chunk_layouts import chunk_layout_of
@@ -260,6 +261,7 @@ VLLM_OTHER: dict[str, Change] = {
     "embeddings": put("request", prompt_embeds=torch.ones(200, 4)),
 }
 VLLM_SAME: dict[str, Change] = {
+    "where pixels are normalized": put("model", mm_device_do_normalize=False),
     "threads of a loader": lambda engine: engine.others.update(
         load={"model_loader_extra_config": {"enable_multithread_load": True, "num_threads": 8}}
     ),
@@ -277,6 +279,7 @@ VLLM_SAME: dict[str, Change] = {
     ),
 }
 SGLANG_OTHER: dict[str, Change] = {
+    "files that a loader chooses": put("arguments", model_loader_extra_config='{"pattern": "a-{rank}.safetensors"}'),
     **FOLDER_OTHER,
     "name": put("settings", model="m"),
     "served name": put("config", model_name="m"),
@@ -311,6 +314,7 @@ SGLANG_OTHER: dict[str, Change] = {
 }
 SGLANG_SAME: dict[str, Change] = {
     **FOLDER_SAME,
+    "threads of a loader": put("arguments", model_loader_extra_config='{"num_threads": 8}'),
     "number of threads": put("settings", copy_threads=4),
     "port": put("arguments", port=30001),
     "memory": put("arguments", mem_fraction_static=0.5),
@@ -514,3 +518,56 @@ def test_an_operator_who_names_the_model_vouches_for_its_weights(
     assert one.block() == before
     shutil.rmtree(one.folder)
     assert one.block() == before
+
+
+def test_what_llama_4_scales_queries_by_counts(make_engine: Callable[[str], Any]) -> None:
+    def block(**options: Any) -> Block:
+        one = make_engine("vllm")
+        text = SimpleNamespace(model_type="llama4_text")
+        generation = {"override_generation_config": {}, "try_get_generation_config": dict}
+        one.model.update({"hf_text_config": text, **generation, **options})
+        found: Block = one.block()
+        return found
+
+    tuned = block(max_model_len=65_536)
+    assert block(max_model_len=16_384) == block(max_model_len=32_768) != tuned
+    assert block(override_generation_config={"attn_temperature_tuning": True}) == tuned
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"), [("vllm", "VLLM_HUMMING_ONLINE_QUANT_CONFIG"), ("sglang", "SGLANG_SIMULATE_UNIFORM_EXPERTS")]
+)
+def test_variables_that_change_values_count(
+    make_engine: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, engine: str, name: str
+) -> None:
+    before = make_engine(engine).block()
+    monkeypatch.setenv(name, "1")
+    assert make_engine(engine).block() != before
+
+
+def test_of_an_option_that_names_a_file_the_contents_count(make_engine: Callable[[str], Any], tmp_path: Path) -> None:
+    def block(text: str, path: Path) -> Block:
+        path.write_text(text)
+        one = make_engine("vllm")
+        one.others["multimodal"] = {"mm_encoder_fp8_scale_path": str(path)}
+        found: Block = one.block()
+        return found
+
+    assert block("1", tmp_path / "a") == block("1", tmp_path / "b") != block("2", tmp_path / "a")
+
+
+def test_functions_as_overrides_need_a_name(make_engine: Callable[[str], Any]) -> None:
+    one = make_engine("vllm")
+    one.model["hf_overrides"] = lambda config: config
+    with pytest.raises(WeightsUnknown, match="hf_overrides is a function"):
+        one.block()
+    one.named = "m"
+    named = one.block()
+    one.model["hf_overrides"] = lambda config: config
+    assert one.block() == named
+
+
+def test_the_order_of_an_options_keys_does_not_count() -> None:
+    one, other = {"min_pixels": 1, "max_pixels": 2}, {"max_pixels": 2, "min_pixels": 1}
+    assert digest_of([("mm_processor_kwargs", one)]) == digest_of([("mm_processor_kwargs", other)])
+    assert digest_of([("mm_processor_kwargs", one)]) != digest_of([("mm_processor_kwargs", {**one, "max_pixels": 3})])

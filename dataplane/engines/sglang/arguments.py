@@ -13,6 +13,8 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any
 
+import msgspec
+
 from dataplane.engines import weights
 
 UNCOUNTED_NAMESPACES = (
@@ -139,6 +141,17 @@ UNCOUNTED = (
 """Arguments of the other namespaces that do not count."""
 _DRAFT = ("algorithm", "draft_model_quantization", "draft_kv_cache_dtype")
 """Arguments that change the KV values of a draft model, after `speculative_`."""
+_FILES = ("_path", "_file", "_config")
+"""Ends of the names of arguments that may name files."""
+_VARIABLES = (
+    "SGLANG_HUMMING_ONLINE_QUANT_CONFIG",
+    "SGLANG_HUMMING_INPUT_QUANT_CONFIG",
+    "SGLANG_FP4_IGNORED_LAYERS",
+    "SGLANG_SKIP_SOFTMAX_PREFILL_THRESHOLD_SCALE_FACTOR",
+    "SGLANG_SIMULATE_UNIFORM_EXPERTS",
+    "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS",
+)
+"""Variables of the environment by which SGLang computes other KV values of equal shape."""
 _EMPTY: tuple[object, ...] = (None, "", "{}", {}, [])
 _NO_FILES = ("none", "dummy")
 """Names that SGLang gives a model without files."""
@@ -230,13 +243,24 @@ def _counted(server: Any) -> list[tuple[str, object]]:
             continue
         if isinstance(value, (set, frozenset)):
             value = sorted(value)
-        if isinstance(value, str) and os.path.exists(value):
+        if name == "model_loader_extra_config":
+            value = _loader_choices(value)
+            if not value:
+                continue
+        if isinstance(value, str) and name.endswith(_FILES) and os.path.exists(value):
             try:
                 value = weights.contents(value)
             except weights.WeightsUnknown as error:
                 raise ValueError(f"--{name.replace('_', '-')}: {error}") from None
         found.append((name, value))
-    return found
+    return found + [(name, value) for name in _VARIABLES if (value := os.environ.get(name))]
+
+
+def _loader_choices(value: Any) -> list[tuple[str, Any]]:
+    try:
+        return weights.choices(msgspec.json.decode(value) if isinstance(value, str) else value)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"--model-loader-extra-config: {error}") from None
 
 
 def counts(name: str, namespace: str) -> bool:

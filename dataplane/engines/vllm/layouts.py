@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -210,8 +211,17 @@ def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
     loaded = "" if named else _fingerprint(vllm_config)
     parts = [loaded or str(getattr(config, "revision", None) or ""), str(getattr(config, "quantization", None) or "")]
     changes = options_of(vllm_config, _PARTS)
+    if callable(getattr(config, "hf_overrides", None)):
+        if not named:
+            raise weights.WeightsUnknown("hf_overrides is a function")
+        changes = [(name, value) for name, value in changes if name != "hf_overrides"]
     if not loaded and getattr(config, "hf_config_path", None):
         changes.append(("hf_config_path", config.hf_config_path))
+    changes += [(name, value) for name in _VARIABLES if (value := os.environ.get(name))]
+    if "llama4" in str(getattr(getattr(config, "hf_text_config", None), "model_type", "")):
+        generation = {**config.try_get_generation_config(), **config.override_generation_config}
+        tunes = generation.get("attn_temperature_tuning", config.max_model_len > 32_768)
+        changes.append(("attn_temperature_tuning", bool(tunes)))
     # With LongRoPE, vLLM rotates all keys differently if sequences may exceed the original length.
     if "longrope" in str(getattr(getattr(config, "hf_text_config", None), "rope_parameters", "")):
         changes.append(("max_model_len", config.max_model_len))
@@ -227,8 +237,13 @@ def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
 
 _PARTS = ("model_config", "multimodal_config", "cache_config", "attention_config", "diffusion_config")
 """Parts of vLLM's configuration whose options are in the space. `lora_config` is in the identity of adapters."""
-_SPEED = ("enable_multithread_load", "num_threads", "concurrency", "memory_limit", "distributed")
-"""Options of loaders that do not choose what is loaded, as the pattern of names of `sharded_state` does."""
+_VARIABLES = (
+    "VLLM_HUMMING_ONLINE_QUANT_CONFIG",
+    "VLLM_HUMMING_INPUT_QUANT_CONFIG",
+    "VLLM_MARLIN_INPUT_DTYPE",
+    "VLLM_MOE_ROUTING_SIMULATION_STRATEGY",
+)
+"""Variables of the environment by which vLLM computes other KV values of equal shape."""
 _LOADED_TOO = ("text_model_id", "audio_model_id")
 """Keys of a model's configuration that name models from which vLLM takes a part of the weights (Ultravox)."""
 
@@ -258,9 +273,8 @@ def _fingerprint(vllm_config: Any) -> str:
         fingerprints += [
             weights.fingerprint(part, load_format=load_format, download_dir=download_dir) for part in parts
         ]
-    options = dict(getattr(load, "model_loader_extra_config", None) or {})
-    chosen = sorted((name, value) for name, value in options.items() if name not in _SPEED)
-    return weights.together([*fingerprints, repr(chosen)] if chosen else fingerprints)
+    chosen = digest_of(weights.choices(getattr(load, "model_loader_extra_config", None)))
+    return weights.together([*fingerprints, chosen] if chosen else fingerprints)
 
 
 def _release() -> str:

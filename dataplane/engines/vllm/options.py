@@ -6,10 +6,13 @@ release separates blocks until it is known, and one that nobody has set separate
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import MISSING, Field, fields
 from hashlib import sha256
 from typing import Any
+
+from dataplane.engines import weights
 
 _INDIFFERENT = {
     "in the space by another way: by names, the fingerprint of the weights, data types and layouts": (
@@ -28,6 +31,7 @@ _INDIFFERENT = {
     ),
     "kernels, and how work is shared out": (
         "enforce_eager disable_cascade_attn enable_trace_replay enable_nccl_comm_suspend mm_encoder_tp_mode "
+        "mm_device_do_normalize mm_encoder_fp8_scale_save_path mm_encoder_fp8_scale_save_margin "
         "mm_encoder_attn_backend backend backend_per_kind minimax_m3_msa_decode_backend mla_prefill_backend "
         "trtllm_ragged_backend flash_attn_version flash_attn_max_num_splits_for_cuda_graph "
         "tq_max_kv_splits_for_cuda_graph use_prefill_decode_attention use_trtllm_attention sparse_mla_force_mqa "
@@ -58,8 +62,9 @@ INDIFFERENT = {name for names in _INDIFFERENT.values() for name in names.split()
 
 
 def options_of(vllm_config: Any, parts: Collection[str]) -> list[tuple[str, Any]]:
-    """Return the names and values of the options in these parts of vLLM's configuration that KV values depend on. A
-    part is an attribute of the configuration, or of its `model_config`; one that is missing or None has no options."""
+    """Return the names and values of the options in these parts of vLLM's configuration that KV values depend on; of
+    files, the contents. A part is an attribute of the configuration, or of its `model_config`; one that is missing or
+    None has no options. Raise WeightsUnknown."""
     found = []
     for name in parts:
         part = getattr(vllm_config, name, None) or getattr(vllm_config.model_config, name, None)
@@ -67,7 +72,8 @@ def options_of(vllm_config: Any, parts: Collection[str]) -> list[tuple[str, Any]
             if option.init and option.name not in INDIFFERENT:  # vLLM derives those without `init`
                 value = getattr(part, option.name)
                 if value != _default(option):
-                    found.append((option.name, value))
+                    is_file = option.name.endswith("_path") and os.path.isfile(str(value))
+                    found.append((option.name, weights.contents(value) if is_file else value))
     return found
 
 
@@ -79,5 +85,13 @@ def _default(option: Field[Any]) -> object:
 
 
 def digest_of(options: Collection[tuple[str, Any]]) -> str:
-    """Return text that differs if options differ; empty for none."""
-    return sha256(repr(options).encode()).hexdigest()[:16] if options else ""
+    """Return text that differs if options differ, and not by the order of keys; empty for none."""
+    return sha256(repr(_ordered(list(options))).encode()).hexdigest()[:16] if options else ""
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return sorted((repr(key), _ordered(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return [_ordered(item) for item in value]
+    return sorted(map(repr, value)) if isinstance(value, (set, frozenset)) else repr(value)

@@ -278,7 +278,7 @@ class SchedulerSide:
         started = time.perf_counter()
         # vLLM always computes the last token, because its output is the next token.
         most: int = (request.num_tokens - 1) // self._block_tokens * self._block_tokens
-        keys = tracked.keys.extend(request, request.num_tokens)[: self._chunks(most)]
+        keys = tracked.keys.extend(request, request.num_tokens)[: self._chunks(most + self._dropped_tokens)]
 
         def hit_end(chunks: int) -> int:
             return max(0, min(chunks * self._settings.chunk_tokens - self._dropped_tokens, most))

@@ -117,6 +117,17 @@ def test_a_hit_of_an_engine_whose_draft_reads_the_next_token_ends_before_the_end
     assert engine.scheduler.matched_tokens(Request("c", request.all_token_ids), expected) == 0
 
 
+def test_of_whole_chunks_of_one_block_such_a_hit_leaves_one_out(make_engine: Make) -> None:
+    first, engine = make_engine(), make_engine()
+    first.compute(Request("a", [*TOKENS, *range(20)]), list(range(1, 15)), seed=3)
+    engine.scheduler._block_tokens = engine.scheduler._dropped_tokens = CHUNK_TOKENS
+    request = Request("b", TOKENS[:CHUNKED])
+    assert engine.load(request, TARGET)[0] == CHUNKED - CHUNK_TOKENS
+    (_, fields) = engine.scheduler.finished(request)
+    assert fields is not None
+    assert fields["larder"]["missed_tokens"] == 0
+
+
 def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(make_engine: Make, plane: Plane, clock: Clock) -> None:
     first, engine = make_engine(), make_engine()
     first.compute(Request("a", TOKENS), SOURCE, seed=3)
