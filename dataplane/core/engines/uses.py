@@ -90,7 +90,9 @@ class AccessReports:
         # An engine that has the first blocks of a chain itself acquires the others alone, and uses the whole chain.
         inner = [first for run in result.runs if (first := blocks[run[-1]]).parent]
         if inner:
-            pool.use_chain(chains_up_to(pool.table, inner), set(result.touched), now)
+            line, walked = self._chains_up_to(inner)
+            budget.entries -= walked
+            pool.use_chain(line, set(result.touched), now)
         self._credit(engine, result.runs, budget, now)
 
     def _credit(self, engine: Engine, runs: list[list[int]], budget: DrainBudget, now: float) -> None:
@@ -108,23 +110,28 @@ class AccessReports:
         engine.last_run = frozenset(chosen[-1])
 
     def _served(self, engine: Engine, run: list[Block], whole: bool, now: float) -> int:
-        """Record one acquired chain, last block first; with the blocks before it, if `whole` is true. Return their
-        number."""
+        """Record one acquired chain, last block first; with the blocks before it, if `whole` is true. Return the number
+        of blocks walked for them."""
         first = run[-1]
         if not self._pool.spaces.leads(first.space):
             return 0
         self._prefixes.served(run, now)
         if not engine.spaces:  # a gateway's scheduler: its engine has these blocks itself, and then reads what follows
             return 0
-        continued = -1
-        before: list[Block] = []
+        continued, walked = -1, 0
+        line = [first]
         if first.parent:
             continued = self._accesses.continued(engine.client, first.space, first.parent, now, acquired=True)
             if continued < 0 and whole:
-                before = chains_up_to(self._pool.table, [first])[1:]
-        words = self._words([*run, *before][::-1])
+                line, walked = self._chains_up_to([first])
+        words = self._words([*run, *line[1:]][::-1])
         self._accesses.served(engine.client, first.tenant, first.space, first.nbytes, words, now, continued)
-        return len(before)
+        return walked
+
+    def _chains_up_to(self, last: Sequence[Block]) -> tuple[list[Block], int]:
+        """Return the chains that end with these blocks, last block first, and how many blocks were walked at most."""
+        line = chains_up_to(self._pool.table, last)
+        return line, len(line) if last[0] in line else MAX_ANCESTORS  # without the one walked last: a limit was reached
 
     def _words(self, blocks: Sequence[Block]) -> U64:
         """Return the first words of the keys of blocks."""

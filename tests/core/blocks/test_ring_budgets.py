@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.engines import uses as uses_module
 from dataplane.core.engines.prefixes import MAX_POINTS
+from dataplane.core.eviction import ancestors
 from dataplane.core.stats import node_stats
 from dataplane.protocol.layout import A_RING_HEAD, A_RING_TAIL, RING_COUNT_BITS, RING_KIND_SHIFT, RING_LOOKUP, pack_keys
 from tests.core.tenancy import PAGE, bench_of
@@ -124,3 +128,37 @@ def test_entries_for_an_unattached_space_are_ignored() -> None:
     assert bench.hot_prefixes("hits", None, 9) == []
     bench.pass_time(6)
     assert bench.pin("p").expired
+
+
+@pytest.mark.parametrize("length", [50, 100], ids=["whole chains", "chains beyond the limit of one walk"])
+def test_walks_along_the_chain_before_acquired_blocks_are_within_the_budgets(
+    monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(ancestors, "MAX_ANCESTORS", 64)
+    monkeypatch.setattr(uses_module, "MAX_ANCESTORS", 64)
+    monkeypatch.setattr(uses_module, "TICK_ENTRIES", 100)
+    walks = 0
+
+    def counted(table: BlockTable, last: Sequence[Block]) -> list[Block]:
+        nonlocal walks
+        walks += 1
+        return ancestors.chains_up_to(table, last)
+
+    bench, first = bench_of(1024)
+    engines = [first, *(bench.attach() for _ in range(3))]
+    chain = make.keys(length)
+    first.store(chain, PAGE)
+    ends = [make.keys(1, ("end", number)) for number in range(10)]
+    for end in ends:
+        first.store(end, PAGE, parent=chain[-1])
+    monkeypatch.setattr(uses_module, "chains_up_to", counted)
+    for engine in engines:
+        for end in ends:
+            assert engine.acquire(end) == 1
+    most = []
+    for _ in range(4):
+        walks = 0
+        bench.pass_time(0.2)
+        most.append(walks)
+    assert 0 < max(most) <= 6, "two engines a tick, one walk each for the eviction order and up to two for the trace"
+    assert [left(engine) for engine in engines] == [0] * 4
