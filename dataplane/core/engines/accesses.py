@@ -25,6 +25,8 @@ RETAINED_S = 3600.0
 PIECES_S = 5.0
 """Longest time between two pieces that an engine stores for a request. A later piece is of a request for which the
 engine had the chain before it."""
+REQUEST_S = 60.0
+"""Longest time between the acquire of a request and the first piece that its engine stores."""
 MAX_ENDS = 4096
 """Maximum number of blocks behind which the next piece of a record is expected."""
 MAX_DROPPED = 1024
@@ -89,7 +91,8 @@ class AccessTrace:
 
     def continued(self, client: int, space: int, parent: bytes, now: float, *, acquired: bool) -> int:
         """Return the number of the record of an engine's request of which a chain behind the key `parent` is the next
-        piece; -1 if it is of another request. `acquired`: whether the chain was acquired, not stored."""
+        piece, which the caller then adds; -1 if it is of another request. `acquired`: whether the chain was acquired,
+        not stored."""
         end = client, space, int.from_bytes(parent[:8], "little") >> int(_SHIFT)
         number = self._ends.pop(end, -1)
         while True:
@@ -99,9 +102,12 @@ class AccessTrace:
             if not row["replaced"] and self._is_whole(row):
                 break
             number = int(row["same_end"])
-        self._ends[end] = number
-        is_hit, is_recent = row["hits"] == row["blocks"], now - row["at"] <= PIECES_S
-        return number if (is_hit and is_recent if acquired else is_hit or is_recent) else -1
+        is_hit, age = row["hits"] == row["blocks"], now - row["at"]
+        is_continued = (is_hit or not acquired) and age <= (REQUEST_S if is_hit and not acquired else PIECES_S)
+        following = int(row["same_end"]) if is_continued else number
+        if following >= 0:
+            self._ends[end] = following
+        return number if is_continued else -1
 
     def served(
         self, client: int, tenant: Tenant, space: int, nbytes: int, words: U64, now: float, continued: int = -1
@@ -137,7 +143,8 @@ class AccessTrace:
         last = self._acquired.pop(client, -1) if continued < 0 else -1
         if last >= self._oldest:
             row = self._rows[last % len(self._rows)]
-            if not row["replaced"] and self._is_whole(row) and self._is_start(row, space, marks):
+            is_open = not row["replaced"] and now - row["at"] <= REQUEST_S
+            if is_open and self._is_whole(row) and self._is_start(row, space, marks):
                 row["replaced"] = True
                 hits = min(int(row["hits"]), len(marks))
         if len(marks):

@@ -204,6 +204,28 @@ def test_requests_behind_one_prefix_are_one_record_each() -> None:
     assert [(len(line["hash_ids"]), line["hit_blocks"]) for line in lines] == [(6, 4)] * 3 + [(6, 0)]
 
 
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_requests_that_hit_all_remain_when_later_ones_store_behind_them(in_pieces: bool) -> None:
+    bench, engine = bench_of(256)
+    system = make.keys(4, "system")
+    engine.store(system, PAGE)
+    for _ in range(5):
+        engine.acquire(system)
+        engine.release()
+        bench.pass_time(0.3)
+    bench.pass_time(61)
+    for number in range(5):
+        new = make.keys(1, number)
+        if in_pieces:  # the engine has the rest itself
+            engine.store(new, PAGE, parent=system[-1])
+        else:
+            engine.store([*system, *new], PAGE)
+        bench.pass_time(0.3)
+    lines = [msgspec.json.decode(line) for line in lines_of(bench)[0]]
+    sizes = [(len(line["hash_ids"]), line["hit_blocks"]) for line in lines]
+    assert sizes == [(4, 0)] + [(4, 4)] * 5 + [(5, 4)] * 5
+
+
 def test_blocks_that_another_engine_is_writing_are_misses() -> None:
     bench, one = bench_of(256)
     two = bench.attach(make.space())

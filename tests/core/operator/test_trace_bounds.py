@@ -38,3 +38,23 @@ def test_old_requests_are_not_shown_although_they_are_dropped_bit_by_bit() -> No
 def test_a_number_beyond_the_last_request_ends_the_trace() -> None:
     trace, _ = full()
     assert trace.part(0.0, 2**62, 1 << 20, Spaces()) == (b"", 0)
+
+
+def test_records_that_are_continued_are_not_walked_by_later_pieces() -> None:
+    bench, _ = bench_of(64)
+    trace = AccessTrace(bench.now, 1 << 16)
+    prefix = make.keys(1, "prefix")[0]
+    words, piece = pack_keys([prefix])[:, 0], pack_keys(make.keys(1, "piece"))[:, 0]
+    tenant = bench.node.pool.tenants.get("a")
+    for _ in range(2):  # requests that wait for their pieces at the same time
+        for _ in range(3000):
+            trace.served(1, tenant, 1, PAGE, words, bench.now)
+        for _ in range(3000):
+            number = trace.continued(1, 1, prefix, bench.now, acquired=False)
+            assert number >= 0
+            trace.stored(1, tenant, 1, PAGE, piece, 0, bench.now, number)
+    for _ in range(3000):  # and one after the other
+        trace.served(1, tenant, 1, PAGE, words, bench.now)
+        number = trace.continued(1, 1, prefix, bench.now, acquired=False)
+        trace.stored(1, tenant, 1, PAGE, piece, 0, bench.now, number)
+    assert lines_run(lambda: trace.continued(1, 1, prefix, bench.now, acquired=False)) < 100
