@@ -63,8 +63,8 @@ class Reserve(msgspec.Struct, tag="reserve", array_like=True, forbid_unknown_fie
     nbytes: int
     """Size of each block in bytes."""
     parent: bytes = b""
-    """The key before the first one, 32 bytes, if `keys` does not start the chain. The blocks up to it are spared and
-    become as recent as those of `keys`."""
+    """The key before the first one, 32 bytes and not among `keys`, if `keys` does not start the chain. The blocks up to
+    it are spared and become as recent as those of `keys`."""
 
 
 class HintedReserve(Reserve, tag="reserve_hinted", array_like=True, forbid_unknown_fields=True):

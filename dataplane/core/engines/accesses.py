@@ -29,6 +29,8 @@ REQUEST_S = 60.0
 """Longest time between the acquire of a request and the first piece that its engine stores."""
 MAX_ENDS = 4096
 """Maximum number of blocks behind which the next piece of a record is expected."""
+MAX_PIECES = 65_536
+"""Maximum number of requests recorded since the first piece of a record to which another piece is added."""
 MAX_DROPPED = 1024
 """Maximum number of old requests that are dropped when one request is added."""
 MAX_RECORDS = 262_144
@@ -103,7 +105,8 @@ class AccessTrace:
                 break
             number = int(row["same_end"])
         is_hit, age = row["hits"] == row["blocks"], now - row["at"]
-        is_continued = (is_hit or not acquired) and age <= (REQUEST_S if is_hit and not acquired else PIECES_S)
+        is_continued = number - row["oldest"] < MAX_PIECES
+        is_continued &= (is_hit or not acquired) and age <= (REQUEST_S if is_hit and not acquired else PIECES_S)
         following = int(row["same_end"]) if is_continued else number
         if following >= 0:
             self._ends[end] = following

@@ -179,7 +179,10 @@ class StoreService:
             raise ProtocolError(
                 Code.BAD_KEYS, f"expected {KEY_BYTES} bytes, or none, got {len(message.parent)}", "parent"
             )
-        return check_keys(message.keys)
+        words = check_keys(message.keys)
+        if message.parent and (words == pack_keys(message.parent)).all(axis=1).any():
+            raise ProtocolError(Code.BAD_KEYS, "expected a key that is not among `keys`", "parent")
+        return words
 
     def _grant(
         self,

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from dataplane.core.engines import accesses
 from dataplane.core.engines.accesses import AccessTrace
 from dataplane.core.spaces import Spaces
+from dataplane.protocol.codes import Code
 from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.spaces import Space
@@ -19,7 +21,7 @@ from dataplane.replay.chains import DerivedChains
 from dataplane.replay.trace import TraceRequest, read_trace
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
-from tests.dataplane.bench_node import Bench, BenchEngine
+from tests.dataplane.bench_node import Bench, BenchEngine, refused
 from tests.sizes import size
 
 
@@ -224,6 +226,32 @@ def test_requests_that_hit_all_remain_when_later_ones_store_behind_them(in_piece
     lines = [msgspec.json.decode(line) for line in lines_of(bench)[0]]
     sizes = [(len(line["hash_ids"]), line["hit_blocks"]) for line in lines]
     assert sizes == [(4, 0)] + [(4, 4)] * 5 + [(5, 4)] * 5
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_parent_among_the_keys_of_its_request_is_refused(at: int) -> None:
+    _, engine = bench_of(64)
+    chain = make.keys(3)
+    with refused(Code.BAD_KEYS, "parent"):
+        engine.reserve(chain, PAGE, parent=chain[at])
+
+
+def test_blocks_that_name_each_other_as_parents_do_not_grow_a_record_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accesses, "MAX_PIECES", 16)
+    bench, engine = bench_of(64)
+    one, two = make.keys(2)
+    engine.store([one], PAGE, parent=two)
+    engine.store([two], PAGE, parent=one)
+    for _ in range(50):
+        engine.acquire([one])
+        engine.acquire([two])
+        engine.release()
+        bench.pass_time(0.05)
+    lines = [msgspec.json.decode(line) for line in lines_of(bench)[0]]
+    assert 5 < len(lines) <= 20
+    assert max(len(line["hash_ids"]) for line in lines) <= 20
 
 
 def test_blocks_that_another_engine_is_writing_are_misses() -> None:
