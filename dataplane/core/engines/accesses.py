@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from dataplane.core.tenants.tenant import Tenant
 
 RETAINED_S = 3600.0
-PIECES_S = 5.0
-"""Longest time between two pieces that an engine stores for a request. A later piece is of a request for which the
-engine had the chain before it."""
+PIECES_S = 30.0
+"""Longest time between two pieces that an engine stores for a request, for example two chunks that it generates. A
+later piece counts as a request that hit the chain before it, because the next turn of a chat whose blocks the engine
+still has looks the same."""
 REQUEST_S = 60.0
 """Longest time between the acquire of a request and the first piece that its engine stores."""
 MAX_ENDS = 4096

@@ -63,7 +63,7 @@ def requests_of(bench: Bench, folder: Path) -> list[TraceRequest]:
 
 @pytest.mark.parametrize(
     ("piece", "own", "turns", "pause_s"),
-    [(0, 0, 0.3, 0.3), (2, 0, 0.3, 0.3), (100, 0, 0.3, 0.3), (3, 3, 0.3, 6.0), (3, 100, 1.0, 6.0)],
+    [(0, 0, 0.3, 0.3), (2, 0, 0.3, 0.3), (100, 0, 0.3, 0.3), (3, 3, 0.3, 31.0), (3, 100, 1.0, 31.0)],
     ids=["whole chains", "two blocks at a time", "what is new", "without the start", "without all hits"],
 )
 def test_a_recorded_trace_replays_to_the_same_hit_ratio(
@@ -73,7 +73,7 @@ def test_a_recorded_trace_replays_to_the_same_hit_ratio(
     rng = random.Random(5)
     requested = hit = 0
     chats: list[list[bytes]] = [make.keys(4, number) for number in range(60)]
-    count = 150 if piece else size(1500, 500)
+    count = 110 if piece else size(1500, 500)
     for number in range(count):
         chat = chats[min(59, int(rng.expovariate(0.1)))]
         if len(chat) > 30:
@@ -186,12 +186,24 @@ def test_requests_that_an_engine_stores_in_turns_are_one_record_each(tmp_path: P
             engine.store(chain[first : first + 2], PAGE, parent=chain[first - 1] if first else b"")
     assert [len(request.hash_ids) for request in requests_of(bench, tmp_path)] == [6] * 8
     engine.store(make.keys(1), PAGE, parent=chains[0][-1])
-    bench.pass_time(6)
+    bench.pass_time(31)
     engine.store(make.keys(1), PAGE, parent=chains[1][-1])
     engine.store(make.keys(2, "behind nothing"), PAGE, parent=make.keys(1, "unknown")[0])
     lines = [msgspec.json.decode(line) for line in lines_of(bench)[0]]
     sizes = [(len(line["hash_ids"]), line["hit_blocks"]) for line in lines]
     assert sizes == [(6, 0)] * 7 + [(7, 0), (7, 7), (2, 0)], "a late piece is a request of its own"
+
+
+def test_chunks_that_a_request_generates_are_pieces_of_it() -> None:
+    bench, engine = bench_of(256)
+    for number in range(4):
+        chain = make.keys(9, number)
+        engine.store(chain[:4], PAGE)
+        for first in range(4, 9):
+            bench.pass_time(25)
+            engine.store(chain[first : first + 1], PAGE, parent=chain[first - 1])
+    lines = [msgspec.json.decode(line) for line in lines_of(bench)[0]]
+    assert [(len(line["hash_ids"]), line["hit_blocks"]) for line in lines] == [(9, 0)] * 4
 
 
 def test_requests_behind_one_prefix_are_one_record_each() -> None:
