@@ -289,6 +289,8 @@ class Loads:
             request.at = len(request.keys)
             tier.lose("memory", *(BlockName(space, key) for key in keys))
             return NOTHING
+        if granted.reservation and last < len(request.keys):  # the last job lines up the chain, and so do acquires
+            self._engine.reservations[granted.reservation].before = None
         refused = (granted.outcomes != _WRITE) & (granted.outcomes < ReserveOutcome.PRESENT)
         if refused.any():  # the rest of the chain would be refused, too
             request.at = len(request.keys)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from dataplane.core.blocks.blocks import Block, BlockTable
+from dataplane.core.engines import storing
+from dataplane.core.eviction.ancestors import chains_up_to
+from dataplane.core.tiering import loads
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.states import State
@@ -39,6 +45,33 @@ def test_stored_blocks_are_copied_and_loaded_again_after_eviction() -> None:
     run.settle()
     assert run.engine.lookup(first) == 8
     assert run.tiering.tiers[0].counters.loaded_blocks == 8
+
+
+def test_a_load_of_many_jobs_lines_its_chain_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "BATCH_BYTES", PAGE)
+    run = tier_bench(64, tier())
+    chain = make.keys(32)
+    run.store(chain)
+    run.evict_all()
+    run.ask(chain)
+    lined_up = 0
+
+    def counted(table: BlockTable, last: Sequence[Block]) -> list[Block]:
+        nonlocal lined_up
+        line = chains_up_to(table, last)
+        lined_up += len(line)
+        return line
+
+    run.begin()
+    assert len(run.loads) == 32, "a job each"
+    with monkeypatch.context() as patched:
+        patched.setattr(storing, "chains_up_to", counted)
+        run.end_loads()
+    assert lined_up == 31
+    for number in range(6):
+        assert run.engine.store(make.keys(8, number), PAGE).written == 8
+        assert sum(run.engine.has(chain)) == run.engine.lookup(chain), "what is left of it is its start"
+    assert 0 < run.engine.lookup(chain) < 32
 
 
 def test_a_block_is_leased_while_it_is_copied_and_no_longer() -> None:
