@@ -35,6 +35,8 @@ BODY_S = 120.0
 IDLE_S = 75
 """Seconds that a connection stays open after an answer. Proxies close idle connections after 60 s. If the server closed
 one first, it could do so while the next request arrives, and the proxy would answer 502."""
+SENDS_NO_MORE = "sends_no_more"
+"""Key of a request's state that is there once the client has closed its sending side."""
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)([^#]*)(?:#.*)?", re.IGNORECASE | re.DOTALL)
 """The absolute form of a request target (RFC 9112 §3.2.2): the authority, then the path and the query."""
 _TOO_LARGE = ("head-too-large", f"expected at most {format_size(MAX_HEAD_BYTES)} beside the body")
@@ -70,6 +72,7 @@ class ProblemProtocol(HttpToolsProtocol):
     _timer: TimerHandle | None = None
     _address: str | None = None
     """Address with which the connection is counted."""
+    _sends_no_more = False
     _answering: Any = None
     """The request that is answered now; `cycle` is the last one that arrived on the connection."""
 
@@ -100,10 +103,12 @@ class ProblemProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn has its transport closed
         """Return whether the connection stays open for the answers to complete requests: a client that closes its
         sending side only says that no request follows (RFC 9112 §9.6), or it has left, which looks the same. A stream
-        that was started ends, and `while_there` is woken."""
+        that was started ends. Other requests are marked, which `while_there` reads, because no event follows."""
         if self._is_idle() or self.cycle.more_body or self._answering.response_started:
             return False
         self.cycle.keep_alive = False
+        self._sends_no_more = True
+        self._answering.scope["state"][SENDS_NO_MORE] = True
         self._answering.message_event.set()
         return True
 
@@ -116,6 +121,8 @@ class ProblemProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answering = cycle
+        if self._sends_no_more:
+            cycle.scope["state"][SENDS_NO_MORE] = True
         super()._start_asgi_task(cycle, app)
 
     def _expect(self, seconds: float, reason: str = "") -> None:

@@ -16,13 +16,21 @@ import pytest
 from sqlalchemy.pool import QueuePool
 from structlog.testing import capture_logs
 
+from app.http.middleware import disconnect
 from app.services.base.yielding import WorkAbandoned, awaited, in_thread, with_pauses
-from tests.app.callers import guarding, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.plane import Plane
 from tests.app.raw import connected
 from tests.app.tokenizer_files import put
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disconnect, "GRACE_S", 0.1)
+
+
 APPLY = "/api/v1/apply"
 ENDLESS = "{% for x in range(99999) %}{% for y in range(99999) %}{% set z = 1 %}{% endfor %}{% endfor %}"
 
@@ -190,9 +198,10 @@ async def test_a_body_that_never_ends_is_given_up_with_its_connection(new_plane:
     await until(lambda: given_up(new_plane) == 1)
 
 
-def request(method: str, path: str, body: Any = None) -> bytes:
+def request(method: str, path: str, body: Any = None, token: str = "") -> bytes:
     content = b"" if body is None else msgspec.json.encode(body)
     head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += f"authorization: Bearer {token}\r\n" if token else ""
     return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
 
 
@@ -214,6 +223,8 @@ async def test_a_client_that_sends_no_more_is_answered(lone: Plane) -> None:
         (ready + ready + b"GET /rea", b"200 200"),
         (request("GET", "/api/v1/audit/export"), b"200"),
         (request("GET", "/api/v1/snapshot?index=999&wait=1ms"), b"200"),
+        (request("POST", "/api/v1/actions/dry-run", {"quotas": {"a": {"weight": 2}}}), b"503"),  # no node
+        (request("POST", APPLY, {"document": large(1), "dry_run": True}), b"200"),
         (request("PUT", "/api/v1/quotas/part", {"limit_bytes": 1})[:-1], b""),
     ):
         answer = await half_closed(lone, sent)
@@ -235,6 +246,18 @@ async def test_work_and_streams_end_when_their_client_sends_no_more(new_plane: P
             writer.write_eof()
             await reader.read()
             await until(lambda: not slots.in_use)
+
+
+async def test_a_wait_ends_whose_client_sent_its_last_before_it_began(new_guarded: Plane) -> None:
+    path = f"/api/v1/snapshot?index={(await new_guarded.get('/api/v1/snapshot'))['index'] + 1}&wait=300s"
+    ready = request("GET", "/readyz")
+    for number, statuses in enumerate(([b"499"], [b"200", b"499"], [b"499", b"499"])):
+        token = await create_token(new_guarded, f"t{number}")  # the end comes while the server looks it up
+        waits = statuses.count(b"499") * request("GET", path, token=token)
+        async with asyncio.timeout(10):
+            answer = await half_closed(new_guarded, ready * (len(statuses) - statuses.count(b"499")) + waits)
+        assert re.findall(rb"HTTP/1\.1 (\d+) ", answer) == statuses
+    assert not new_guarded.app.parts.limits.stream_slots.in_use
 
 
 async def test_leaving_at_any_moment_leaves_nothing_open(socket_dir: Path, database_url: str) -> None:
