@@ -1,10 +1,10 @@
 """Decides which events are published and when: changes of the pool as they occur, and after a start all cached blocks.
 
 A block is published when its bytes are cached on this node for every rank, pipeline stage and KV group that has a space
-here, and withdrawn as soon as one of them loses it. Spaces that have attached engines count first. The publisher
-remembers what it published, and compares it with the pool for each key that changed: subscribers that count get each
-change once, however many ranks, engines and changes lie behind it. After a start, and when changes were lost,
-subscribers get `AllBlocksCleared` and then all cached blocks, a few at a time.
+here, and withdrawn as soon as one of them loses it. Spaces that have attached engines count first; while a model has
+none, those count that did last. The publisher remembers what it published, and compares it with the pool for each key
+that changed: subscribers that count get each change once, however many ranks, engines and changes lie behind it. After
+a start, and when changes were lost, subscribers get `AllBlocksCleared` and then all cached blocks, a few at a time.
 """
 
 from __future__ import annotations
@@ -202,9 +202,16 @@ class KvEventPublisher:
             return
         self._version = spaces.version
         for model, kinds in list(self._kinds.items()):
-            if kinds != self._kinds_of(model):
+            if not self._has_no_engine(model, kinds) and kinds != self._kinds_of(model):
                 del self._kinds[model]
                 self._review = iter(_ancestors_first(self._pool.table))
+
+    def _has_no_engine(self, model: str, kinds: list[list[list[int]]]) -> bool:
+        """Return whether a model has all of these spaces still, and no engine: its only one may be about to return."""
+        spaces = self._pool.spaces
+        here = spaces.of_model(model)
+        needed = {number for kind in kinds for place in kind for number in place}
+        return needed.issubset(here) and not any(number in spaces.engines for number in here)
 
     def _found(self, key: bytes, models: Iterable[str]) -> None:
         """Publish a block again that was published without its tokens, which have become known."""

@@ -336,9 +336,11 @@ class Counting:
 
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
+        self.events: Counter[str] = Counter()
 
     def apply(self, events: Sequence[Decoded]) -> None:
         for event in events:
+            self.events[event.kind] += 1
             if event.kind == "AllBlocksCleared":
                 self.counts.clear()
             self.counts.update(event.hashes if event.kind == "BlockStored" else ())
@@ -496,7 +498,7 @@ class TestCounts:
         pool.settle()
         assert router.known == set(hashes(chain))
 
-    def test_chunks_that_no_attached_engine_can_load_are_withdrawn_until_none_is_attached(self, tmp_path: Path):
+    def test_chunks_that_no_attached_engine_can_load_are_withdrawn_until_one_attaches_that_can(self, tmp_path: Path):
         earlier, now = (msgspec.structs.replace(make.space(), revision=weights) for weights in "12")
         pool = Pool([[earlier], [now]], tmp_path)
         (router,) = pool.routers.values()
@@ -515,7 +517,18 @@ class TestCounts:
         assert router.known == set(hashes(chain)), "engines with either weights run"
         pool.engines.pop(0).detach_cleanly()
         pool.settle()
-        pool.engines.pop(1).detach_cleanly()
+        assert router.known == set(hashes(chain[:1]))
+        sent = sum(router.events.values())
+        for _ in range(3):  # the only engine restarts
+            pool.engines.pop(1).detach_cleanly()
+            pool.settle()
+            pool.engine(1)
+            pool.settle()
+        assert sum(router.events.values()) == sent
+        pool.engine(1).store(chain[:2], PAGE)
+        pool.settle()
+        assert router.known == set(hashes(chain[:2]))
+        pool.engine(0)
         pool.settle()
         assert router.known == set(hashes(chain))
 
