@@ -63,8 +63,8 @@ class Spaces:
     _last: int = 0
     _gone: dict[int, Space] = field(default_factory=dict)
     """Recently forgotten spaces, to which hot prefixes and the trace may still refer."""
-    _chunk_sizes: tuple[int, ChunkSizes] | None = None
-    """Sizes of chunks, and the version of which they are."""
+    _chunk_sizes: tuple[int, ChunkSizes, ChunkSizes] | None = None
+    """Version, sizes of chunks in spaces that have engines, and in all spaces."""
 
     def check(self, space: Space, field_name: str) -> None:
         """Raise ProtocolError when the space is invalid or contradicts one that is already attached."""
@@ -184,10 +184,14 @@ class Spaces:
         return self.by_number.get(number) or self._gone.get(number)
 
     def chunk_bytes(self, space: Space, nbytes: int) -> int:
-        """Return the bytes of a chunk in all spaces of a request, of which it has `nbytes` in this leading space."""
+        """Return the bytes of a chunk in all spaces of a request, of which it has `nbytes` in this leading space. If it
+        has engines, spaces without engines are of earlier ones and do not count."""
         if self._chunk_sizes is None or self._chunk_sizes[0] != self.version:
-            self._chunk_sizes = self.version, ChunkSizes([*self._gone.values(), *self.by_number.values()])
-        return self._chunk_sizes[1].of(space, nbytes)
+            used = [each for number, each in self.by_number.items() if number in self.engines]
+            every = [*self._gone.values(), *self.by_number.values()]
+            self._chunk_sizes = self.version, ChunkSizes(used), ChunkSizes(every)
+        _, in_use, of_all = self._chunk_sizes
+        return (in_use if self.known(space) in self.engines else of_all).of(space, nbytes)
 
     def model(self, number: int) -> str:
         return self.by_number[number].model

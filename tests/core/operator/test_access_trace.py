@@ -124,6 +124,29 @@ def test_the_size_of_a_block_is_what_a_chunk_takes_in_all_spaces_of_a_request(ot
     assert msgspec.json.decode(line)["block_bytes"] == bench.node.pool.used_bytes // len(chain)
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+@pytest.mark.parametrize("place", [{"kv_group": 1}, {"pipeline_stage": 1}])
+def test_spaces_of_engines_that_are_gone_do_not_add_to_the_size_of_a_block(
+    place: dict[str, Any], forgotten: bool
+) -> None:
+    bench = Bench(64 * PAGE)
+    earlier = [
+        bench.attach(Space(model="m", layout=name, block_bytes=PAGE, **at)) for name, at in (("a", {}), ("b", place))
+    ]
+    for engine in earlier:
+        engine.store(make.keys(3), PAGE)
+    assert [msgspec.json.decode(line)["block_bytes"] for line in lines_of(bench)[0]] == [2 * PAGE]
+    for engine in earlier:
+        engine.detach_cleanly()
+    if forgotten:
+        bench.node.operator.clear(bench.now, permanent=True)
+        bench.pass_time(1.0, times=3)
+        assert not bench.node.pool.spaces.by_number
+    now = bench.attach(Space(model="m", layout="c", block_bytes=PAGE))
+    now.store(make.keys(3), PAGE)
+    assert [msgspec.json.decode(line)["block_bytes"] for line in lines_of(bench)[0]] == [2 * PAGE, PAGE]
+
+
 def test_a_trace_of_several_ranks_replays_to_the_same_hit_ratio_in_the_same_bytes(tmp_path: Path) -> None:
     large, pages = 32 * PAGE, 4096
     bench, leading = bench_of(pages, spaces=(Space(model="m", world_size=2, block_bytes=large),))
