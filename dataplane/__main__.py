@@ -50,7 +50,7 @@ def _environ(join_token_file: str | None) -> Mapping[str, str]:
 
 def _check_memory(settings: DataPlaneSettings) -> int:
     """Print why this release, under a supervisor, cannot adopt the memory that is held with these settings. Return the
-    exit code: 0 if it can, 3 if not. Raises SettingsError if it cannot start with them on this machine."""
+    exit code: 0 if it can, 3 if not. Raises SettingsError or OSError if it cannot start with them on this machine."""
     from dataplane.base.state_folder import check_state_folder
     from dataplane.gateways.build import check_listener
     from dataplane.holding.requests import HolderFailed, peek
@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.check_memory:
         try:
             return _check_memory(settings)
-        except SettingsError as error:
+        except (SettingsError, OSError) as error:
             sys.stderr.write(f"{error}\n")
             return SETTINGS_EXIT_CODE
     try:

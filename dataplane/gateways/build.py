@@ -33,7 +33,7 @@ log = structlog.stdlib.get_logger()
 
 def check_listener(settings: DataPlaneSettings, inherited: Sequence[int]) -> None:
     """Check that the gateway can listen where it was explicitly requested to. `inherited` are listeners of the previous
-    data plane. Raises SettingsError."""
+    data plane. Raises SettingsError, and OSError for an address that may be free later."""
     if not settings.lmcache_port or settings.common.lmcache_port is None:
         return
     ports = set()
@@ -51,11 +51,11 @@ def check_listener(settings: DataPlaneSettings, inherited: Sequence[int]) -> Non
         raise _cannot_listen(settings.lmcache_url, error) from None
 
 
-def _cannot_listen(url: str, error: OSError | ValueError) -> SettingsError:
+def _cannot_listen(url: str, error: OSError | ValueError) -> OSError | SettingsError:
+    """Return the error for an address that cannot be listened on."""
     reason = getattr(error, "strerror", None) or str(error)
-    return SettingsError(
-        f"lmcache_port: {url} cannot be listened on: {reason}; name another port, or 0 for no LMCache gateway"
-    )
+    kind = OSError if isinstance(error, OSError) else SettingsError
+    return kind(f"lmcache_port: {url} cannot be listened on: {reason}; name another port, or 0 for no LMCache gateway")
 
 
 def lmcache_gateway(
@@ -74,7 +74,7 @@ def lmcache_gateway(
     """Return the LMCache gateway, or None if it is disabled, or if it cannot listen and was not requested explicitly.
 
     `holder` is notified of the gateway's sockets; `inherited` are the sockets of the previous data plane, which the
-    holders kept. Raise SettingsError if the gateway was requested explicitly and cannot listen.
+    holders kept. Raise OSError if the gateway was requested explicitly and cannot listen.
     """
     if not settings.lmcache_port or memory.named is None:
         release(inherited, holder)

@@ -8,7 +8,6 @@ from pathlib import Path
 import structlog
 import zmq
 
-from dataplane.base.settings import SettingsError
 from dataplane.core.node import Node
 from dataplane.io.loop import Loop
 from dataplane.kv_events.publisher import KvEventOptions, KvEventPublisher
@@ -30,7 +29,7 @@ def kv_event_publisher(
     node: Node,
     clock: Callable[[], float],
 ) -> KvEventPublisher | None:
-    """Return the publisher, or None if it is off. Raise SettingsError if a socket cannot be bound."""
+    """Return the publisher, or None if it is off. Raise OSError if a socket cannot be bound."""
     url, table = settings.common.kv_events_url, settings.table
     if not url:
         return None
@@ -48,7 +47,7 @@ def kv_event_publisher(
         for stream in streams:
             stream.close()
         reason = zmq.strerror(error.errno) if error.errno else str(error)
-        raise SettingsError(
+        raise OSError(
             f"kv_events_url: {stream_url} and {replay or 'no replay socket'} cannot be bound: {reason}; "
             "use other endpoints, or unset kv_events_url to publish no KV events"
         ) from None
