@@ -103,8 +103,8 @@ class MiddlewareStack:
         self._sources = sources
         self._counts = counts
         names = {_name(name) for name in allowed_hosts}
-        # Not `localhost.`: some resolvers ask the network for it, whose answers DNS rebinding needs.
-        absolute = {f"{name}." for name in names if not name[-1:].isdigit()}
+        # An IPv4 address has no absolute form, and see `_name` for `localhost.`.
+        absolute = {f"{name}." for name in names - {"localhost"} if not name.rpartition(".")[2].isdigit()}
         self._hosts = frozenset({"localhost", *names, *absolute})
         self._origins = frozenset(origin.lower() for origin in allowed_origins)
         self._log = structlog.get_logger()
@@ -328,8 +328,10 @@ def _host(sent: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
 
 
 def _name(text: str) -> str:
-    """Return a host name in lower case, without the final dot of an absolute name."""
-    return text.lower().removesuffix(".")
+    """Return a host name in lower case, without the final dot of an absolute name, except `localhost.`: some resolvers
+    ask the network for it, whose answers DNS rebinding needs."""
+    text = text.lower()
+    return text if text == "localhost." else text.removesuffix(".")
 
 
 def _is_old_health_check(scope: Any, headers: dict[bytes, str]) -> bool:
