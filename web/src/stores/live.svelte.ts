@@ -72,6 +72,7 @@ export class Live {
   /** Whether earlier events can be read: they are of all tenants, so limited users may not see them. */
   #whole = true;
   #started = false;
+  /** By the clock that is never set. */
   #requestedMs = 0;
   /** How far the clock is ahead of the one that is never set. */
   #clockMs: number;
@@ -128,7 +129,7 @@ export class Live {
   /** Called every second. */
   tick(): void {
     this.#readClock();
-    if (this.#hidden && this.#started && !this.locked && this.#nowMs - this.#requestedMs >= HIDDEN_EVERY_S * 1000) void this.#load();
+    if (this.#hidden && this.#started && !this.locked && this.#deps.elapsedMs() - this.#requestedMs >= HIDDEN_EVERY_S * 1000) void this.#load();
   }
 
   /** Follow the stream while the tab is shown, and only ask for the overview while it is hidden. */
@@ -173,7 +174,7 @@ export class Live {
 
   async #load(): Promise<void> {
     const [login, arrivals] = [this.#login, this.#arrivals];
-    this.#requestedMs = this.#deps.nowMs();
+    this.#requestedMs = this.#deps.elapsedMs();
     try {
       const overview = await this.#deps.getOverview();
       if (login !== this.#login) return;

@@ -303,6 +303,18 @@ describe('a hidden tab', () => {
     expect([live.overview?.at, live.stale]).toEqual([recorded.at + 130, false]);
   });
 
+  it('asks as often after the clock was set back', async () => {
+    const live = make();
+    live.start();
+    await settled();
+    live.show(false);
+    setMs -= 3_600_000;
+    answer = () => Promise.resolve(at(60));
+    pass(live, HIDDEN_EVERY_S);
+    await settled();
+    expect(live.overview?.at).toBe(recorded.at + 60);
+  });
+
   it('asks nothing for somebody who left', async () => {
     const live = make();
     live.start();
