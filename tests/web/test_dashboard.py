@@ -960,6 +960,21 @@ def test_older_events_follow_a_paused_list_once_each(open_state: OpenState):
     expect(events.get_by_text(re.compile("^p9"))).to_have_count(1)
 
 
+def test_older_events_of_one_node_do_not_stand_among_those_of_all(open_state: OpenState):
+    one = open_state("busy", shown=False)
+    item = {"id": 1, "at": 1_000.0, "name": "pin.expired", "node": "gpu-a1", "actor": "", "fields": {"pin": "ancient"}}
+    page = one.open("events?node=gpu-a1")
+    events = panel(page, "Events")
+    expect(events.get_by_role("listitem").first).to_be_visible()
+    not_kept = {"before": 0, "names": [], "dropped": 0, "lost": 0}
+    one.play.answers["events/history"] = {"items": [item], "total": 1, "next_cursor": "", "not_kept": not_kept}
+    events.get_by_role("button", name="Show older ones").click()
+    expect(events).to_contain_text("ancient")
+    events.get_by_label("Node").select_option("")
+    expect(events.get_by_role("button", name="Show older ones")).to_be_visible()
+    expect(events).not_to_contain_text("ancient")
+
+
 def test_whoever_only_reads_sees_no_button_that_would_fail(open_state: OpenState):
     one = open_state("busy", role="viewer", shown=False)
     changing = re.compile(
