@@ -34,7 +34,7 @@ class Scene:
     disk: Path
     """Directory of the disk tier."""
     undo: ExitStack = field(default_factory=ExitStack)
-    """What ends the effects of failures of the machine."""
+    """Undoes the failures of the machine: `end` closes it."""
 
     def node(self) -> dict[str, Any]:
         """Return the node. Raises httpx.HTTPError."""

@@ -32,7 +32,7 @@ class Code(IntEnum):
 
     # A field has an invalid value.
     BAD_SALT = (20, "cache_salt must have at most 128 characters, no control character and none of '@', '/', '\\'.")
-    BAD_KEYS = 21, "Keys must be a non-empty run of 32-byte keys, at most 4,096 in a request, none twice."
+    BAD_KEYS = 21, "Keys must be a run of 1 to 4,096 different 32-byte keys, without their parent."
     BAD_SIZE = 22, "A block's size must be at least 1 byte and fit the space's block size."
     BAD_SPACE = (23, "A space must name a model and have valid numbers; a request must name a space of its engine.")
     BAD_SLOTS = 24, "The slots do not belong to this reservation."

@@ -328,8 +328,10 @@ def _host(sent: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
 
 
 def _name(text: str) -> str:
-    """Return a host name in lower case, without the final dot of an absolute name, except `localhost.`: some resolvers
-    ask the network for it, whose answers DNS rebinding needs."""
+    """Return a host name in lower case, without the final dot of an absolute name.
+
+    `localhost.` keeps its dot: some resolvers ask the network for it, and its answer would allow DNS rebinding.
+    """
     text = text.lower()
     return text if text == "localhost." else text.removesuffix(".")
 

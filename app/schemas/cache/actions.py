@@ -371,8 +371,11 @@ class SpaceLookup(msgspec.Struct, frozen=True):
 
 
 class NodeLookup(msgspec.Struct, frozen=True):
-    """What an engine on a node would be served: the minimum over the ranks, stages and KV groups of one engine, the
-    maximum over different kinds of engines. Kinds without an attached engine count only if there are no others."""
+    """How much of a prompt an engine on a node could load.
+
+    Of one engine, the smallest value of its ranks, stages and KV groups counts; of several kinds of engines, the
+    largest. Kinds of which no engine is attached count only if there are no others.
+    """
 
     node: str
     hit_tokens: dict[str, int]

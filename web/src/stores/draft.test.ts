@@ -205,6 +205,8 @@ it('a lost node says once why it has not answered', () => {
   const conditions = (['Applied', 'Effective'] as const).map((type) => ({ type, status: 'Unknown' as const, reason: 'NodeLost', message: 'a is silent', since: 0 }));
   const lost = quota({ status: { accepted: true, applied: false, nodes: { a: { observed_generation: 2, state: 'lost', conditions } }, conditions: [] } });
   expect(pushed(lost).map((row) => [row.tone, row.faults])).toEqual([['warn', ['a is silent']]]);
+  const applied = { ...lost, generation: 2 };
+  expect(pushed(applied).map((row) => [row.tone, row.text])).toEqual([['warn', 'applied it, but does not report now']]);
 });
 
 it('a tier is checked while it is typed, and only fields that are filled in have messages', async () => {

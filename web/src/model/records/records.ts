@@ -155,8 +155,9 @@ export function reached(nodes: readonly Node[], before: Selector | undefined, af
 
 export const TIER_TYPES = ['disk', 'mooncake', 'redis', 's3'];
 
+const APPLIED = { tone: 'good', text: 'has applied it' } as const;
+const APPLIED_AND_LOST = { tone: 'warn', text: 'applied it, but does not report now' } as const;
 const STATES: Record<string, { tone: Level; text: string }> = {
-  in_sync: { tone: 'good', text: 'has applied it' },
   nacked: { tone: 'bad', text: 'refused it and keeps its last good state' },
   lost: { tone: 'warn', text: 'does not report; receives it when it reconnects' },
 };
@@ -166,7 +167,7 @@ const WAITING = { tone: 'note', text: 'has not answered yet' } as const;
 export function pushed(record: RecordAnswer): Reached[] {
   return Object.entries(record.status?.nodes ?? {}).sort(([a], [b]) => a.localeCompare(b)).map(([node, at]) => {
     const applied = (at.observed_generation ?? 0) >= (record.generation ?? 0);
-    const { tone, text } = applied ? { tone: 'good' as const, text: 'has applied it' } : at.state === 'in_sync' ? WAITING : (STATES[at.state] ?? WAITING);
+    const { tone, text } = applied ? (at.state === 'lost' ? APPLIED_AND_LOST : APPLIED) : at.state === 'in_sync' ? WAITING : (STATES[at.state] ?? WAITING);
     const messages = (at.conditions ?? []).filter((each) => each.status !== 'True' && each.message).map((each) => each.message);
     // Of a lost node, all conditions say the same.
     return { node, tone, text, faults: tone === 'note' ? [] : [...new Set(messages)] };
@@ -182,7 +183,7 @@ export function settled(record: RecordAnswer): boolean {
 export function dropped(nodes: readonly Node[], type: PushedType): Reached[] {
   return nodes.map((node) => {
     const done = (node.observed[type]?.generation ?? -1) >= (node.desired[type] ?? 0);
-    const { tone, text } = done ? { tone: 'good' as const, text: 'has dropped it' } : (STATES[node.state === 'in_sync' ? '' : node.state] ?? WAITING);
+    const { tone, text } = done ? { tone: 'good' as const, text: 'has dropped it' } : (STATES[node.state] ?? WAITING);
     return { node: node.name, tone, text, faults: [] };
   });
 }
