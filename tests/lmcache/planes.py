@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, Blocks, CachedBlock, ListBlocks
 from dataplane.protocol.stats.gateways import GatewayStats
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane.plane import Plane, wait_for
@@ -57,14 +56,6 @@ def gateway_stats(plane: Plane) -> GatewayStats:
 
 def leased(stats: NodeStats) -> int:
     return sum(engine.leased_blocks for engine in stats.engines)
-
-
-def listed(plane: Plane, **fields: Any) -> list[CachedBlock]:
-    """What is cached, as the node tells people."""
-    with plane.manager() as manager:
-        answer = manager.ask(ListBlocks("test", limit=MAX_LISTED_BLOCKS, **fields))
-    assert isinstance(answer, Blocks), answer
-    return answer.blocks
 
 
 @dataclass

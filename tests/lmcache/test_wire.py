@@ -79,6 +79,24 @@ REUSED: dict[int, dict[int, dict[str, tuple[list[Any], list[bytes]]]]] = {
 """Meaning of an operation number by the client's number of `get_chunk_size`, with arguments and answer."""
 
 
+FAILURES: list[tuple[str, list[Any], Any]] = [
+    ("prepare_store", [key(prompt(1)), 404], {"context": {}}),
+    ("commit_store", [key(prompt(1)), 404, b""], False),
+    ("prepare_retrieve", [key(prompt(1)), 404], {"success": False, "data": b"", "context": {}}),
+    ("commit_retrieve", [key(prompt(1)), 404], False),
+    ("store", [key(prompt(1)), 404, [[1]], b""], [b"", False]),
+    ("retrieve", [key(prompt(1)), 404, [[1]], b"", 0], [b"", False]),
+    ("lookup", [lookup_key(prompt(1), model_name="nobody"), 1], NOTHING),
+    ("query_prefetch_status", ["nobody"], 0),
+    ("wait_prefetch_status", ["nobody", 300.0], 0),
+    ("register_kv_cache_engine_driven_context", [{"instance_id": 1}], {"shm_name": "", "pool_size": 0}),
+    ("unregister_kv_cache_engine_driven_context", [404], NOTHING),
+    ("unregister_kv_cache", [404], NOTHING),
+    ("ping", ["who"], False),
+    ("noop", ["too", "many"], NOTHING),
+]
+
+
 @pytest.mark.parametrize(("request_", "answer"), GOLDEN.values(), ids=GOLDEN.keys())
 def test_a_request_is_answered_byte_for_byte(client: Client, request_: str, answer: str) -> None:
     client.send(frames(request_))
@@ -123,6 +141,11 @@ def test_operations_by_name_are_those_by_number(client: Client) -> None:
     assert client.ask_by_name("ping", None) is True
     assert client.ask_by_name("lookup", lookup_key(prompt(1)), 1) is NOTHING
     assert client.ask_by_name("query_prefetch_status", "r") == 0
+
+
+def test_every_failure_is_answered(worker: Client) -> None:
+    for operation, arguments, answer in FAILURES:
+        assert worker.ask(operation, *arguments) == answer, operation
 
 
 @pytest.mark.parametrize("operation", [0, 41, 99, 2**40, "cb_plan", "", "call", "__init__"])
