@@ -18,38 +18,9 @@ from dataplane.protocol.spaces import LMCACHE
 from tests.core.gateway import peer, space
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
-from tests.dataplane.memory.room import Traffic
 from tests.sizes import size
 
 SLOT = 64 << 10
-SIZES = {
-    "models": (64 * make.KIB, 3 * make.MIB // 2, 32 * make.MIB),
-    "odd": (4096, 5000, 100_000, 262_144, 262_145, 700_000, 9 * make.MIB),
-    "large": (300_000, make.MIB, 5_000_000, 7 * make.MIB),
-}
-POOLS = {"models": (160, 64, 128), "odd": (24, 4, 24), "large": (48, 16, 20)}
-"""Capacity, segments and named segment, in MiB."""
-
-
-@pytest.mark.parametrize("mix", list(SIZES))
-@settings(max_examples=size(12, 4), deadline=None)
-@given(seed=st.integers(0, 1 << 30))
-def test_a_refusal_means_that_no_slot_is_left_also_side_by_side_in_the_named_segment(mix: str, seed: int) -> None:
-    capacity, segment, named = (each * make.MIB for each in POOLS[mix])
-    traffic = Traffic(seed, capacity, segment, SIZES[mix], named)
-    for number in range(200):
-        traffic.step(number)
-    assert traffic.bench.faults() == []
-    for engine in traffic.engines:
-        engine.release()
-    for engine, reservation in traffic.open:
-        engine.abort(reservation)
-    traffic.generation += 1
-    snapshot, bodies = make.pins([], traffic.generation)
-    assert traffic.bench.apply(snapshot, bodies) == []
-    for at, (engines, position) in enumerate(traffic.homes):
-        stored = engines[0].store([make.key(("last", at))], SIZES[mix][-1], space=position)
-        assert stored.written == 1, "once every lease ended, everything fits again"
 
 
 @settings(max_examples=size(25, 10), deadline=None)

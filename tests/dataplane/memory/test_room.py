@@ -16,16 +16,27 @@ SIZES = {
     "small": (4096, 65_536, 200_000),
     "large": (300_000, make.MIB, 5_000_000, 7 * make.MIB),
 }
-POOLS = {"models": (160, 64), "odd": (24, 4), "small": (8, 2), "large": (48, 16)}
+POOLS = [
+    ("models", 160, 64, 0),
+    ("odd", 24, 4, 0),
+    ("small", 8, 2, 0),
+    ("large", 48, 16, 0),
+    ("models", 160, 64, 128),
+    ("odd", 24, 4, 24),
+    ("large", 48, 16, 20),
+]
+"""Sizes, and capacity, segments and named segment in MiB."""
 
 
-@pytest.mark.parametrize("mix", list(SIZES))
+@pytest.mark.parametrize(("mix", "capacity", "segment", "named"), POOLS)
 @settings(max_examples=size(12, 4), deadline=None)
 @given(seed=st.integers(0, 1 << 30))
-def test_a_refusal_means_no_room_with_any_leases_pins_and_reservations(mix: str, seed: int) -> None:
-    capacity, segment = POOLS[mix]
-    traffic = Traffic(seed, capacity * make.MIB, segment * make.MIB, SIZES[mix])
-    for number in range(150):
+def test_a_refusal_means_no_room_with_any_leases_pins_and_reservations(
+    mix: str, capacity: int, segment: int, named: int, seed: int
+) -> None:
+    sizes = SIZES[mix]
+    traffic = Traffic(seed, capacity * make.MIB, segment * make.MIB, sizes, named * make.MIB)
+    for number in range(200):
         traffic.step(number)
     assert traffic.bench.faults() == []
     for engine in traffic.engines:
@@ -35,6 +46,6 @@ def test_a_refusal_means_no_room_with_any_leases_pins_and_reservations(mix: str,
     traffic.generation += 1
     snapshot, bodies = make.pins([], traffic.generation)
     assert traffic.bench.apply(snapshot, bodies) == []
-    for space in range(2):
-        stored = traffic.engines[0].store([make.key(("last", space))], SIZES[mix][-1], space=space)
+    for number, (engines, position) in enumerate(traffic.homes):
+        stored = engines[0].store([make.key(("last", number))], sizes[-1], space=position)
         assert stored.written == 1, "once every lease ended, everything fits again"
