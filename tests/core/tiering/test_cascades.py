@@ -22,7 +22,7 @@ def store(run: TierBench, count: int, first: int = 0, tenant: str = "") -> list[
     for key in keys:
         run.engine.store([key], PAGE, tenant=tenant)
         run.pass_time(0.05)
-    assert run.faults() == []
+    assert run.bench.faults() == []
     return keys
 
 
@@ -175,10 +175,10 @@ def test_the_target_may_change_while_copies_wait() -> None:
     run.end_spills()
     run.bench.pass_time(0.05)  # chosen, not begun
     assert s3.watched
-    s3.spec = msgspec.structs.replace(s3.spec, spill="off")
+    run.change("s3", spill="off")
     run.pass_time(0.05)
     assert (run.stores[1], s3.watched, s3.spilling_bytes) == ({}, {}, 0)
-    s3.spec = msgspec.structs.replace(s3.spec, spill="cascade")
+    run.change("s3", spill="cascade")
     run.pass_time(1.0)
     assert len(run.stores[1]) == 6
     run.tiering.remove_tier(disk)

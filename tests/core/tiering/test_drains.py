@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from dataplane.core.tiering import drains
 from dataplane.protocol.stored_blocks import Outcome
-from dataplane.protocol.tiers import Spill
 from tests.core.tiering.tier_bench import PAGE, TierBench, quota, tier, tier_bench
 from tests.dataplane import factories as make
 
@@ -22,15 +20,9 @@ def filled(*others: object, blocks: int = 40) -> tuple[TierBench, list[bytes]]:
     return run, keys
 
 
-def spill(run: TierBench, name: str, value: Spill) -> None:
-    for each in run.tiering.tiers:
-        if each.spec.name == name:
-            each.spec = msgspec.structs.replace(each.spec, spill=value)
-
-
 def wait(run: TierBench, seconds: float = 20.0) -> None:
     run.pass_time(0.5, times=int(seconds / 0.5))
-    assert run.faults() == []
+    assert run.bench.faults() == []
 
 
 def left(run: TierBench, name: str = "disk") -> int | None:
@@ -40,7 +32,7 @@ def left(run: TierBench, name: str = "disk") -> int | None:
 def test_a_drain_copies_blocks_that_no_other_tier_holds_and_reports_its_end() -> None:
     run, keys = filled(S3)
     assert left(run) is None
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     assert left(run) == 40
     wait(run)
     assert (run.keys_in(1), left(run)) == (set(keys), 0)
@@ -52,7 +44,7 @@ def test_a_drain_copies_blocks_that_no_other_tier_holds_and_reports_its_end() ->
 
 def test_blocks_of_another_tier_are_not_copied_again() -> None:
     run, _ = filled(tier("archive", order=5), S3)
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     wait(run)
     assert (left(run), run.stores[2]) == (0, {})
 
@@ -67,7 +59,7 @@ def test_blocks_of_another_tier_are_not_copied_again() -> None:
 )
 def test_the_next_tier_in_the_order_that_takes_blocks_gets_them(others: tuple[object, ...], expected: str) -> None:
     run, keys = filled(*others)
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     wait(run)
     for number, each in enumerate(run.tiering.tiers):
         if each.spec.name != "disk":
@@ -78,34 +70,34 @@ def test_the_last_tier_drains_to_the_first_and_two_that_drain_do_not_wait_for_ea
     run = tier_bench(256, tier(spill="evict"), tier("last", order=9))
     keys = make.keys(10)
     run.store(keys)
-    spill(run, "last", "drain")
+    run.change("last", spill="drain")
     wait(run)
     assert (run.keys_in(0), left(run, "last")) == (set(keys), 0)
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     wait(run)
     assert (left(run, "disk"), left(run, "last")) == (10, 10), "no tier is left for them"
 
 
 def test_a_drain_that_is_cancelled_copies_no_more_and_continues_when_it_is_begun_again() -> None:
     run, keys = filled(S3, blocks=200)
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     run.bench.pass_time(0.05)
     job = run.tiering.copies.next_from_tier(run.now)
     assert job is not None
     run.transfer(job)
     copied = len(run.stores[1])
     assert 0 < copied < 200
-    spill(run, "disk", "off")
+    run.change("disk", spill="off")
     wait(run)
     assert (len(run.stores[1]), left(run), run.tiering.tiers[1].watched) == (copied, None, {})
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     wait(run)
     assert (run.keys_in(1), left(run)) == (set(keys), 0)
 
 
 def test_blocks_that_the_other_tier_refuses_are_left_until_it_has_room() -> None:
     run, keys = filled(tier("s3", budget_blocks=15, spill="cascade", order=1))
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     wait(run)
     assert (len(run.stores[1]), left(run)) == (15, 25), "its copies evict none of each other"
     s3 = run.tiering.tiers[1]
@@ -118,7 +110,7 @@ def test_blocks_that_the_other_tier_refuses_are_left_until_it_has_room() -> None
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.LATE])
 def test_copies_that_fail_are_tried_again(outcome: Outcome) -> None:
     run, keys = filled(S3)
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     run.transferred = outcome
     wait(run, 1.0)
     assert left(run) == 40
@@ -129,7 +121,7 @@ def test_copies_that_fail_are_tried_again(outcome: Outcome) -> None:
 
 def test_tiers_that_are_unavailable_are_waited_for() -> None:
     run, keys = filled(S3)
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     for each in run.tiering.tiers:
         each.serves = False
         wait(run, 2.0)
@@ -142,7 +134,7 @@ def test_tiers_that_are_unavailable_are_waited_for() -> None:
 def test_blocks_that_the_other_tier_evicts_later_are_copied_again() -> None:
     run, keys = filled(S3)
     run.quotas(quota("", limit=None, name="s3"))
-    spill(run, "disk", "drain")
+    run.change("disk", spill="drain")
     wait(run)
     s3 = run.tiering.tiers[1]
     for entry in list(s3.contents.entries.values())[:7]:

@@ -9,10 +9,10 @@ from dataplane.core.tiering.existence import FOUND_S, MAX_NAMES_PER_QUERY, MISSI
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.outcomes import MAX_AHEAD_S
 from dataplane.protocol.layout import pack_keys
-from dataplane.protocol.stored_blocks import BlockName, StoredBlock
+from dataplane.protocol.stored_blocks import StoredBlock
 from dataplane.protocol.tier_directory import space_word
 from dataplane.tiering.tier_run import Rates
-from tests.core.tiering.tier_bench import PAGE, TierBench, tier, tier_bench
+from tests.core.tiering.tier_bench import PAGE, TierBench, stored_chain, tier, tier_bench
 from tests.dataplane import factories as make
 
 CHAIN = make.keys(8, "chain")
@@ -25,18 +25,9 @@ def run() -> TierBench:
     return bench
 
 
-def identity(run: TierBench) -> bytes:
-    found = run.tiering.catalog.identity(run.engine.spaces[0])
-    assert found is not None
-    return found
-
-
 def elsewhere(run: TierBench, count: int, tenant: str = "acme", sequence: int = 5) -> list[StoredBlock]:
     """Blocks that another node stored."""
-    blocks = [
-        StoredBlock(BlockName(identity(run), key), tenant, sequence, PAGE, b"c" * 16, CHAIN[at - 1] if at else b"")
-        for at, key in enumerate(CHAIN[:count])
-    ]
+    blocks = stored_chain(run.identity(), CHAIN[:count], tenant, sequence)
     run.stores[0].update({block.name: block for block in blocks})
     return blocks
 
@@ -64,12 +55,12 @@ def ready(run: TierBench) -> int:
 
 
 def listed(run: TierBench) -> int:
-    found = run.tiering.catalog.directory.find(pack_keys(CHAIN), space_word(identity(run).hex()))
+    found = run.tiering.catalog.directory.find(pack_keys(CHAIN), space_word(run.identity().hex()))
     return int((found.tiers != 0).sum())
 
 
 def is_missing(run: TierBench, at: int) -> bool:
-    return run.tiering.catalog.directory.is_missing(pack_keys(CHAIN[at:]), space_word(identity(run).hex()))
+    return run.tiering.catalog.directory.is_missing(pack_keys(CHAIN[at:]), space_word(run.identity().hex()))
 
 
 def test_a_chain_is_queried_once_and_loaded_for_all_requests(run: TierBench) -> None:

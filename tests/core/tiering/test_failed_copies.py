@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.tiering.tier_state import TierState
-from dataplane.protocol.control.moves import Move
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stored_blocks import CopyEnd, Outcome
 from tests.core.tiering.tier_bench import PAGE, TierBench, stored_of, tier, tier_bench
@@ -36,7 +35,7 @@ def test_a_block_whose_copy_failed_is_deleted(outcome: Outcome, is_shared: bool)
     run.engine.store(make.keys(4, "chain"), PAGE)
     run.begin()
     stored_all_the_same(run, outcome)
-    assert (len(run.stores[0]), run.faults()) == (4, []), "they wait to be deleted"
+    assert (len(run.stores[0]), run.bench.faults()) == (4, []), "they wait to be deleted"
     run.begin()
     assert (run.stores[0], run.tiering.tiers[0].contents.used_bytes) == ({}, 0)
 
@@ -69,7 +68,6 @@ def test_a_block_that_is_stored_again_is_not_deleted(outcome: Outcome) -> None:
         run.end_copy(job, CopyEnd(Outcome.OK))
     run.begin()
     assert len(run.stores[0]) == 4
-    assert run.faults() == []
 
 
 @pytest.mark.parametrize("outcome", ENDS)
@@ -79,7 +77,7 @@ def test_a_block_of_another_tier_whose_copy_failed_is_deleted_in_the_target_alon
     run.store(make.keys(4, "chain"))
     run.stores[1].update(run.stores[0])
     run.transferred = outcome
-    state = run.tiering.moves.start(Move("n", Scope(tenant=""), "b", source="a"), run.now)
+    state = run.begin_move("b", source="a")
     run.pass_time(0.05, times=4)
     assert (state.moved_blocks, len(run.stores[0]), len(run.stores[1])) == (0, 4, 0)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from dataplane.core.tiering import loads
-from dataplane.protocol.control.moves import Move, MoveState
+from dataplane.protocol.control.moves import MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.spaces import Space
-from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import MEMORY
-from tests.core.tiering.tier_bench import CHECKSUM, PAGE, Spaces, TierBench, tier, tier_bench
+from tests.core.tiering.tier_bench import PAGE, Spaces, TierBench, tier, tier_bench
 from tests.dataplane import factories as make
+from tests.dataplane.bench_node import BenchEngine
 
 CHAIN = make.keys(6, "chain")
 OTHER = make.space("other-model", block_bytes=PAGE)
@@ -21,18 +19,16 @@ FORGET_S = 0.6
 """Seconds after which the node has forgotten spaces without engines and blocks."""
 
 
-def stored_in_tier(run: TierBench, space: Space, chain: Sequence[bytes] = CHAIN) -> None:
-    """Let the tier hold a chain that is not in memory."""
-    identity = bytes.fromhex(space.identity())
-    blocks = [
-        StoredBlock(BlockName(identity, key), "", at, PAGE, CHECKSUM, parent)
-        for at, (parent, key) in enumerate(zip([b"", *chain], chain, strict=False), 1)
-    ]
-    assert run.restore(blocks) == []
-
-
-def move_to_memory(run: TierBench) -> MoveState:
-    return run.tiering.moves.start(Move("n", Scope(model="other-model"), MEMORY, False, 300.0, False), run.now)
+def waiting_move() -> tuple[TierBench, MoveState, BenchEngine]:
+    """A tier that holds a chain, a move that waits to load it, and an engine of its space."""
+    run = tier_bench(64, tier())
+    run.hold(CHAIN, space=OTHER)
+    engine = run.bench.attach(OTHER, pid=200)
+    run.bench.pass_time(0.1)
+    run.ask(make.keys(1, "unknown"))  # the move waits for the request of an engine
+    state = run.begin_move(MEMORY, Scope(model="other-model"))
+    run.bench.pass_time(0.05, times=4)
+    return run, state, engine
 
 
 def mover_spaces(run: TierBench) -> list[int]:
@@ -40,13 +36,7 @@ def mover_spaces(run: TierBench) -> list[int]:
 
 
 def test_a_move_goes_on_after_its_space_was_forgotten_and_attached_again() -> None:
-    run = tier_bench(64, tier())
-    stored_in_tier(run, OTHER)
-    engine = run.bench.attach(OTHER, pid=200)
-    run.bench.pass_time(0.1)
-    run.ask(make.keys(1, "unknown"))  # the move waits for the request of an engine
-    state = move_to_memory(run)
-    run.bench.pass_time(0.05, times=4)
+    run, state, engine = waiting_move()
     engine.detach_cleanly()
     run.bench.pass_time(FORGET_S)
     assert not run.spaces("other-model")
@@ -54,17 +44,10 @@ def test_a_move_goes_on_after_its_space_was_forgotten_and_attached_again() -> No
     run.pass_time(0.1, times=20)
     assert (state.moved_blocks, state.refused) == (6, {})
     assert engine.lookup(CHAIN) == 6
-    assert run.faults() == []
 
 
 def test_a_move_attaches_a_space_that_was_forgotten_meanwhile() -> None:
-    run = tier_bench(64, tier())
-    stored_in_tier(run, OTHER)
-    engine = run.bench.attach(OTHER, pid=200)
-    run.bench.pass_time(0.1)
-    run.ask(make.keys(1, "unknown"))
-    state = move_to_memory(run)
-    run.bench.pass_time(0.05, times=4)
+    run, state, engine = waiting_move()
     engine.detach_cleanly()
     run.bench.pass_time(FORGET_S)
     run.pass_time(0.1, times=20)
@@ -72,13 +55,7 @@ def test_a_move_attaches_a_space_that_was_forgotten_meanwhile() -> None:
 
 
 def test_a_move_refuses_blocks_of_a_space_that_cannot_be_attached_again() -> None:
-    run = tier_bench(64, tier())
-    stored_in_tier(run, OTHER)
-    engine = run.bench.attach(OTHER, pid=200)
-    run.bench.pass_time(0.1)
-    run.ask(make.keys(1, "unknown"))
-    state = move_to_memory(run)
-    run.bench.pass_time(0.05, times=4)
+    run, state, engine = waiting_move()
     engine.detach_cleanly()
     del run.catalog.known_spaces.spaces[bytes.fromhex(OTHER.identity())]  # type: ignore[attr-defined]
     run.bench.pass_time(FORGET_S)
@@ -94,7 +71,7 @@ def test_a_request_whose_space_is_forgotten_while_it_waits_ends(shared: bool) ->
     disk = run.tiering.tiers[0]
     disk.shared = shared
     if not shared:
-        stored_in_tier(run, OTHER)
+        run.hold(CHAIN, space=OTHER)
         disk.loading_bytes = 1 << 20  # other loads fill the tier: the request is BUSY
     engine = run.bench.attach(OTHER, pid=200)
     run.bench.pass_time(0.1)
@@ -108,12 +85,11 @@ def test_a_request_whose_space_is_forgotten_while_it_waits_ends(shared: bool) ->
     run.tiering.step(run.now)
     run.settle()
     assert (len(run.tiering.loads), run.loads) == (0, [])
-    assert run.faults() == []
 
 
 def test_the_mover_keeps_no_space_that_it_has_loaded_into() -> None:
     run = tier_bench(64, tier())
-    stored_in_tier(run, OTHER)
+    run.hold(CHAIN, space=OTHER)
     engine = run.bench.attach(OTHER, pid=200)
     run.tiering.loads.request(engine.client, engine.spaces[0], make.packed(CHAIN), run.now + 5)
     run.begin()
@@ -129,7 +105,7 @@ def test_the_mover_keeps_no_space_that_it_has_loaded_into() -> None:
 
 def test_the_mover_keeps_a_space_as_long_as_a_thread_may_write_to_its_memory() -> None:
     run = tier_bench(64, tier())
-    stored_in_tier(run, OTHER)
+    run.hold(CHAIN, space=OTHER)
     engine = run.bench.attach(OTHER, pid=200)
     run.tiering.loads.request(engine.client, engine.spaces[0], make.packed(CHAIN), run.now + 5)
     run.begin()
@@ -145,9 +121,9 @@ def test_the_mover_keeps_a_space_as_long_as_a_thread_may_write_to_its_memory() -
 def test_a_move_holds_a_space_while_its_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loads, "MAX_JOBS", 0)
     run = tier_bench(64, tier())
-    stored_in_tier(run, OTHER)
+    run.hold(CHAIN, space=OTHER)
     run.catalog.know_space(bytes.fromhex(OTHER.identity()), OTHER)
-    state = move_to_memory(run)
+    state = run.begin_move(MEMORY, Scope(model="other-model"))
     run.pass_time(FORGET_S, times=4)
     assert mover_spaces(run) == run.spaces("other-model") != []
     monkeypatch.undo()
@@ -177,7 +153,7 @@ class NewestSpace(Spaces):
 
 def test_models_are_known_as_long_as_a_tier_holds_blocks_of_their_spaces() -> None:
     run = tier_bench(64, tier(), known=NewestSpace())
-    stored_in_tier(run, OTHER)
+    run.hold(CHAIN, space=OTHER)
     for space in (OTHER, *(make.space(f"model-{number}", block_bytes=PAGE) for number in range(20))):
         engine = run.bench.attach(space, pid=200)
         run.bench.pass_time(0.1)

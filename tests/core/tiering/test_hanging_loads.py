@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.protocol.stored_blocks import BlockName, StoredBlock
-from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
+from tests.core.tiering.tier_bench import TierBench, tier, tier_bench
 from tests.dataplane import factories as make
 
 CHAIN = make.keys(4, "chain")
@@ -17,14 +16,8 @@ EXPIRED_S = 1000.0
 def run() -> TierBench:
     """Two tiers that hold a chain, and a load from the first one that hangs."""
     bench = tier_bench(64, tier("first"), tier("second"))
-    identity = bench.catalog.identity(bench.engine.spaces[0])
-    assert identity is not None
-    blocks = [
-        StoredBlock(BlockName(identity, key), "", at, PAGE, CHECKSUM, parent)
-        for at, (parent, key) in enumerate(zip([b"", *CHAIN], CHAIN, strict=False), 1)
-    ]
     for number in (0, 1):
-        assert bench.restore(blocks, number) == []
+        bench.hold(CHAIN, number)
     bench.ask(CHAIN)
     bench.begin_loads()
     assert {load.tier.spec.name for load in bench.loads} == {"first"}
@@ -47,7 +40,6 @@ def test_blocks_whose_load_hangs_are_loaded_from_another_tier_once_its_memory_is
     assert run.tiering.tiers[0].counters.lost == {"late": 4}
     assert run.engine.lookup(CHAIN) == 4
     assert not run.tiering.table.loading
-    assert run.faults() == []
 
 
 def test_no_request_waits_for_a_load_whose_memory_is_quarantined(run: TierBench) -> None:

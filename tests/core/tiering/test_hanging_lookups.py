@@ -8,8 +8,8 @@ import pytest
 
 from dataplane.core.tiering.existence import MISSING_S
 from dataplane.core.tiering.tier_state import TierState
-from dataplane.protocol.stored_blocks import BlockName, StoredBlock
-from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
+from dataplane.protocol.stored_blocks import BlockName
+from tests.core.tiering.tier_bench import TierBench, stored_chain, tier, tier_bench
 from tests.dataplane import factories as make
 
 CHAIN = make.keys(4, "chain")
@@ -25,16 +25,6 @@ def run() -> TierBench:
     return bench
 
 
-def blocks_of(run: TierBench, chain: Sequence[bytes] = CHAIN) -> list[StoredBlock]:
-    identity = run.catalog.identity(run.engine.spaces[0])
-    assert identity is not None
-    parents = [b"", *chain]
-    return [
-        StoredBlock(BlockName(identity, key), "", at, PAGE, CHECKSUM, parent)
-        for at, (parent, key) in enumerate(zip(parents, chain, strict=False), 1)
-    ]
-
-
 def begin_lookup(run: TierBench, state: TierState) -> list[BlockName]:
     names = run.catalog.existence.next_names(state)
     assert names
@@ -42,7 +32,7 @@ def begin_lookup(run: TierBench, state: TierState) -> list[BlockName]:
 
 
 def answer(run: TierBench, state: TierState, names: Sequence[BlockName], *, holds: bool) -> None:
-    blocks = {block.name: block for block in blocks_of(run)}
+    blocks = {block.name: block for block in stored_chain(run.identity(), CHAIN)}
     if holds:
         run.stores[state.number].update(blocks)
     run.tiering.looked_up(state, names, [blocks[name] if holds else None for name in names], run.now)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.tiering.load_queue import MAX_WAITING_REQUESTS, OWN_ENTRIES, LoadQueue, LoadRequest
-from dataplane.protocol.stored_blocks import BlockName, StoredBlock
-from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
+from tests.core.tiering.tier_bench import PAGE, TierBench, stored_chain, tier, tier_bench
 from tests.dataplane import factories as make
 
 QUIET = 1000
@@ -59,10 +58,8 @@ def test_a_tier_that_takes_no_more_loads_delays_no_loads_from_another() -> None:
     """Both requests are of one engine, and the first one waits for the tier that hangs."""
     run = tier_bench(256, tier(max_bytes_in_flight=PAGE), tier("s3", order=1, spill="off"))
     chains = [make.keys(3, number) for number in range(3)]
-    space = run._identity(run.engine.spaces[0])
     for number, chain in zip((0, 0, 1), chains, strict=True):
-        stored = [StoredBlock(BlockName(space, key), "", 1, PAGE, CHECKSUM) for key in chain]
-        run.restore(stored, number)
+        run.hold(chain, number)
     for chain in chains:
         run.ask(chain, 60.0)
     run.begin()
@@ -93,17 +90,15 @@ def test_a_flood_of_one_engine_is_refused_counted_and_delays_no_other() -> None:
     run = tier_bench(64, tier("disk"))
     other = run.bench.attach(make.space(block_bytes=PAGE), pid=200)
     state = run.tiering.tiers[0]
-    space = run.tiering.catalog.identity(run.engine.spaces[0])
-    assert space is not None
     chains = [make.keys(2, f"chain {number}") for number in range(MAX_WAITING_REQUESTS)]
     for chain in chains:
-        add(run, space, chain)
+        add(run, chain)
     for chain in chains:
         run.ask(chain)
     assert len(run.tiering.loads) == MAX_WAITING_REQUESTS // 2
     assert state.counters.lost == {"waiting": MAX_WAITING_REQUESTS}
     mine = make.keys(2, "mine")
-    add(run, space, mine)
+    add(run, mine)
     result = run.tiering.loads.request(other.client, run.engine.spaces[0], make.packed(mine), run.now + 5)
     assert result is not None
     first, second = run.tiering.loads.next(run.now), run.tiering.loads.next(run.now)
@@ -112,9 +107,7 @@ def test_a_flood_of_one_engine_is_refused_counted_and_delays_no_other() -> None:
     assert [block.name.key for block in (*first.blocks, *second.blocks)] == [*chains[0], *mine]
 
 
-def add(run: TierBench, space: bytes, chain: list[bytes]) -> None:
-    state = run.tiering.tiers[0]
-    for at, key in enumerate(chain):
-        stored = StoredBlock(BlockName(space, key), "", 1, PAGE, CHECKSUM, chain[at - 1] if at else b"")
+def add(run: TierBench, chain: list[bytes]) -> None:
+    for stored in stored_chain(run.identity(), chain):
         run.stores[0][stored.name] = stored
-        state.contents.add(stored, 1, run.now)
+        run.tiering.tiers[0].contents.add(stored, 1, run.now)

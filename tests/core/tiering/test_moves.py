@@ -7,16 +7,15 @@ import contextlib
 import pytest
 
 from dataplane.core.tiering import memory_moves, moves
-from dataplane.core.tiering.jobs import JobBlock, JobState
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control.moves import Move, MoveState
+from dataplane.protocol.control.moves import Move
 from dataplane.protocol.control.records import Strength
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.events import BlocksEvicted, MoveEnded
 from dataplane.protocol.spaces import Space
-from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import Outcome
 from dataplane.protocol.tiers import MEMORY
-from tests.core.tiering.tier_bench import CHECKSUM, PAGE, Loading, TierBench, quota, stored_size, tier, tier_bench
+from tests.core.tiering.tier_bench import PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import refused
 
@@ -24,40 +23,17 @@ OFF = tier(spill="off")
 MIB = 1 << 20
 
 
-def begin(
-    run: TierBench,
-    to: str = "disk",
-    scope: Scope | None = None,
-    *,
-    release: bool = False,
-    deadline_s: float = 300.0,
-    dry_run: bool = False,
-) -> MoveState:
-    message = Move("n", scope or Scope(tenant=""), to, release, deadline_s, dry_run)
-    return run.tiering.moves.start(message, run.now)
-
-
-def finish(run: TierBench, state: MoveState, steps: int = 200) -> MoveState:
-    for _ in range(steps):
-        run.pass_time(0.05)
-        if state.ended_at is not None:
-            assert run.tiering.moves._active or not any(tier.watched for tier in run.tiering.tiers)
-            return state
-    raise AssertionError(f"the move does not end: {state}")
-
-
 def test_blocks_are_copied_to_a_tier_and_stay_in_memory() -> None:
     run = tier_bench(64, OFF)
     mine, other = make.keys(4, "mine"), make.keys(2, "other")
     run.engine.store(mine, PAGE, tenant="a")
     run.engine.store(other, PAGE, tenant="b")
-    state = finish(run, begin(run, scope=Scope(tenant="a")))
+    state = run.move(scope=Scope(tenant="a"))
     assert (state.blocks, state.bytes, state.moved_blocks, state.moved_bytes) == (4, 4 * PAGE, 4, 4 * PAGE)
     assert (state.released_blocks, state.refused) == (0, {})
     assert {name.key for name in run.stores[0]} == set(mine)
     assert run.engine.lookup(mine) == 4
-    assert run.faults() == []
-    again = finish(run, begin(run, scope=Scope(tenant="a")))
+    again = run.move(scope=Scope(tenant="a"))
     assert (again.number, again.present_blocks, again.moved_blocks) == (2, 4, 0)
 
 
@@ -65,12 +41,12 @@ def test_with_release_memory_is_freed_once_the_copy_is_there() -> None:
     run = tier_bench(64, OFF)
     chain = make.keys(4)
     run.engine.store(chain, PAGE)
-    state = begin(run, release=True)
+    state = run.begin_move(release=True)
     run.bench.pass_time(0.05)
     run.begin()
     run.bench.pass_time(0.05)
     assert (len(run.spills), run.engine.lookup(chain)) == (4, 4), "the copies are still under way"
-    finish(run, state)
+    run.end_move(state)
     assert (state.moved_blocks, state.released_blocks, state.released_bytes) == (4, 4, 4 * PAGE)
     assert (run.engine.lookup(chain), len(run.stores[0])) == (0, 4)
     evicted = run.bench.events(BlocksEvicted)
@@ -85,26 +61,25 @@ def test_a_block_that_is_copied_twice_because_of_another_invalidation_is_moved_a
     chain, other = make.keys(4), make.keys(1, "other")
     run.engine.store(chain, PAGE)
     run.engine.store(other, PAGE)
-    state = begin(run, scope=Scope(tenant="", keys=chain[0]), release=True)
+    state = run.begin_move(scope=Scope(tenant="", keys=chain[0]), release=True)
     run.bench.pass_time(0.05)
     run.begin()
     run.invalidate(Scope(tenant="", keys=other[0]))
     run.end_spills()
-    finish(run, state)
+    run.end_move(state)
     assert (state.moved_blocks, state.released_blocks, state.refused) == (4, 4, {})
     assert (run.engine.lookup(chain), len(run.stores[0])) == (0, 4)
-    assert run.faults() == []
 
 
 def test_a_failed_copy_releases_nothing_and_returns_the_reason() -> None:
     run = tier_bench(64, OFF)
     chain = make.keys(4)
     run.engine.store(chain, PAGE)
-    state = begin(run, release=True)
+    state = run.begin_move(release=True)
     run.bench.pass_time(0.05)
     run.begin()
     run.end_spills(Outcome.FAILED, 3)
-    finish(run, state)
+    run.end_move(state)
     assert (state.moved_blocks, state.released_blocks, state.refused) == (1, 1, {"failed": 3})
     assert run.engine.lookup(chain) in (0, 3)
 
@@ -114,11 +89,11 @@ def test_a_leased_block_leaves_memory_when_its_lease_ends() -> None:
     chain = make.keys(4)
     run.engine.store(chain, PAGE)
     run.engine.acquire(chain[:2])
-    state = begin(run, release=True)
+    state = run.begin_move(release=True)
     run.pass_time(0.05, times=5)
     assert (state.released_blocks, state.ended_at, run.engine.lookup(chain)) == (2, None, 2)
     run.engine.release()
-    assert finish(run, state).released_blocks == 4
+    assert run.end_move(state).released_blocks == 4
     assert run.engine.lookup(chain) == 0
 
 
@@ -126,7 +101,7 @@ def test_blocks_leased_until_the_deadline_stay() -> None:
     run = tier_bench(64, OFF)
     run.engine.store(make.keys(4), PAGE)
     run.engine.acquire(make.keys(4)[:1])
-    state = finish(run, begin(run, release=True, deadline_s=1.0))
+    state = run.move(release=True, deadline_s=1.0)
     assert (state.moved_blocks, state.released_blocks, state.refused) == (4, 3, {"leased": 1})
     assert state.ended_at is not None
     assert state.ended_at - state.started_at >= 1.0
@@ -138,7 +113,7 @@ def test_a_guaranteed_block_never_leaves_memory(strength: Strength) -> None:
     chain = make.keys(4)
     run.engine.store(chain, PAGE)
     run.pins(make.pin("system", chain[:2], strength=strength))
-    state = finish(run, begin(run, release=True))
+    state = run.move(release=True)
     pinned = 0 if strength == "soft" else 2
     assert (state.moved_blocks, state.released_blocks) == (4, 4 - pinned)
     assert state.refused == ({"pinned": 2} if pinned else {})
@@ -149,7 +124,7 @@ def test_a_limit_of_the_tier_refuses_blocks() -> None:
     run = tier_bench(64, OFF)
     run.quotas(quota("a", limit=3, on_exceed="reject"))
     run.engine.store(make.keys(5), PAGE, tenant="a")
-    state = finish(run, begin(run, scope=Scope(tenant="a"), release=True))
+    state = run.move(scope=Scope(tenant="a"), release=True)
     assert (state.moved_blocks, state.released_blocks, state.refused) == (3, 3, {"limit": 2})
 
 
@@ -159,7 +134,7 @@ def test_a_tier_that_is_out_of_service_or_removed_takes_nothing(removed: bool) -
     run.engine.store(make.keys(3), PAGE)
     (disk,) = run.tiering.tiers
     disk.serves = removed
-    state = begin(run, release=True)
+    state = run.begin_move(release=True)
     run.bench.pass_time(0.05)
     if removed:
         run.tiering.remove_tier(disk)
@@ -171,7 +146,7 @@ def test_a_tier_that_is_out_of_service_or_removed_takes_nothing(removed: bool) -
 def test_a_tier_that_hangs_ends_the_move_at_its_deadline() -> None:
     run = tier_bench(1024, tier(spill="off", max_bytes_in_flight=MIB))
     run.engine.store(make.keys(600), PAGE)
-    state = begin(run, deadline_s=2.0)
+    state = run.begin_move(deadline_s=2.0)
     for _ in range(50):
         run.bench.pass_time(0.05)
         run.begin()
@@ -186,10 +161,10 @@ def test_only_some_blocks_wait_at_the_same_time(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(memory_moves, "MAX_OUTSTANDING", 10)
     run = tier_bench(256, OFF)
     run.engine.store(make.keys(100), PAGE)
-    state = begin(run)
+    state = run.begin_move()
     run.bench.pass_time(0.05)
     assert run.tiering.table.waiting(run.tiering.tiers[0])[0] == 10
-    assert finish(run, state).moved_blocks == 100
+    assert run.end_move(state).moved_blocks == 100
 
 
 @pytest.mark.parametrize("to", ["disk", MEMORY, "s3"])
@@ -200,8 +175,7 @@ def test_a_prefix_is_moved_with_the_blocks_behind_it(to: str) -> None:
     run.store(other)
     if to != "disk":
         run.evict_all()
-    message = Move("n", Scope(keys=make.packed(chain[:2])), to, source="disk" if to == "s3" else MEMORY)
-    state = finish(run, run.tiering.moves.start(message, run.now))
+    state = run.move(to, Scope(keys=make.packed(chain[:2])), source="disk" if to == "s3" else MEMORY)
     assert (state.blocks, state.moved_blocks) == (6, 6)
     if to == MEMORY:
         assert (run.engine.lookup(chain), run.engine.lookup(other)) == (6, 0)
@@ -216,11 +190,10 @@ def test_blocks_of_a_tier_are_loaded_into_memory() -> None:
     for chain in (*chains, branch):
         run.store(chain)
     run.evict_all()
-    state = finish(run, begin(run, MEMORY))
+    state = run.move(MEMORY)
     assert (state.blocks, state.bytes, state.moved_blocks, state.refused) == (10, 10 * PAGE, 10, {})
     assert [run.engine.lookup(chain) for chain in (*chains, branch)] == [4, 4, 4]
-    assert run.faults() == []
-    again = finish(run, begin(run, MEMORY))
+    again = run.move(MEMORY)
     assert (again.present_blocks, again.moved_blocks) == (10, 0)
 
 
@@ -229,7 +202,7 @@ def test_a_chain_that_was_loaded_is_invalidated_by_its_prefix() -> None:
     chain = make.keys(400)
     run.store(chain)
     run.evict_all()
-    assert finish(run, begin(run, MEMORY)).moved_blocks == 400
+    assert run.move(MEMORY).moved_blocks == 400
     run.bench.node.operator.invalidate(Scope(keys=make.packed(chain[:1])), run.now)
     run.bench.pass_time(0.05)
     assert run.engine.lookup(chain) == 0
@@ -241,7 +214,7 @@ def test_a_move_to_memory_loads_less_than_the_pool_holds() -> None:
     for number in range(8):
         run.store(make.keys(256, number))
     run.evict_all()
-    state = finish(run, begin(run, MEMORY))
+    state = run.move(MEMORY)
     assert state.blocks == 8 * 256
     assert state.moved_blocks == 3 * 256
     assert state.refused == {"budget": 5 * 256}
@@ -252,7 +225,7 @@ def test_loads_that_fail_say_why() -> None:
     run.store(make.keys(4))
     run.evict_all()
     run.stores[0].clear()
-    assert finish(run, begin(run, MEMORY)).refused == {"missing": 4}
+    assert run.move(MEMORY).refused == {"missing": 4}
 
 
 def test_an_engine_that_waits_for_a_tier_comes_before_a_move() -> None:
@@ -261,18 +234,16 @@ def test_an_engine_that_waits_for_a_tier_comes_before_a_move() -> None:
         run.store(make.keys(256, number))
     run.evict_all()
     run.ask(make.keys(256, 0), wait_s=100.0)
-    state = begin(run, MEMORY)
+    state = run.begin_move(MEMORY)
     run.bench.pass_time(0.05, times=5)
     assert len(run.tiering.loads) == 1, "the move asks for nothing"
-    assert finish(run, state).blocks == 3 * 256
+    assert run.end_move(state).blocks == 3 * 256
 
 
 def test_blocks_of_a_space_that_no_engine_attached_cannot_be_loaded() -> None:
     run = tier_bench(64, tier())
-    space = bytes.fromhex(Space("later").identity())
-    stored = [StoredBlock(BlockName(space, key), "", 1, PAGE, CHECKSUM, b"") for key in make.keys(2)]
-    run.restore(stored)
-    state = finish(run, begin(run, MEMORY))
+    run.hold(make.keys(2), space=Space("later"))
+    state = run.move(MEMORY)
     assert (state.blocks, state.refused) == (2, {"detached": 2})
 
 
@@ -280,20 +251,14 @@ def test_blocks_of_a_space_that_no_engine_attached_cannot_be_loaded() -> None:
 def test_blocks_of_a_space_that_an_engine_attached_earlier_are_loaded(scope: Scope) -> None:
     run = tier_bench(64, tier())
     later = Space("later", block_bytes=PAGE)
-    space = bytes.fromhex(later.identity())
-    first, second = make.keys(2)
-    stored = [
-        StoredBlock(BlockName(space, first), "", 1, PAGE, CHECKSUM, b""),
-        StoredBlock(BlockName(space, second), "", 2, PAGE, CHECKSUM, first),
-    ]
-    run.restore(stored)
-    run.catalog.known_spaces.add(space, later)
-    assert finish(run, begin(run, MEMORY, scope, dry_run=True)).blocks == 2
+    run.hold(make.keys(2), space=later)
+    run.catalog.known_spaces.add(bytes.fromhex(later.identity()), later)
+    assert run.move(MEMORY, scope, dry_run=True).blocks == 2
     assert not run.spaces("later"), "a dry run attaches nothing"
-    state = finish(run, begin(run, MEMORY, scope))
+    state = run.move(MEMORY, scope)
     assert (state.blocks, state.moved_blocks, state.refused) == (2, 2, {})
     engine = run.bench.attach(later)
-    assert engine.lookup([first, second]) == 2
+    assert engine.lookup(make.keys(2)) == 2
 
 
 def test_a_space_with_another_block_size_is_not_attached() -> None:
@@ -311,7 +276,7 @@ def test_a_dry_run_only_counts(to: str) -> None:
     run.store(make.keys(4))
     if to == MEMORY:
         run.evict_all()
-    state = finish(run, begin(run, to, dry_run=True))
+    state = run.move(to, dry_run=True)
     assert (state.blocks, state.bytes, state.moved_blocks, state.refused) == (4, 4 * PAGE, 0, {})
     assert state.dry_run
 
@@ -354,7 +319,7 @@ def fill(run: TierBench, tenant: str) -> int:
     count = 0
     with contextlib.suppress(ProtocolError):
         while count < 2 * moves.MAX_ACTIVE:
-            begin(run, scope=Scope(tenant=tenant))
+            run.begin_move(scope=Scope(tenant=tenant))
             count += 1
     return count
 
@@ -368,7 +333,7 @@ def test_the_moves_of_a_tenant_leave_room_for_those_of_others() -> None:
         begun += own
     assert begun <= moves.MAX_ACTIVE + 20
     run.bench.pass_time(0.05, times=begun)
-    assert begin(run).number == begun + 1
+    assert run.begin_move().number == begun + 1
 
 
 def test_a_move_that_waits_for_a_lease_delays_no_other() -> None:
@@ -377,10 +342,10 @@ def test_a_move_that_waits_for_a_lease_delays_no_other() -> None:
     run.engine.store(leased, PAGE, tenant="a")
     run.engine.store(other, PAGE, tenant="b")
     run.engine.acquire(leased)
-    waits = begin(run, scope=Scope(tenant="a"), release=True, deadline_s=86_400.0)
-    assert finish(run, begin(run, scope=Scope(tenant="b"), release=True)).released_blocks == 4
+    waits = run.begin_move(scope=Scope(tenant="a"), release=True, deadline_s=86_400.0)
+    assert run.move(scope=Scope(tenant="b"), release=True).released_blocks == 4
     assert waits.ended_at is None
-    short = begin(run, scope=Scope(tenant="a"), release=True, deadline_s=1.0)
+    short = run.begin_move(scope=Scope(tenant="a"), release=True, deadline_s=1.0)
     run.bench.pass_time(0.05, times=30)
     assert short.refused == {"leased": 4}
 
@@ -397,7 +362,7 @@ def test_a_move_of_one_tenant_does_not_show_or_load_blocks_of_another(where: str
         state.shared = True
         for name in list(run.stores[0]):
             run.tiering.catalog.forget(state, name)
-    move = begin(run, MEMORY, Scope(tenant="a", keys=make.packed(theirs)), deadline_s=2.0)
+    move = run.begin_move(MEMORY, Scope(tenant="a", keys=make.packed(theirs)), deadline_s=2.0)
     for _ in range(60):
         run.bench.pass_time(0.05)
         while names := run.tiering.catalog.existence.next_names(state):
@@ -413,10 +378,10 @@ def test_old_results_of_moves_are_dropped(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(moves, "MAX_SAVED", 0)
     run = tier_bench(8, OFF)
     run.engine.store(make.keys(2), PAGE)
-    first, second = begin(run), begin(run)
-    finish(run, first)
-    assert finish(run, second).present_blocks == 2
-    third = begin(run)
+    first, second = run.begin_move(), run.begin_move()
+    run.end_move(first)
+    assert run.end_move(second).present_blocks == 2
+    third = run.begin_move()
     for old in (first, second):
         with pytest.raises(ProtocolError):
             run.tiering.moves.state(old.number)
@@ -426,14 +391,14 @@ def test_old_results_of_moves_are_dropped(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_cancelled_move_to_a_tier_stops_and_keeps_moved_blocks() -> None:
     run = tier_bench(256, tier(spill="off", max_bytes_in_flight=8 * stored_size(PAGE)))
     run.engine.store(make.keys(100), PAGE)
-    state = begin(run, release=True)
+    state = run.begin_move(release=True)
     run.bench.pass_time(0.05)
     run.begin()
     assert len(run.spills) == 8
     assert run.tiering.moves.cancel(state.number).cancelled
     assert state.ended_at is None
     run.settle()
-    finish(run, state)
+    run.end_move(state)
     assert (state.moved_blocks, state.released_blocks, state.refused) == (8, 0, {"cancelled": 100})
     disk = run.tiering.tiers[0]
     assert (len(run.stores[0]), run.tiering.table.waiting(disk)) == (8, (0, 0))
@@ -444,12 +409,12 @@ def test_a_cancelled_move_to_a_tier_stops_and_keeps_moved_blocks() -> None:
 def test_blocks_that_wait_for_a_tier_without_the_move_are_still_copied() -> None:
     run = tier_bench(64, tier(spill="commit"))
     run.engine.store(make.keys(5, "before"), PAGE)
-    state = begin(run)
+    state = run.begin_move()
     run.bench.pass_time(0.05)
     assert run.tiering.table.waiting(run.tiering.tiers[0]) == (5, 5 * PAGE), "each block counts once"
     run.tiering.moves.cancel(state.number)
     run.settle()
-    finish(run, state)
+    run.end_move(state)
     assert (state.refused, len(run.stores[0])) == ({"cancelled": 5}, 5)
 
 
@@ -459,20 +424,17 @@ def test_a_cancelled_move_to_memory_keeps_loaded_blocks() -> None:
     for chain in chains:
         run.store(chain)
     run.evict_all()
-    state = begin(run, MEMORY)
+    state = run.begin_move(MEMORY)
     while not run.tiering.loads:
         run.bench.pass_time(0.05)
-    job = run.tiering.loads.next(run.now)
-    assert job is not None
-    job.to(JobState.LOADING)
-    results: dict[JobBlock, Loaded] = {}
-    run.loads += [Loading(job, block, results) for block in job.blocks]
+    run.begin_job()
+    loading = len(run.loads)
+    assert loading
     assert run.tiering.moves.cancel(state.number).cancelled
     run.settle()
-    finish(run, state)
-    assert state.moved_blocks == len(job.blocks)
-    assert state.refused == {"cancelled": 240 - len(job.blocks)}
-    assert len(run.bench.node.pool.table.blocks) == len(job.blocks)
+    run.end_move(state)
+    assert (state.moved_blocks, state.refused) == (loading, {"cancelled": 240 - loading})
+    assert len(run.bench.node.pool.table.blocks) == loading
     assert len(run.tiering.loads) == 0
 
 
@@ -480,9 +442,9 @@ def test_a_dry_run_and_a_selection_under_way_can_be_cancelled() -> None:
     run = tier_bench(64, OFF)
     run.engine.store(make.keys(3), PAGE)
     for to, dry_run in (("disk", True), (MEMORY, False)):
-        state = begin(run, to, dry_run=dry_run)
+        state = run.begin_move(to, dry_run=dry_run)
         run.tiering.moves.cancel(state.number)
-        finish(run, state)
+        run.end_move(state)
         assert (state.cancelled, state.moved_blocks) == (True, 0)
     with refused(Code.UNKNOWN_MOVE):
         run.tiering.moves.cancel(99)
@@ -492,10 +454,10 @@ def test_a_dry_run_and_a_selection_under_way_can_be_cancelled() -> None:
 def test_a_move_evicts_nothing_from_its_tier_that_it_has_just_copied(release: bool) -> None:
     run = tier_bench(64, tier(budget_blocks=6, spill="off"))
     run.engine.store(make.keys(4, "old"), PAGE, tenant="other")
-    finish(run, begin(run, scope=Scope(tenant="other")))
+    run.move(scope=Scope(tenant="other"))
     run.bench.pass_time(10.0)
     run.engine.store(make.keys(9), PAGE, tenant="acme")
-    state = finish(run, begin(run, scope=Scope(tenant="acme"), release=release))
+    state = run.move(scope=Scope(tenant="acme"), release=release)
     assert (state.moved_blocks, state.refused) == (6, {"budget": 3})
     assert state.released_blocks == (6 if release else 0)
     assert (run.held("acme"), run.held("other")) == (6, 0)
@@ -506,5 +468,5 @@ def test_a_move_evicts_nothing_from_its_tier_that_it_has_just_copied(release: bo
 def test_the_state_of_a_move_names_its_tenant() -> None:
     run = tier_bench(64, OFF)
     run.engine.store(make.keys(3), PAGE, tenant="acme")
-    assert begin(run, scope=Scope(tenant="acme")).tenant == "acme"
-    assert begin(run, scope=Scope(model=make.space().model)).tenant is None
+    assert run.begin_move(scope=Scope(tenant="acme")).tenant == "acme"
+    assert run.begin_move(scope=Scope(model=make.space().model)).tenant is None

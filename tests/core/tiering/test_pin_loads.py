@@ -8,8 +8,8 @@ import pytest
 
 from dataplane.core.tiering import pin_loads
 from dataplane.protocol.control.records import QuotaSpec, Strength
-from dataplane.protocol.stored_blocks import BlockName, Outcome, StoredBlock
-from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
+from dataplane.protocol.stored_blocks import BlockName, Outcome
+from tests.core.tiering.tier_bench import PAGE, TierBench, tier, tier_bench
 from tests.dataplane import factories as make
 
 
@@ -23,7 +23,7 @@ def spilled(run: TierBench, chain: Sequence[bytes], tenant: str = "") -> None:
 
 def pass_steps(run: TierBench, steps: int = 20) -> None:
     run.pass_time(0.1, times=steps)
-    assert run.faults() == []
+    assert run.bench.faults() == []
 
 
 def state(run: TierBench, name: str = "p") -> tuple[int, int, str]:
@@ -83,13 +83,7 @@ def test_the_tiers_of_a_restarted_node_fill_its_pins() -> None:
     run.pins(make.pin("p", chain))
     pass_steps(run)
     assert state(run) == (0, 0, "")
-    space = run.tiering.catalog.identity(run.engine.spaces[0])
-    assert space is not None
-    blocks = [
-        StoredBlock(BlockName(space, key), "", at, PAGE, CHECKSUM, parent)
-        for at, (parent, key) in enumerate(zip([b"", *chain], chain, strict=False), 1)
-    ]
-    assert run.restore(blocks) == []
+    run.hold(chain)
     pass_steps(run, 80)
     assert state(run) == (6, 0, "")
 

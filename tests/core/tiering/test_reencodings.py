@@ -7,7 +7,7 @@ import pytest
 
 from dataplane.core.tiering import copies, reencodings
 from dataplane.core.tiering.jobs import JobState, TierJob
-from dataplane.protocol.control.moves import Move, MoveState
+from dataplane.protocol.control.moves import MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stored_blocks import CopyEnd, Outcome
 from dataplane.protocol.tiers import Compress
@@ -31,7 +31,7 @@ def encoded(blocks: int, budget_bytes: int, stored: Compress, target: Compress) 
 
 def begin(run: TierBench) -> tuple[TierJob, MoveState]:
     """Begin a move, up to the point at which its first blocks are being stored."""
-    state = run.tiering.moves.start(Move("n", Scope(), "disk", compress=True), run.now)
+    state = run.begin_move(scope=Scope(), compress=True)
     for _ in range(20):
         run.bench.pass_time(0.05)
         if job := run.tiering.copies.next_from_tier(run.now):
@@ -72,7 +72,7 @@ def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) ->
     run = tier_bench(64, tier())
     for number in range(40):
         run.store(make.keys(1, number))
-    state = run.tiering.moves.start(Move("n", Scope(), "disk", compress=True), run.now)
+    state = run.begin_move(scope=Scope(), compress=True)
     counts = []
     while state.ended_at is None:
         run.bench.pass_time(0.05)
@@ -100,7 +100,7 @@ def test_a_selection_that_is_cancelled_chooses_no_more_blocks(monkeypatch: pytes
     run = tier_bench(64, tier())
     for number in range(40):
         run.store(make.keys(1, number))
-    state = run.tiering.moves.start(Move("n", Scope(), "disk", compress=True), run.now)
+    state = run.begin_move(scope=Scope(), compress=True)
     while not state.blocks:
         run.bench.pass_time(0.05)
     run.tiering.moves.cancel(state.number)

@@ -7,7 +7,7 @@ import pytest
 from dataplane.core.tiering import copies, move_chains
 from dataplane.core.tiering.jobs import JobState
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control.moves import Move, MoveState
+from dataplane.protocol.control.moves import MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.events import MoveEnded
 from dataplane.protocol.spaces import Space
@@ -20,17 +20,9 @@ DISK = tier()
 S3 = tier("s3", spill="off", order=1)
 
 
-def move(run: TierBench, scope: Scope | None = None, *, release: bool = False, steps: int = 200) -> MoveState:
+def move(run: TierBench, scope: Scope | None = None, *, release: bool = False) -> MoveState:
     """Move blocks from the disk to S3, and return the result."""
-    message = Move("n", scope or Scope(tenant=""), "s3", release, source="disk")
-    state = run.tiering.moves.start(message, run.now)
-    for _ in range(steps):
-        run.pass_time(0.05)
-        if state.ended_at is not None:
-            assert not any(tier.watched for tier in run.tiering.tiers)
-            assert run.faults() == []
-            return state
-    raise AssertionError(f"the move does not end: {state}")
+    return run.move("s3", scope, release=release, source="disk")
 
 
 def test_blocks_are_copied_without_memory_and_stay_where_they_were() -> None:
@@ -70,8 +62,7 @@ def test_blocks_of_guaranteed_pins_are_copied_and_stay() -> None:
 def test_blocks_of_an_unattached_space_are_moved_unless_a_model_is_given() -> None:
     run = tier_bench(64, DISK, S3)
     space = bytes.fromhex(Space("later").identity())
-    stored = [StoredBlock(BlockName(space, key), "", 1, PAGE, CHECKSUM, b"") for key in make.keys(2)]
-    run.restore(stored)
+    run.hold(make.keys(2), space=Space("later"))
     assert move(run, Scope(model="later")).blocks == 0
     assert move(run, Scope(space=space.hex())).moved_blocks == 2
 
@@ -109,7 +100,7 @@ def test_the_budget_and_the_quotas_of_the_target_apply() -> None:
 def test_an_invalidation_during_a_copy_deletes_it() -> None:
     run = tier_bench(64, DISK, S3)
     run.store(make.keys(4))
-    run.tiering.moves.start(Move("n", Scope(tenant=""), "s3", source="disk"), run.now)
+    run.begin_move("s3", source="disk")
     while not (job := run.tiering.copies.next_from_tier(run.now)):
         run.bench.pass_time(0.05)
     run.load_from_tier(job)
@@ -137,10 +128,7 @@ def test_a_move_evicts_nothing_that_it_has_just_moved() -> None:
 def test_a_move_that_ends_early_stops_no_copy_of_another_move() -> None:
     run = tier_bench(64, DISK, S3)
     run.store(make.keys(4))
-    early, late = (
-        run.tiering.moves.start(Move("n", Scope(tenant=""), "s3", source="disk", deadline_s=seconds), run.now)
-        for seconds in (1.0, 60.0)
-    )
+    early, late = (run.begin_move("s3", source="disk", deadline_s=seconds) for seconds in (1.0, 60.0))
     run.bench.pass_time(0.05, times=8)
     run.bench.pass_time(1.0)
     assert early.refused == {"late": 4}
@@ -159,8 +147,8 @@ def test_a_block_that_is_being_deleted_is_copied_once_that_has_ended() -> None:
         run.tiering.catalog.release(disk, entry)
     names = run.tiering.catalog.take_deletions(disk)
     assert len(names) == 4
-    run.tiering.moves.start(Move("n", Scope(tenant=""), "disk", source="s3"), run.now)
-    run.tiering.moves.start(Move("n", Scope(tenant=""), "disk"), run.now)
+    run.begin_move(source="s3")
+    run.begin_move()
     for _ in range(20):
         run.bench.pass_time(0.05)
         assert run.tiering.copies.next_from_tier(run.now) is None
@@ -206,7 +194,7 @@ def test_a_tier_out_of_service_refuses() -> None:
 def test_a_source_that_is_removed_ends_the_move() -> None:
     run = tier_bench(64, DISK, S3)
     run.store(make.keys(4))
-    state = run.tiering.moves.start(Move("n", Scope(tenant=""), "s3", source="disk"), run.now)
+    state = run.begin_move("s3", source="disk")
     while run.tiering.moves._active[0].state.blocks == 0 or not run.tiering.table.copies:
         run.bench.pass_time(0.05)
     source = run.tiering.tiers[0]
@@ -220,7 +208,7 @@ def test_a_source_that_is_removed_ends_the_move() -> None:
 def test_a_source_that_cannot_be_is_refused(to: str, source: str) -> None:
     run = tier_bench(8, DISK, S3)
     with refused(Code.UNKNOWN_TIER, "source"):
-        run.tiering.moves.start(Move("n", Scope(tenant=""), to, source=source), run.now)
+        run.begin_move(to, source=source)
 
 
 TAPE = tier("tape", spill="off", order=2)
@@ -228,8 +216,7 @@ TAPE = tier("tape", spill="off", order=2)
 
 def begun(run: TierBench, to: str, source: str = "disk", tenant: str = "", *, release: bool = False) -> MoveState:
     """Begin a move between tiers, up to the point at which its blocks wait for copies."""
-    message = Move("n", Scope(tenant=tenant), to, release, source=source)
-    state = run.tiering.moves.start(message, run.now)
+    state = run.begin_move(to, Scope(tenant=tenant), release=release, source=source)
     for _ in range(20):
         run.bench.pass_time(0.05)
         target = next(each for each in run.tiering.tiers if each.spec.name == to)

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -148,7 +147,7 @@ class TierMovesMachine(RuleBasedStateMachine):
     def store(self, tenant: str, number: int) -> None:
         chain = CHAINS[tenant][number]
         self.run.engine.store(chain, PAGE, tenant=tenant)
-        space = self.run._identity(self.run.engine.spaces[0])
+        space = self.run.identity()
         for key, there in zip(chain, self.run.engine.has(chain), strict=True):
             if there:
                 self.safe[BlockName(space, key)] = tenant
@@ -163,7 +162,7 @@ class TierMovesMachine(RuleBasedStateMachine):
             if block.state is State.READY
             and block not in self.node.pool.dead
             and any(
-                each.entry_of(name := BlockName(self.run._identity(block.space), block.key)) is not None
+                each.entry_of(name := BlockName(self.run.identity(block.space), block.key)) is not None
                 and name in self.run.stores[each.number]
                 for each in self.tiering.tiers
             )
@@ -176,9 +175,7 @@ class TierMovesMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(LOCATIONS[:2]), compress=st.sampled_from(list(SIZES)))
     def encode_again(self, name: str, compress: Compress) -> None:
-        for each in self.tiering.tiers:
-            if each.spec.name == name:
-                each.spec = msgspec.structs.replace(each.spec, compress=compress)
+        self.run.change(name, compress=compress)
         self.ask_for(Move("n", Scope(), name, deadline_s=DEADLINE_S, compress=True))
 
     def ask_for(self, message: Move) -> None:
@@ -241,9 +238,7 @@ class TierMovesMachine(RuleBasedStateMachine):
 
     @rule(spill=st.sampled_from(["off", "cascade"]))
     def change_spill(self, spill: Spill) -> None:
-        for each in self.tiering.tiers:
-            if each.spec.name == "s3":
-                each.spec = msgspec.structs.replace(each.spec, spill=spill)
+        self.run.change("s3", spill=spill)
 
     @rule(limit=st.one_of(st.none(), st.integers(1, 6)))
     def limit_the_disk(self, limit: int | None) -> None:
@@ -275,7 +270,7 @@ class TierMovesMachine(RuleBasedStateMachine):
         while self.run.evicted:
             self.safe.pop(self.run.evicted.pop(), None)
         there = {
-            BlockName(self.run._identity(block.space), block.key)
+            BlockName(self.run.identity(block.space), block.key)
             for block in self.node.pool.table.blocks.values()
             if block.state is State.READY
         }
@@ -285,7 +280,7 @@ class TierMovesMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_counted_wrong(self) -> None:
         pending = [call for call in self.calls if call.acted]
-        faults = self.run.faults()
+        faults = self.run.bench.faults()
         if pending:  # the loop does not know yet what has taken effect
             faults = [fault for fault in faults if "believed" not in fault and "for ever" not in fault]
         assert faults == []

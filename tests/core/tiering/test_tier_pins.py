@@ -21,11 +21,6 @@ def there(run: TierBench, chain: Sequence[bytes], number: int = 0) -> int:
     return len(run.keys_in(number) & set(chain))
 
 
-def fill(run: TierBench, tenant: str, blocks: int, name: object = "fill") -> None:
-    for number in range(blocks):
-        run.store(make.keys(1, (name, tenant, number)), tenant)
-
-
 def of_pin(run: TierBench, name: str = "p", tier_name: str = "disk") -> PinInTier | None:
     return run.bench.pin(name).tiers.get(tier_name)
 
@@ -37,14 +32,14 @@ def test_guaranteed_blocks_are_not_evicted_within_the_budget_and_last_beyond_it(
     run.pins(make.pin("p", chain, strength=strength))
     run.store(chain)
     assert of_pin(run) == PinInTier(6, 6 * SIZE, 4)
-    fill(run, "", 14)
-    fill(run, "", 10, "more")
+    run.fill("", 14)
+    run.fill("", 10, "more")
     assert there(run, chain) == 6
     soft = make.keys(14, "soft")
     run.pins(make.pin("p", chain, strength=strength), make.pin("s", [*chain, *soft], strength="soft"), generation=2)
     run.store(soft)
     assert len(run.stores[0]) == 20
-    fill(run, "", 12, "last")
+    run.fill("", 12, "last")
     assert there(run, chain[:4]) == 4, "they are never evicted"
 
 
@@ -53,7 +48,7 @@ def test_soft_pins_are_evicted_after_all_others() -> None:
     chain = make.keys(6, "chain")
     run.pins(make.pin("p", chain, strength="soft"))
     run.store(chain)
-    fill(run, "rival", 20)
+    run.fill("rival", 20)
     assert there(run, chain) == 6
     assert of_pin(run) == PinInTier(6, 6 * SIZE, 0)
 
@@ -62,15 +57,15 @@ def test_a_pin_finds_blocks_that_tiers_hold_already_and_lets_them_go() -> None:
     run = tier_bench(16, tier(budget_blocks=40))
     chain = make.keys(6, "chain")
     run.store(chain)
-    fill(run, "", 16)
+    run.fill("", 16)
     assert run.engine.lookup(chain) == 0
     run.pins(make.pin("p", chain))
     assert of_pin(run) == PinInTier(6, 6 * SIZE, 6)
-    fill(run, "", 60, "more")
+    run.fill("", 60, "more")
     assert there(run, chain) == 6
     run.pins(generation=2)
     assert run.tiering.tiers[0].contents.pins.pinned_bytes == 0
-    fill(run, "", 60, "last")
+    run.fill("", 60, "last")
     assert there(run, chain) == 0
 
 
@@ -246,7 +241,7 @@ def test_pins_apply_to_spaces_of_earlier_engines_as_soon_as_their_models_are_kno
     before.store(chain)
     before.bench.pass_time(0.1)
     known = before.catalog.known_spaces
-    assert known.spaces == {before._identity(before.engine.spaces[0]): make.space(block_bytes=PAGE)}
+    assert known.spaces == {before.identity(): make.space(block_bytes=PAGE)}
     run = tier_bench(64, tier(budget_blocks=40), spaces=(make.space("other", block_bytes=PAGE),), known=known)
     run.pins(make.pin("p", chain))
     run.restore(before.stores[0].values())
@@ -254,7 +249,7 @@ def test_pins_apply_to_spaces_of_earlier_engines_as_soon_as_their_models_are_kno
     run.bench.pass_time(pin_loads.ROUND_S + 0.1)
     report = run.bench.pin("p")
     assert (report.only_in_tiers, report.not_loaded, report.resident) == (4, "detached", 0)
-    fill(run, "other", 60)
+    run.fill("other", 60)
     assert there(run, chain) == 4, "the pin protects them although no engine of its model has attached"
     run.bench.attach(make.space(block_bytes=PAGE))
     run.pass_time(pin_loads.ROUND_S + 0.1)

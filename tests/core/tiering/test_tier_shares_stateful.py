@@ -119,7 +119,7 @@ class TierSharesMachine(RuleBasedStateMachine):
             if limit is not None:
                 assert tenant.bytes == 0 or tenant.bytes + tenant.pending_bytes <= limit
         assert contents.pins.pinned_bytes <= contents.pins.budget_bytes
-        assert self.run.faults() == []
+        assert self.run.bench.faults() == []
 
 
 TestTierShares = TierSharesMachine.TestCase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
@@ -14,7 +15,7 @@ from dataplane.protocol.spaces import Space
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import MEMORY, tier_faults
 from dataplane.protocol.usage import MAX_USAGE_TIERS, OTHERS, UNKNOWN_MODEL, TierUsageCounters, UsageCounters
-from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, chance_of, stored_size, tier, tier_bench
+from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 
 CHARGE_KIB = stored_size(PAGE) // 1024
@@ -192,7 +193,7 @@ def test_an_account_has_a_bounded_number_of_tiers() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_integral_is_exact_under_any_schedule(seed: int) -> None:
-    rng = chance_of(seed)
+    rng = random.Random(seed)
     run = tier_bench(16, tier(budget_blocks=24))
     byte_us: Counter[str] = Counter()
     at = run.now

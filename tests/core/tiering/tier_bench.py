@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ from dataplane.core.tiering.entries import TierEntry
 from dataplane.core.tiering.jobs import JobBlock, JobState, TierJob
 from dataplane.core.tiering.tier_state import TierState, within_budget
 from dataplane.core.tiering.tiering import Tiering
+from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.records import PinSpec, QuotaSpec, TierQuota
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import VERSION, Attach
@@ -29,11 +29,6 @@ from tests.dataplane.bench_node import Bench, BenchEngine
 PAGE = 4096
 HEADER = 4096
 CHECKSUM = b"c" * 16
-
-
-def _used_at(entry: TierEntry | None) -> float:
-    assert entry is not None
-    return entry.used_at
 
 
 def stored_size(length: int) -> int:
@@ -145,10 +140,17 @@ class TierBench:
         self.begin_loads()
 
     def begin_loads(self) -> None:
-        while job := self.tiering.loads.next(self.now):
+        while self.begin_job():
+            pass
+
+    def begin_job(self) -> bool:
+        """Begin the next job that loads blocks into memory."""
+        job = self.tiering.loads.next(self.now)
+        if job is not None:
             job.to(JobState.LOADING)
             results: dict[JobBlock, Loaded] = {}
             self.loads += [Loading(job, block, results) for block in job.blocks]
+        return job is not None
 
     def spill(self, tier: TierState, most: int = 1 << 20) -> list[TierJob]:
         """Begin copies to a tier, one job for each block."""
@@ -229,6 +231,11 @@ class TierBench:
             pass
         return beyond
 
+    def hold(self, chain: Sequence[bytes], number: int = 0, space: Space | None = None) -> None:
+        """Let a tier hold a chain that is not in memory, of the engine's first space by default."""
+        identity = self.identity() if space is None else bytes.fromhex(space.identity())
+        assert self.restore(stored_chain(identity, chain), number) == []
+
     def keys_in(self, number: int) -> set[bytes]:
         """Return the keys of the blocks that a tier holds."""
         return {name.key for name in self.stores[number]}
@@ -243,11 +250,8 @@ class TierBench:
         keys = make.packed(chain)
         self.tiering.loads.request(self.engine.client, self.engine.spaces[space], keys, self.now + wait_s)
 
-    def faults(self) -> list[str]:
-        """Contradictions of the node, and between what it believes and what the stores hold."""
-        return self.bench.faults()
-
     def tier_faults(self) -> list[str]:
+        """Contradictions between what the node believes and what the stores hold, which `Bench.faults` returns too."""
         found: list[str] = []
         for tier in self.tiering.tiers:
             contents = tier.contents
@@ -306,7 +310,7 @@ class TierBench:
         for rank in Rank:
             merged = list(contents._order.common.queue.victims(rank, self.now))
             mine = [number for tenant in unlimited for number in tenant.queue.victims(rank, self.now)]
-            used = [_used_at(contents.numbered[number]) for number in merged]
+            used = [contents.numbered[number].used_at for number in merged]  # type: ignore[union-attr]
             if sorted(merged) != sorted(mine) or used != sorted(used):
                 found.append(f"the common queue has {merged} of rank {rank.name}, its tenants have {mine}")
         for entry in contents.entries.values():
@@ -335,7 +339,7 @@ class TierBench:
             ):
                 found.append(f"pin {pin.name}: {reported}, {len(held)} blocks are marked")
             if not self.tiering.pinned_chains:
-                spaces = [self._identity(number) for number in self.spaces(pin.model)]
+                spaces = [self.identity(number) for number in self.spaces(pin.model)]
                 names = {BlockName(space, key) for space in spaces for key in pin.keys}
                 expected = {
                     entry
@@ -349,13 +353,42 @@ class TierBench:
     def spaces(self, model: str) -> list[int]:
         return self.bench.node.pool.spaces.of_model(model)
 
-    def _identity(self, number: int) -> bytes:
-        return bytes.fromhex(self.bench.node.pool.spaces.by_number[number].identity())
+    def identity(self, number: int = 0) -> bytes:
+        """The identity of a space by its number; by default of the engine's first one."""
+        return bytes.fromhex(self.bench.node.pool.spaces.by_number[number or self.engine.spaces[0]].identity())
 
     def held(self, tenant: str, number: int = 0) -> int:
         """Blocks of a tenant in a tier."""
-        known = self.tiering.tiers[number].contents.tenants.get(tenant)
-        return 0 if known is None else known.blocks
+        account = self.tiering.tiers[number].contents.tenants.get(tenant)
+        return 0 if account is None else account.blocks
+
+    def fill(self, tenant: str, blocks: int, name: object = "fill") -> None:
+        """Store blocks and copy them to the tiers, one by one."""
+        for number in range(blocks):
+            self.store(make.keys(1, (name, tenant, number)), tenant)
+            self.bench.now += 0.001
+
+    def change(self, name: str, **fields: object) -> None:
+        """Change the record of a tier."""
+        for tier in self.tiering.tiers:
+            if tier.spec.name == name:
+                tier.spec = msgspec.structs.replace(tier.spec, **fields)
+
+    def begin_move(self, tier: str = "disk", scope: Scope | None = None, **fields: Any) -> MoveState:
+        """Begin a move of a scope, by default of the blocks of the default tenant; `fields` are those of `Move`."""
+        return self.tiering.moves.start(Move("n", scope or Scope(tenant=""), tier, **fields), self.now)
+
+    def end_move(self, state: MoveState, steps: int = 200) -> MoveState:
+        """Pass time until a move has ended."""
+        for _ in range(steps):
+            self.pass_time(0.05)
+            if state.ended_at is not None:
+                assert self.tiering.moves._active or not any(tier.watched for tier in self.tiering.tiers)
+                return state
+        raise AssertionError(f"the move does not end: {state}")
+
+    def move(self, tier: str = "disk", scope: Scope | None = None, **fields: Any) -> MoveState:
+        return self.end_move(self.begin_move(tier, scope, **fields))
 
     def quotas(self, *specs: QuotaSpec, generation: int = 1) -> None:
         assert self.bench.apply(make.shares(*specs, generation=generation)) == []
@@ -405,12 +438,16 @@ def tier(name: str = "disk", budget_blocks: int = 1000, **fields: object) -> Tie
     return TierSpec(name=name, **spec)  # type: ignore[arg-type]
 
 
+def stored_chain(space: bytes, chain: Sequence[bytes], tenant: str = "", sequence: int = 0) -> list[StoredBlock]:
+    """Blocks of a chain as a tier stores them, each behind the one before. Sequences count from 1 unless given."""
+    return [
+        StoredBlock(BlockName(space, key), tenant, sequence or at, PAGE, CHECKSUM, parent)
+        for at, (parent, key) in enumerate(zip([b"", *chain], chain, strict=False), 1)
+    ]
+
+
 def quota(tenant: str, *, floor: int = 0, limit: int | None = None, name: str = "disk", **fields: object) -> QuotaSpec:
     """A quota in one tier, in blocks."""
     size = stored_size(PAGE)
     share = TierQuota(floor * size, None if limit is None else limit * size)
     return QuotaSpec(tenant, tiers={name: share}, **fields)  # type: ignore[arg-type]
-
-
-def chance_of(seed: int) -> random.Random:
-    return random.Random(seed)
