@@ -9,9 +9,7 @@ import pytest
 from dataplane.policies import EvictionPolicy
 from dataplane.policies.age_class import AgeClass
 from dataplane.policies.arc import Arc
-from dataplane.policies.fifo import Fifo
 from dataplane.policies.lfu import Lfu
-from dataplane.policies.lru import Lru
 from dataplane.policies.noop import Noop
 from dataplane.policies.registry import POLICIES
 from dataplane.policies.s3fifo import S3Fifo
@@ -65,15 +63,6 @@ def test_refresh_renews_the_age_and_leaves_the_count():
         policy.refresh(1, 50.0)
     _touch(policy, [2], now=10.0)
     assert list(policy.victims(100.0)) == [1, 2], "50 s without a use, 90/2 s with one"
-
-
-def test_lru_and_fifo_differ_in_the_effect_of_a_use():
-    lru, fifo = Lru(), Fifo()
-    for policy in (lru, fifo):
-        _store(policy, [1, 2, 3])
-        _touch(policy, [1])
-    assert list(lru.victims(0.0)) == [2, 3, 1]
-    assert list(fifo.victims(0.0)) == [1, 2, 3]
 
 
 def test_lfu_goes_by_uses_and_then_by_recency():

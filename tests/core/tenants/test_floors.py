@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.tenants.accounts import effective_floors
-from dataplane.protocol.codes import Code
 from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.control.scopes import Scope
 from tests.core.tenancy import PAGE, bench_of, fill, held
@@ -91,15 +90,6 @@ def test_when_everything_is_floors_a_tenant_at_its_floor_evicts_its_own() -> Non
     fill(engine, "b", 32)
     fill(engine, "a", 64, "again")
     assert (held(bench, "a"), held(bench, "b")) == (32, 32)
-
-
-def test_a_tenant_without_a_floor_finds_no_room_among_floors() -> None:
-    bench, engine = bench_of(64)
-    bench.apply(make.shares(QuotaSpec("a", floor_bytes=64 * PAGE)))
-    fill(engine, "a", 64)
-    stored = engine.store(make.keys(4, "foreign"), PAGE, tenant="foreign")
-    assert stored.refused == {Code.POOL_FULL}
-    assert held(bench, "a") == 64
 
 
 def test_an_index_without_a_free_entry_takes_none_of_a_floor() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from dataplane.core.pool import sweeps
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.control.scopes import CountBlocks, Scope
 from dataplane.protocol.engine import LeaseRequest, Reserve
 from dataplane.protocol.events import SweepEnded
@@ -298,18 +297,6 @@ def test_demoted_blocks_go_first_tail_first_until_they_are_used_again() -> None:
     assert (seen(engine, old), seen(engine, used), seen(engine, demoted)) == (16, 16, 24)
     fill(engine, "c", 24, "more")
     assert (seen(engine, old), seen(engine, used), engine.has(demoted)) == (16, 16, [False] * 32)
-
-
-def test_a_demotion_takes_nothing_of_a_floor() -> None:
-    bench, engine = bench_of(64)
-    bench.apply(make.shares(QuotaSpec("a", floor_bytes=20 * PAGE), QuotaSpec("b")))
-    fill(engine, "a", 32)
-    fill(engine, "b", 32)
-    bench.node.operator.demote(Scope(tenant="a"), bench.now)
-    fill(engine, "b", 12, "more")
-    assert (held(bench, "a"), held(bench, "b")) == (20, 44)
-    fill(engine, "b", 40, "yet more")
-    assert held(bench, "a") == 20
 
 
 def test_a_scope_is_counted_before_and_when_it_is_swept() -> None:

@@ -8,7 +8,6 @@ from collections import OrderedDict
 import pytest
 
 from dataplane.core.stats import node_stats
-from dataplane.policies import EvictionPolicy
 from dataplane.policies.age_class import AgeClass
 from dataplane.policies.lru import Lru
 from dataplane.protocol.events import BlocksEvicted
@@ -163,13 +162,3 @@ def test_leases_of_every_process_count() -> None:
     assert one.store(make.keys(1, "c"), PAGE).written == 1
     assert two.lookup(make.keys(1, "b")) == 0
     assert two.lookup(make.keys(1, "a")) == 1
-
-
-def test_lru_follows_the_protocol_of_policies() -> None:
-    policy: EvictionPolicy = Lru()
-    for number in range(5):
-        policy.insert(number, number, 1, float(number))
-    policy.touch(0, 9.0)
-    policy.remove(3)
-    assert list(policy.victims(9.0)) == [1, 2, 4, 0]
-    assert len(policy) == 4

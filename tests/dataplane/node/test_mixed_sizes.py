@@ -81,16 +81,6 @@ def test_a_lease_in_every_slab_is_reported_as_fragmentation_until_it_ends() -> N
     assert engine.store([make.key("big")], 65_536).written == 1
 
 
-def test_a_fully_leased_pool_refuses_stores_and_recovers() -> None:
-    _bench, engine = two_spaces(2 * make.MIB)
-    chain = make.keys(512)
-    engine.store(chain, 4096)
-    engine.acquire(chain)
-    assert engine.store([make.key("x")], 4096).refused == {Code.POOL_FULL}
-    engine.release()
-    assert engine.store([make.key("x")], 4096).written == 1
-
-
 def test_an_empty_segment_of_another_space_is_retired_on_demand() -> None:
     bench, engine = two_spaces(2 * make.MIB)
     engine.store(make.keys(512), 4096, space=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataplane.core.stats import node_stats
 from dataplane.protocol.events import PinDegraded, PinExpired
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
@@ -21,16 +20,6 @@ def scan(engine: BenchEngine, blocks: int, name: object = "scan") -> None:
     """Store many blocks that were not requested before."""
     for number in range(0, blocks, 8):
         engine.store(make.keys(8, (name, number)), PAGE)
-
-
-def test_pinned_blocks_survive_a_scan_of_three_times_the_pool() -> None:
-    bench, engine = bench_of()
-    chain = make.keys(10)
-    engine.store(chain, PAGE)
-    assert bench.apply(*make.pins([make.pin("system", chain)])) == []
-    scan(engine, 3 * 64)
-    assert engine.lookup(chain) == 10
-    assert bench.pool.pinned_bytes == 10 * PAGE
 
 
 def test_pins_beyond_the_budget_are_degraded_and_promoted_later() -> None:
@@ -87,18 +76,6 @@ def test_an_expired_pin_holds_nothing_and_is_shown_as_expired() -> None:
     later = make.pin("for a while", chain, expires_at=bench.now + 60)
     bench.apply(*make.pins([later], 4))
     assert not bench.pin("for a while").expired, "a new deadline does"
-
-
-def test_a_deleted_pin_frees_its_blocks_for_eviction() -> None:
-    bench, engine = bench_of()
-    chain = make.keys(4)
-    engine.store(chain, PAGE)
-    bench.apply(*make.pins([make.pin("x", chain)]))
-    bench.apply(*make.pins([], 2))
-    assert node_stats(bench.node, bench.now).pins == []
-    assert engine.lookup(chain) == 4, "not wiped"
-    scan(engine, 2 * 64)
-    assert engine.lookup(chain) == 0
 
 
 def test_a_block_under_two_pins_is_charged_once_and_stays_until_both_are_gone() -> None:
