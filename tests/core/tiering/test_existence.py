@@ -1,6 +1,8 @@
-"""Blocks that other nodes wrote to shared tiers: asked for once, remembered for a while, refused if invalidated."""
+"""Blocks that other nodes wrote to shared tiers: asked for once, remembered, refused if invalidated, not waited for."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 
@@ -8,8 +10,9 @@ from dataplane.core.tiering import existence
 from dataplane.core.tiering.existence import FOUND_S, MAX_NAMES_PER_QUERY, MISSING_S
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.outcomes import MAX_AHEAD_S
+from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.layout import pack_keys
-from dataplane.protocol.stored_blocks import StoredBlock
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tier_directory import space_word
 from dataplane.tiering.tier_run import Rates
 from tests.core.tiering.tier_bench import PAGE, TierBench, stored_chain, tier, tier_bench
@@ -223,3 +226,114 @@ def test_bandwidth_counts_neither_waiting_nor_loads_beside_each_other_twice() ->
     both.add(100, 10.0, 11.0)
     both.add(100, 10.0, 11.0)
     assert both.bytes_per_s == pytest.approx(200, rel=0.2)
+
+
+# ---- look-ups that do not return
+
+
+SHORT = make.keys(4, "chain")
+
+
+@pytest.fixture
+def tiers() -> TierBench:
+    """Two shared tiers, and a local one."""
+    bench = tier_bench(64, tier("first"), tier("second"), tier("disk"))
+    for state in bench.tiering.tiers[:2]:
+        state.shared = True
+        state.spec = tier(state.spec.name, spill="off")
+    return bench
+
+
+def begin_lookup(run: TierBench, state: TierState) -> list[BlockName]:
+    names = run.catalog.existence.next_names(state)
+    assert names
+    return names
+
+
+def answer_names(run: TierBench, state: TierState, names: Sequence[BlockName], *, holds: bool) -> None:
+    blocks = {block.name: block for block in stored_chain(run.identity(), SHORT)}
+    if holds:
+        run.stores[state.number].update(blocks)
+    run.tiering.looked_up(state, names, [blocks[name] if holds else None for name in names], run.now)
+
+
+def test_a_request_does_not_wait_for_a_lookup_that_hangs_in_a_tier_out_of_service(tiers: TierBench) -> None:
+    first, second, _ = tiers.tiering.tiers
+    tiers.ask(SHORT)
+    begin_lookup(tiers, first)
+    answer_names(tiers, second, begin_lookup(tiers, second), holds=False)
+    tiers.begin()
+    assert len(tiers.tiering.loads) == 1
+    first.serves = False
+    tiers.tiering.step(tiers.now)
+    tiers.begin()
+    assert (len(tiers.tiering.loads), tiers.tiering.loads.idle) == (0, True)
+
+
+def test_a_late_answer_does_not_stand_for_that_of_another_tier(tiers: TierBench) -> None:
+    first, second, _ = tiers.tiering.tiers
+    tiers.ask(SHORT)
+    late = begin_lookup(tiers, first)
+    names = begin_lookup(tiers, second)
+    first.serves = False
+    tiers.tiering.step(tiers.now)
+    answer_names(tiers, first, late, holds=False)
+    assert tiers.catalog.existence.is_queried(names[0])
+    answer_names(tiers, second, names, holds=True)
+    tiers.settle()
+    assert tiers.engine.lookup(SHORT) == 4
+
+
+def test_blocks_are_queried_again_after_their_tier_is_back(tiers: TierBench) -> None:
+    first, second, _ = tiers.tiering.tiers
+    second.serves = False
+    tiers.ask(SHORT)
+    late = begin_lookup(tiers, first)
+    first.serves = False
+    tiers.tiering.step(tiers.now)
+    tiers.begin()
+    assert len(tiers.tiering.loads) == 0
+    tiers.bench.now += 2 * MISSING_S
+    first.serves = True
+    tiers.tiering.step(tiers.now)
+    tiers.ask(SHORT)
+    answer_names(tiers, first, late, holds=False)  # its names wait to be asked for
+    answer_names(tiers, first, begin_lookup(tiers, first), holds=True)
+    tiers.settle()
+    assert tiers.engine.lookup(SHORT) == 4
+
+
+def test_requests_that_wait_for_an_answer_are_cancelled_at_their_deadline(tiers: TierBench) -> None:
+    first, second, disk = tiers.tiering.tiers
+    local = make.keys(3, "local")
+    tiers.store(local)
+    tiers.evict_all()
+    assert len(disk.contents) == 3
+    tiers.ask(SHORT, wait_s=5.0)
+    begin_lookup(tiers, first)
+    begin_lookup(tiers, second)
+    tiers.begin()
+    assert not tiers.tiering.loads.idle
+    tiers.bench.now += 5.0
+    tiers.tiering.step(tiers.now)
+    tiers.begin()
+    assert (len(tiers.tiering.loads), tiers.tiering.loads.idle, tiers.tiering.loads.given_up) == (0, True, 1)
+    tiers.ask(local)
+    tiers.settle()
+    assert tiers.engine.lookup(local) == 3
+
+
+def test_a_lookup_that_hangs_does_not_end_the_loads_of_pins(tiers: TierBench) -> None:
+    first, second, _ = tiers.tiering.tiers
+    second.serves = False
+    other = make.keys(3, "other")
+    tiers.store(other)
+    tiers.evict_all()
+    tiers.pins(make.pin("chain", SHORT), make.pin("other", other))
+    tiers.bench.pass_time(0.1)
+    begin_lookup(tiers, first)
+    first.serves = False
+    tiers.tiering.step(tiers.now)
+    tiers.pass_time(0.1, times=80)
+    assert tiers.engine.lookup(other) == 3
+    assert tiers.bench.pin("other").only_in_tiers == 0

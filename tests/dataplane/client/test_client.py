@@ -7,11 +7,22 @@ import math
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dataplane.client import AttachRefused, Client, ClientEvent, Code, CommitResult, Lease, ReserveOutcome, attach
+from dataplane.client import (
+    AttachRefused,
+    Client,
+    ClientEvent,
+    Code,
+    CommitResult,
+    Lease,
+    ReserveOutcome,
+    Space,
+    attach,
+)
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 from tests.dataplane import factories as make
@@ -449,3 +460,19 @@ def test_hits_and_stores_are_counted(plane: Plane) -> None:
     assert (stats.totals.stored_blocks, stats.totals.stored_bytes, stats.totals.read_bytes) == (4, 4 * PAGE, 4 * PAGE)
     (tenant,) = stats.tenants
     assert (tenant.tenant, tenant.requested_blocks, tenant.hit_blocks) == ("a", 5 + 3, 4 + 2)
+
+
+def test_segments_that_change_hands_cost_no_descriptors_and_no_memory(make_plane: Callable[..., Plane]) -> None:
+    plane = make_plane(pool_bytes="16MiB").start()
+    spaces = [Space(model="a"), Space(model="b")]
+    with attach(plane.socket, spaces, timeout_s=30) as engine:
+        for number in range(200):
+            chain = [make.key(("churn", number))]
+            with engine.reserve(chain, make.MIB, space=number % 2) as room:
+                room.array(0)[:] = 1
+                assert room.commit().blocks == 1
+        assert plane.open_fds() < 60
+        mine = Path("/proc/self/maps").read_text().count("larder-segment")
+        assert mine <= 32, "the engine unmaps what was retired"
+    with plane.manager() as manager:
+        assert manager.describe().pool.committed_bytes <= 16 * make.MIB

@@ -280,3 +280,22 @@ def test_available_memory_is_no_more_than_the_machine_has() -> None:
 def _locked_kib() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmLck:"))
+
+
+def test_a_segment_that_is_retired_while_it_is_prefaulted_keeps_no_page() -> None:
+    failures: list[str] = []
+    prefault = Prefault(lambda name, _: failures.append(name))
+    file = SharedFile.create("larder-test", 256 * make.MIB)
+    try:
+        prefault.submit(1, file)
+        wait_for(lambda: os.fstat(file.fd).st_blocks, "the first pages")
+        prefault.cancel(1)
+        file.punch()
+        assert os.fstat(file.fd).st_blocks == 0
+        prefault.submit(2, file)
+        prefault.cancel(2)
+    finally:
+        prefault.stop()
+        assert os.fstat(file.fd).st_blocks == 0
+        file.close()
+    assert failures == []

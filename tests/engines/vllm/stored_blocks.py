@@ -6,7 +6,7 @@ import numpy as np
 
 from dataplane.client import Client
 from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT
-from tests.dataplane.integrity.faulty_memory import memory_fd
+from tests.dataplane.client.faulty_memory import memory_fd
 from tests.dataplane.plane import Plane
 
 
