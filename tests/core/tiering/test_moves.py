@@ -700,42 +700,6 @@ def pass_ticks(run: TierBench, count: int = 20) -> None:
     run.bench.pass_time(0.05, times=count)
 
 
-@pytest.mark.parametrize("stores", [False, True])
-def test_a_call_that_hangs_fails_its_move_and_no_other(stores: bool) -> None:
-    run = two_tenants()
-    hanging = begun(run, "s3", tenant="acme", release=True)
-    other = begun(run, "tape", tenant="other")
-    job = run.tiering.copies.next_from_tier(run.now)
-    assert job is not None
-    assert job.target is run.tiering.tiers[1]
-    for _ in range(2):
-        run.settle()
-        pass_ticks(run)
-    assert (other.moved_blocks, other.refused, other.ended_at is not None) == (4, {}, True)
-    assert hanging.ended_at is None
-    if stores:
-        run.load_from_tier(job)
-        job.to(JobState.STORING)
-    else:
-        job.to(JobState.LOADING)
-    run.tiering.outcomes.hung(job)
-    if stores:
-        run.copies.append(job)
-    run.settle()
-    pass_ticks(run)
-    assert (other.moved_blocks, other.refused, other.ended_at is not None) == (4, {}, True)
-    assert (hanging.moved_blocks, hanging.refused, hanging.released_blocks) == (0, {"hung": 4}, 0)
-    assert hanging.ended_at is not None
-    assert run.held("acme", 0) == 4, "nothing is lost"
-    s3 = run.tiering.tiers[1]
-    assert bool(s3.spilling_bytes) is stores, "a call that stores may still do so"
-    if stores:
-        run.copies.clear()
-        run.end_copy(job, CopyEnd(Outcome.OK))
-    assert (s3.spilling_bytes, run.held("acme", 1)) == (0, 4 if stores else 0)
-    assert not any(tier.watched for tier in run.tiering.tiers)
-
-
 def test_a_target_that_takes_no_more_delays_no_other_move() -> None:
     run = two_tenants()
     waiting = begun(run, "s3", tenant="acme")

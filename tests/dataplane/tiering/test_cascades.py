@@ -49,9 +49,6 @@ class CascadeBench(MoverBench):
         """Return whether copies wait or are under way."""
         return bool(self.tiering.table.copies or self.below_state.spilling_bytes)
 
-    def stored_keys(self) -> set[bytes]:
-        return {name.key for name in (*self.tier.stored, *self.below.stored)}
-
     def refused(self) -> dict[str, int]:
         return self.below_state.counters.refused
 
@@ -66,14 +63,6 @@ def run() -> Iterator[CascadeBench]:
     bench = CascadeBench()
     yield bench
     bench.close()
-
-
-def test_blocks_evicted_by_the_previous_tier_are_copied_with_their_bytes(run: CascadeBench) -> None:
-    run.fill(3 * ABOVE_BLOCKS)
-    run.until(lambda: not run.below_state.spilling_bytes)
-    assert run.stored_keys() == set(run.stored)
-    assert all(data[:32] == name.key for name, (_, data) in run.below.stored.items())
-    assert run.refused() == {}
 
 
 @pytest.mark.parametrize("fault", ["failed", "full", "error", "crash"])
@@ -146,19 +135,6 @@ def _waits(plane: Plane) -> bool:
     with plane.manager() as manager:
         tiers = manager.describe(audit=False).tiers
     return len(tiers) < 2 or any(each.waiting_bytes or each.spilling_bytes for each in tiers)
-
-
-def test_a_chain_that_both_disks_hold_in_part_is_loaded(plane: Plane, tmp_path: Path) -> None:
-    push(plane, 1, above(tmp_path / "a"), below(tmp_path / "b"))
-    in_service(plane, "above", "below")
-    with connect(plane) as client:
-        chains = fill(plane, client, 0, 45)
-        known = known_tier(plane, "below")
-        assert known.cascaded_blocks == known.spilled_blocks > 100
-        for chain in chains[:4]:
-            load(client, chain, BLOCKS)
-            assert right(client, chain) == BLOCKS
-    assert plane.stop() == 0
 
 
 def test_a_lower_disk_that_is_gone_fails_nothing(plane: Plane, tmp_path: Path) -> None:

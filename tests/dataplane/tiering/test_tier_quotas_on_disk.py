@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
-from dataplane.protocol.control.scopes import Invalidate, Scope
 from dataplane.protocol.control.snapshots import Ack
-from dataplane.protocol.stats.pins import PinInTier
 from dataplane.protocol.stats.tiers import TierStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
@@ -68,38 +66,6 @@ def test_a_limit_holds_on_the_disk_and_after_a_kill(plane: Plane) -> None:
     (acme,) = [each for each in disk(plane).tenants if each.tenant == "acme"]
     assert (acme.blocks, acme.floor_bytes, acme.effective_floor_bytes) == (3, CHARGE, CHARGE)
     assert acme.limit_bytes == 3 * CHARGE
-
-
-def test_a_guaranteed_pin_stays_on_the_disk_until_it_is_invalidated(plane: Plane) -> None:
-    chain = make.keys(CHAIN, "chain")
-    expected = PinInTier(CHAIN, CHAIN * CHARGE, CHAIN)
-
-    def pinned() -> PinInTier | None:
-        (pin,) = plane.describe().pins
-        return pin.tiers.get("disk")
-
-    with connect(plane) as client:
-        store(client, chain, "acme")
-        copied(plane)
-        with plane.manager() as manager:
-            assert isinstance(manager.push(*make.pins([make.pin("p", chain, tenant="acme")])), Ack)
-        wait_for(lambda: pinned() == expected, "the pin found its blocks on the disk")
-        for number in range(2 * DISK_BYTES // CHARGE // CHAIN):
-            store(client, make.keys(CHAIN, number), "rival")
-            copied(plane)
-        assert disk(plane).evicted_blocks > 0
-        assert pinned() == expected
-        with plane.manager() as manager:
-            manager.ask(Invalidate("n", Scope(tenant="acme")))
-        wait_for(lambda: pinned() is None, "the pin holds nothing on the disk")
-        wait_for(lambda: stored_bytes(plane, "acme") == 0, "the tenant holds nothing on the disk")
-
-
-def test_a_node_refuses_a_quota_of_tiers_by_field(plane: Plane) -> None:
-    spec = QuotaSpec("acme", tiers={"disk": TierQuota(2, 1)})
-    with plane.manager() as manager:
-        answer = manager.push(make.shares(spec))
-    assert [fault.path for fault in answer.errors] == ["quotas[0].tiers.disk.floor_bytes"]
 
 
 def test_a_pin_knows_its_blocks_on_the_disk_after_a_kill_before_an_engine_attaches(plane: Plane) -> None:
