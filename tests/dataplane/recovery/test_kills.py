@@ -1,4 +1,4 @@
-"""`kill -9` of the data plane under load: no READY block is lost, no read fails, and it serves again within a second.
+"""`kill -9` and planned restarts of the data plane under load: no READY block is lost, no read fails, it serves soon.
 
 `LARDER_TEST_KILLS=200` (`make kills`) kills more often than CI has time for.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import select
+import threading
 import time
 from pathlib import Path
 
@@ -20,12 +21,19 @@ from dataplane.protocol.layout import H_MEMORY, H_PID, IndexMemory
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
 from tests.dataplane.plane import START_TIMEOUT_S, wait_for
+from tests.dataplane.recovery.support import blocks
 from tests.dataplane.recovery.support.blocks import connect
 from tests.dataplane.recovery.support.cuts import listed
 from tests.dataplane.recovery.support.engine import BLOCK_BYTES
 from tests.dataplane.recovery.support.harness import Supervised, supervised
 from tests.dataplane.recovery.support.load import engines
+from tests.lmcache.client import Client as LMCacheClient
+from tests.lmcache.client import prompt
+from tests.lmcache.planes import check as check_chunks
+from tests.lmcache.planes import mapped, supervised_gateway, url_of
+from tests.lmcache.planes import store as store_chunks
 from tests.sizes import size
+from tests.threads import join
 
 KILLS = int(os.environ.get("LARDER_TEST_KILLS", size(20, 4)))
 ENGINES = 4
@@ -122,3 +130,59 @@ def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> No
     assert counted > 0
     if TIMED:
         assert np.median(times[True]) <= BACK_S, times
+
+
+# ---- planned restarts
+
+
+REPLACED_ENGINES = 3
+RESTARTS = size(3, 2)
+
+
+@pytest.mark.full
+def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> None:
+    with supervised(socket_dir) as plane, engines(plane.socket, REPLACED_ENGINES) as end, connect(plane) as client:
+        memory = client._link.attachment.index.cells[H_MEMORY]
+        pids = {plane.plane_pid}
+        for _ in range(RESTARTS):
+            plane.replace()
+            wait_for(lambda: blocks.store(client, [make.key(plane.plane_pid)]) == 1, "stores are served again")
+            pids.add(plane.plane_pid)
+            start = plane.describe().start  # asserts that the audit finds nothing
+            assert (start.kind, start.lost_blocks) == ("warm", 0)
+        assert len(pids) == RESTARTS + 1
+        assert client._link.attachment.index.cells[H_MEMORY] == memory, "engines keep their memory"
+        end()
+        assert len(plane.wait_logged("memory.adopted", RESTARTS)) == RESTARTS
+        assert plane.logged("memory.not_adopted") == []
+        assert plane.logged("memory.kept") == [], "its holder is there: no other holder is needed"
+
+
+def test_lmcache_clients_keep_their_connection_and_every_request_is_answered(socket_dir: Path) -> None:
+    with (
+        supervised_gateway(socket_dir) as plane,
+        LMCacheClient(url_of(plane)) as worker,
+        LMCacheClient(url_of(plane)) as scheduler,
+        mapped(worker.register()) as segment,
+    ):
+        assert store_chunks(worker, segment, prompt(3), 0, "one")
+        ended = threading.Event()
+        looked: list[int] = []
+
+        def look_up() -> None:
+            while not ended.wait(0.002):
+                request = f"r{len(looked)}"
+                looked.append(scheduler.lookup(prompt(3), request))
+                scheduler.ask("end_session", request)
+
+        looking = threading.Thread(target=look_up, daemon=True)
+        looking.start()
+        before = plane.plane_pid
+        plane.replace()
+        count = len(looked)
+        wait_for(lambda: len(looked) > count + 5, "look-ups go on")
+        ended.set()
+        join(looking)
+        assert plane.plane_pid != before
+        assert set(looked) == {3}
+        assert check_chunks(worker, segment, prompt(3), 0, "again")

@@ -1,23 +1,31 @@
-"""A real data plane whose tiers are added, changed and removed by records while engines store and load."""
+"""Real data planes with disks, of records and of the settings: blocks outlive evictions, kills and disks that fail."""
 
 from __future__ import annotations
 
+import signal
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
+from dataplane.client import Client, attach
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.moves import Move
-from dataplane.protocol.control.records import encode_tiers
+from dataplane.protocol.control.records import QuotaSpec, TierQuota, encode_tiers
 from dataplane.protocol.control.scopes import Invalidate, Scope
-from dataplane.protocol.control.snapshots import Nack
+from dataplane.protocol.control.snapshots import Ack, Nack
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.spaces import TIER_MOVER
+from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import MEMORY
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, wait_for
 from tests.dataplane.tiering.chains import (
     BLOCKS,
+    NBYTES,
     connect,
+    content,
     copied,
     disk_tier,
     in_service,
@@ -31,6 +39,9 @@ from tests.dataplane.tiering.chains import (
     tier,
 )
 from tests.threads import join
+
+# ---- tiers of records
+
 
 CHAIN = make.keys(BLOCKS, "chain")
 
@@ -203,3 +214,214 @@ def test_an_engine_cannot_take_the_group_of_the_data_plane(plane: Plane) -> None
     with RawEngine(plane.socket) as engine:
         message = Attach(1, VERSION, TIER_MOVER, [SpaceRequest(make.space())])
         assert engine.refusal(message) == (Code.BAD_GROUP, "group")
+
+
+# ---- a disk of the settings
+
+
+LONGEST_PROBE_S = 60
+
+
+def settings(folder: Path, **more: str) -> dict[str, str]:
+    return {"dataplane__disk_tier_directories": str(folder / "tier"), "dataplane__disk_tier_bytes": "256MiB", **more}
+
+
+@pytest.fixture
+def disk_plane(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
+    return make_plane(**settings(tmp_path)).start()
+
+
+def in_tier(client: Client, chain: Sequence[bytes]) -> int:
+    found = client.lookup_tiers(chain, counted=False)
+    return found.ready + found.coming
+
+
+def on_disk(plane: Plane, blocks: int) -> None:
+    """Wait until so many blocks were copied."""
+    wait_for(lambda: plane.describe().tiers[0].blocks >= blocks, "the blocks are on disk")
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_the_disk_keeps_blocks_evicted_from_memory(disk_plane: Plane, end: str) -> None:
+    chain, dead = make.keys(BLOCKS, "chain"), make.keys(4, "dead")
+    with connect(disk_plane) as client:
+        store(client, chain, "acme")
+        store(client, dead, "rival")
+        on_disk(disk_plane, BLOCKS + 4)
+    with disk_plane.manager() as manager:
+        manager.ask(Invalidate("n", Scope(tenant="rival")))
+    if end == "stop":
+        disk_plane.stop()
+    else:
+        disk_plane.kill()
+    disk_plane.start()
+    with connect(disk_plane) as client:
+        wait_for(lambda: client.lookup_tiers(chain).coming == BLOCKS, "the chain was found on disk")
+        assert client.lookup(chain) == 0, "memory began empty"
+        load(client, chain, BLOCKS)
+        assert right(client, chain) == BLOCKS
+        assert in_tier(client, dead) == 0, "what was invalidated does not come back"
+
+
+def test_flipped_bytes_are_a_miss_and_never_data(disk_plane: Plane, tmp_path: Path) -> None:
+    chain = make.keys(BLOCKS, "chain")
+    with connect(disk_plane) as client:
+        store(client, chain)
+        on_disk(disk_plane, BLOCKS)
+        push_out(client, chain)
+        expected = content(chain[5])
+        for segment in (tmp_path / "tier").rglob("*"):
+            if segment.is_file() and expected in (data := segment.read_bytes()):
+                with segment.open("r+b") as file:
+                    file.seek(data.index(expected) + 100)
+                    file.write(b"wrong")
+        load(client, chain, 5)
+        wait_for(lambda: in_tier(client, chain) == 5, "the bad block is forgotten")
+        assert right(client, chain) == 5
+
+
+def test_a_prefetch_of_blocks_that_no_tier_holds_does_nothing(disk_plane: Plane) -> None:
+    with connect(disk_plane) as client:
+        wait_for(lambda: client.prefetch(make.keys(4, "nowhere")), "the directory arrived")
+        assert client.lookup_tiers(make.keys(4, "nowhere"))[:5] == (0, 0, 0.0, 0, 0)
+        for wait_s in (0.0, -1.0, float("nan"), 301.0):
+            with pytest.raises(ValueError, match="wait_s"):
+                client.prefetch(make.keys(1), wait_s=wait_s)
+        wait_for(lambda: client.cancel_prefetch(make.keys(4, "nowhere")), "no answer is outstanding")
+        assert disk_plane.describe().totals.malformed_messages == 0
+
+
+def test_a_prefetch_goes_on_with_the_first_space_that_is_left(disk_plane: Plane) -> None:
+    chain = make.keys(4096, "long")
+    spaces = [make.space(rank=rank, world_size=4) for rank in range(4)]
+    with attach(disk_plane.socket, spaces, timeout_s=30) as client:
+        wait_for(lambda: client.prefetch(make.keys(1)), "the directory arrived")
+        with disk_plane.frozen():
+            while (first := client.prefetch(chain)) == client.spaces:
+                pass  # until the socket has no room
+            assert client.prefetch(chain, first_space=first) == first
+            assert not client.cancel_prefetch(chain)
+        sent = [first]
+
+        def all_requested() -> bool:
+            sent.append(client.prefetch(chain, first_space=sent[-1]))
+            return sent[-1] == client.spaces
+
+        wait_for(all_requested, "the data plane takes them")
+        assert client.prefetch(chain, first_space=client.spaces) == client.spaces
+
+
+def test_a_directory_of_another_node_is_left_alone_and_memory_is_served(disk_plane: Plane, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    second = Plane(folder, settings(tmp_path)).start()
+    try:
+        wait_for(lambda: "tier.lost" in second.log(), "the log says so")
+        assert "not opened: " in second.log()
+        with connect(second) as client:
+            assert store(client, make.keys(4, "chain")) == 4
+            assert client.lookup_tiers(make.keys(4, "chain"))[:5] == (4, 0, 0.0, 0, 0)
+    finally:
+        second.kill()
+
+
+def test_a_disk_that_fails_stops_no_store_and_serves_again_when_it_is_back(disk_plane: Plane, tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    with connect(disk_plane) as client:
+        store(client, make.keys(4, "before"))
+        on_disk(disk_plane, 4)
+        tier.rename(tmp_path / "away")
+        for number in range(20):
+            assert store(client, make.keys(BLOCKS, ("during", number))) == BLOCKS
+        (tmp_path / "away").rename(tier)
+        wait_for(lambda: disk_plane.describe().tiers[0].serves, "a probe finds it", 2 * LONGEST_PROBE_S)
+        wait_for(lambda: in_tier(client, make.keys(4, "before")) == 4, "it serves")
+    assert disk_plane.stop() == 0
+
+
+def test_a_stop_during_copies_and_loads_ends(disk_plane: Plane) -> None:
+    with connect(disk_plane) as client:
+        for number in range(32):
+            store(client, make.keys(BLOCKS, number))
+        client.prefetch(make.keys(BLOCKS, 0))
+        disk_plane.signal(signal.SIGTERM)
+        assert disk_plane.process is not None
+        assert disk_plane.process.wait(60) == 0
+
+
+# ---- quotas and pins
+
+
+CHARGE = NBYTES + 4096
+"""Bytes of a block in a disk tier: its data and a header."""
+DISK_BYTES = 16 << 20
+CHAIN_BLOCKS = 16
+
+
+@pytest.fixture
+def small_disk_plane(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
+    folder = {"dataplane__disk_tier_directories": str(tmp_path / "tier")}
+    return make_plane(**folder, dataplane__disk_tier_bytes=str(DISK_BYTES)).start()
+
+
+def disk(plane: Plane) -> TierStats:
+    return plane.describe().tiers[0]
+
+
+def stored_bytes(plane: Plane, tenant: str) -> int:
+    return next((each.blocks for each in disk(plane).tenants if each.tenant == tenant), 0)
+
+
+def all_copied(plane: Plane) -> None:
+    """Wait until no block waits to be copied."""
+    wait_for(lambda: not (now := disk(plane)).waiting_blocks and not now.spilling_bytes, "all blocks are copied")
+
+
+def limit(plane: Plane, blocks: int, generation: int) -> None:
+    spec = QuotaSpec("acme", tiers={"disk": TierQuota(CHARGE, blocks * CHARGE)})
+    with plane.manager() as manager:
+        assert isinstance(manager.push(make.shares(spec, generation=generation)), Ack)
+
+
+def test_a_limit_holds_on_the_disk_and_after_a_kill(small_disk_plane: Plane) -> None:
+    limit(small_disk_plane, 8, 1)
+    with connect(small_disk_plane) as client:
+        for number in range(4):
+            store(client, make.keys(CHAIN_BLOCKS, ("acme", number)), "acme")
+            store(client, make.keys(CHAIN_BLOCKS, ("rival", number)), "rival")
+            all_copied(small_disk_plane)
+        assert (stored_bytes(small_disk_plane, "acme"), stored_bytes(small_disk_plane, "rival")) == (
+            8,
+            4 * CHAIN_BLOCKS,
+        )
+    snapshot = small_disk_plane.folder / "quotas.snapshot"
+    wait_for(snapshot.exists, "the first is saved")
+    before = snapshot.read_bytes()
+    limit(small_disk_plane, 3, 2)
+    wait_for(lambda: snapshot.read_bytes() != before, "the snapshot is saved, in the background")
+    wait_for(lambda: stored_bytes(small_disk_plane, "acme") == 3, "the lowered limit has taken effect")
+    small_disk_plane.kill()
+    small_disk_plane.start()
+    wait_for(lambda: stored_bytes(small_disk_plane, "rival") == 4 * CHAIN_BLOCKS, "the disk was read")
+    wait_for(
+        lambda: stored_bytes(small_disk_plane, "acme") == 3, "the limit holds, also if the kill came before a deletion"
+    )
+    (acme,) = [each for each in disk(small_disk_plane).tenants if each.tenant == "acme"]
+    assert (acme.blocks, acme.floor_bytes, acme.effective_floor_bytes) == (3, CHARGE, CHARGE)
+    assert acme.limit_bytes == 3 * CHARGE
+
+
+def test_a_pin_knows_its_blocks_on_the_disk_after_a_kill_before_an_engine_attaches(small_disk_plane: Plane) -> None:
+    chain = make.keys(CHAIN_BLOCKS, "pinned")
+    with small_disk_plane.manager() as manager:
+        assert isinstance(manager.push(*make.pins([make.pin("p", chain)])), Ack)
+    with connect(small_disk_plane) as client:
+        store(client, chain, "")
+        all_copied(small_disk_plane)
+    small_disk_plane.kill()
+    small_disk_plane.start()
+    wait_for(lambda: small_disk_plane.describe().pins[0].not_loaded == "detached", "the pin knows what the disk holds")
+    (pin,) = small_disk_plane.describe().pins
+    assert (pin.resident, pin.only_in_tiers, pin.tiers["disk"].blocks) == (0, CHAIN_BLOCKS, CHAIN_BLOCKS)
+    with connect(small_disk_plane) as client:
+        wait_for(lambda: client.lookup(chain) == CHAIN_BLOCKS, "the pin loads its blocks")

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.io import peers
+from dataplane.io.peers import open_process
+from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.events import TierLost, TierRecovered
 from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.stored_blocks import BlockName, Outcome
+from dataplane.protocol.tiers import TierSpec
+from dataplane.tiering import mover
+from dataplane.tiering.service import TierService
+from dataplane.tiering.worker import HANG_S
 from tests.dataplane import factories as make
-from tests.dataplane.tiering.mover_bench import NBYTES, POOL_BLOCKS, MoverBench
+from tests.dataplane.tiering.faulty_tier import FaultyTier
+from tests.dataplane.tiering.mover_bench import NBYTES, POOL_BLOCKS, LoopBench, MoverBench
 
 
 @pytest.fixture
@@ -135,3 +147,198 @@ def test_loads_that_no_request_needs_any_more_free_their_room(run: MoverBench) -
     run.tier.go_on.set()
     run.until(lambda: not run.state.loading_bytes)
     assert run.state.counters.loaded_blocks == 8
+
+
+# ---- deletions that fail
+
+
+class Deletions:
+    """Calls of `delete` of a tier that cannot delete the blocks of some keys."""
+
+    def __init__(self, tier: FaultyTier, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.keys: set[bytes] = set()
+        self.calls = 0
+        self._delete = tier.delete
+        monkeypatch.setattr(tier, "delete", self._call)
+
+    def _call(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
+        self.calls += 1
+        return [Outcome.FAILED if name.key in self.keys else self._delete([name], deadline)[0] for name in names]
+
+
+def test_a_block_that_cannot_be_deleted_keeps_its_tombstone_and_the_tier_in_service(
+    run: MoverBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deletions = Deletions(run.tier, monkeypatch)
+    monkeypatch.setattr(mover, "DELETE_AGAIN_S", 0.0)
+    chain = make.keys(4, "chain")
+    run.store(chain, "acme")
+    run.until(lambda: run.listed(chain) == 4)
+    deletions.keys = {chain[0]}
+    run.node.operator.invalidate(Scope(tenant="acme"), 1e12)
+    run.until(lambda: deletions.calls > 10)
+    assert run.state.serves
+    assert {name.key for name in run.tier.stored} == {chain[0]}
+    assert len(run.tombstones) == 1
+    deletions.keys = set()
+    run.until(lambda: not run.tombstones)
+    assert not run.tier.stored
+
+
+def test_a_call_that_deletes_nothing_is_followed_by_a_pause(run: MoverBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    deletions = Deletions(run.tier, monkeypatch)
+    monkeypatch.setattr(mover, "DELETE_AGAIN_S", 3600.0)
+    chain = make.keys(1, "chain")
+    run.store(chain, "acme")
+    run.until(lambda: run.listed(chain) == 1)
+    deletions.keys = set(chain)
+    run.node.operator.invalidate(Scope(tenant="acme"), 1e12)
+    run.until(lambda: deletions.calls == 1 and not run.run.deleting)
+    for _ in range(20):
+        run.mover.step()
+    assert (deletions.calls, run.run.deleting, len(run.state.deletions)) == (1, False, 1)
+
+
+# ---- calls between tiers that do not return
+
+
+class MovesBench(MoverBench):
+    """A node with three tiers: `t`, which has blocks of two tenants, and the empty ones `hangs` and `good`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tiers = {"t": self.tier, "hangs": FaultyTier(), "good": FaultyTier()}
+        self.runs = {"t": self.run}
+        for number, name in enumerate(("hangs", "good"), 1):
+            spec = TierSpec(name=name, type="faulty", budget_bytes=1 << 30, spill="off", order=number)
+            state = TierState(number, spec, self.tier.stored_size)
+            self.tiering.add_tier(state)
+            self.runs[name] = self.mover.add(state, self.tiers[name])
+            self.mover.opened(self.runs[name])
+        for tenant in ("acme", "other"):
+            self.store(make.keys(8, tenant), tenant)
+        self.until(lambda: len(self.tier.stored) == 16 and not self.state.spilling_bytes)
+
+    def move(self, tenant: str, to: str, source: str = "t") -> MoveState:
+        message = Move("n", Scope(tenant=tenant), to, release=True, source=source)
+        return self.node.operator.moves().start(message, time.time())
+
+    def give_up(self) -> None:
+        """Let the time of the transfer that hangs pass."""
+        assert self.tiering.table.crossing
+        for job in self.tiering.table.crossing.values():
+            job.give_up_at = time.monotonic()
+        self.mover.step()
+
+    def close(self) -> None:
+        for tier in self.tiers.values():
+            tier.fault = ""
+            tier.go_on.set()
+        super().close()
+
+
+@pytest.fixture
+def moves() -> Iterator[MovesBench]:
+    bench = MovesBench()
+    yield bench
+    bench.close()
+
+
+def test_a_target_that_hangs_fails_its_move_and_the_copy_counts_if_it_ends_later(moves: MovesBench) -> None:
+    hanging, target = moves.tiers["hangs"], moves.runs["hangs"]
+    hanging.fault = "hang"
+    stuck = moves.move("acme", "hangs")
+    moves.until(lambda: hanging.hanging)
+    other = moves.move("other", "good")
+    moves.until(lambda: other.ended_at)
+    moves.give_up()
+    assert (other.moved_blocks, other.released_blocks, other.refused) == (8, 8, {})
+    moves.until(lambda: stuck.ended_at)
+    assert (stuck.moved_blocks, stuck.released_blocks, stuck.refused) == (0, 0, {"hung": 8})
+    moves.until(lambda: {block.tenant for block, _ in moves.tier.stored.values()} == {"acme"})
+    assert len(moves.tier.stored) == 8, "nothing is lost"
+    hanging.fault = ""
+    hanging.go_on.set()
+    moves.until(lambda: not target.state.spilling_bytes)
+    assert len(target.state.contents) == len(hanging.stored) == 8
+
+
+def test_a_source_that_hangs_frees_the_room_in_the_target_at_once(moves: MovesBench) -> None:
+    ready = moves.move("other", "good")
+    moves.until(lambda: ready.ended_at and len(moves.tier.stored) == 8)
+    moves.tier.fault = "hang"
+    stuck = moves.move("acme", "hangs")
+    moves.until(lambda: moves.tier.hanging)
+    assert moves.runs["hangs"].state.spilling_bytes
+    other = moves.move("other", "hangs", source="good")
+    moves.give_up()
+    moves.until(lambda: other.ended_at and stuck.ended_at)
+    assert (other.moved_blocks, other.refused) == (8, {})
+    assert (stuck.moved_blocks, stuck.refused) == (0, {"hung": 8})
+    moves.tier.fault = ""
+    moves.tier.go_on.set()
+    moves.until(lambda: not moves.run.worker.hangs_s())
+    assert len(moves.tiers["hangs"].stored) == 8, "what was loaded too late is not stored"
+
+
+def test_a_tier_is_not_in_service_while_a_call_hangs(moves: MovesBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its probes succeed, because they run on another thread."""
+    hanging, target = moves.tiers["hangs"], moves.runs["hangs"]
+    hanging.fault = "hang"
+    moves.move("acme", "hangs")
+    moves.until(lambda: hanging.hanging)
+    hanging.fault = ""
+    probes: list[str] = []
+    probed = target.breaker.probed
+
+    def noted(why: str, now: float) -> None:
+        probes.append(why)
+        probed(why, now)
+
+    monkeypatch.setattr(target.breaker, "probed", noted)
+    monkeypatch.setattr(mover, "CALL_S", -HANG_S)  # calls count as hanging at once
+    moves.until(lambda: not target.serves)
+    moves.until(lambda: len(probes) >= 2)
+    assert not target.serves
+    assert "a call has not returned" in target.breaker.reason
+    hanging.go_on.set()
+    moves.until(lambda: target.serves)
+
+
+def test_a_target_that_is_removed_while_its_blocks_are_loaded_ends_the_copy(moves: MovesBench) -> None:
+    moves.tier.fault = "hang"
+    stuck = moves.move("acme", "good")
+    moves.until(lambda: moves.tier.hanging)
+    target, closed = moves.runs["good"], []
+    moves.tiering.remove_tier(target.state)
+    moves.mover.remove(target, lambda: closed.append(True))
+    moves.until(lambda: closed)
+    moves.mover.step()
+    moves.tier.fault = ""
+    moves.tier.go_on.set()
+    moves.until(lambda: stuck.ended_at and not moves.tiering.table.crossing)
+    assert (stuck.moved_blocks, stuck.released_blocks) == (0, 0)
+    assert len(moves.tier.stored) == 16, "nothing is lost"
+
+
+# ---- its attachment
+
+
+def test_a_later_process_with_the_same_pid_is_not_taken_for_the_mover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container, the next data plane often has the pid of the one that was killed."""
+    bench = LoopBench(4 << 20)
+    disk = TierSpec(name="disk", type="disk", budget_bytes=1 << 20, parameters={"path": str(tmp_path / "disk")})
+    service = TierService(bench.loop, bench.node, bench.memory, time.time, tmp_path, "test", [disk], listed_blocks=4096)
+    assert service.tiering is not None
+    mover = bench.node.engines[service.tiering.loads.client]
+    assert mover.pid == os.getpid()
+    pidfd = open_process(mover.pid, mover.started)
+    assert pidfd is not None, "this process is the mover's"
+    os.close(pidfd)
+    started = peers.started_at(os.getpid())
+    monkeypatch.setattr(peers, "start_time", lambda pid: started + 1)
+    assert open_process(mover.pid, mover.started) is None
+    service.close(time.time())
+    bench.close()

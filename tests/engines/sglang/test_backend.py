@@ -17,7 +17,7 @@ from dataplane.client.reservations import Reservation
 from dataplane.engines.sglang.page_keys import PageKeys
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
-from tests.dataplane.sockets.test_draining import drain
+from tests.dataplane.sockets.test_engine_socket import drain
 from tests.engines.sglang.fakes import PAGES, MambaPoolHost, MHATokenToKVPoolHost, MLATokenToKVPoolHost, fake_sglang
 from tests.engines.sglang.pages import NAMES, SOURCE, content, load, store
 from tests.interleaving import MEANWHILE_S
