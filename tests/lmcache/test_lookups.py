@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,16 @@ from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.gateways.lmcache.zmtp import processes
 from dataplane.protocol.control.records import QuotaSpec
+from dataplane.protocol.control.requests import RequestRecord
 from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.spaces import LMCACHE
+from tests.core.tiering.tier_bench import TierBench, tier, with_tiers
 from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, wait_for
 from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, key, lookup_key, prompt
 from tests.lmcache.gateway import Gateway
+from tests.lmcache.planes import Segment, check, gateway_plane, gateway_stats, leased, mapped, store, url_of
+from tests.run_marks import short_folder
 
 
 def test_a_lookup_finds_and_leases_stored_chunks(worker: Client, gateway: Gateway) -> None:
@@ -541,3 +547,277 @@ class TestShortOfRoom:
             "a": 6 * CHUNK_BYTES,
             "b": 2 * CHUNK_BYTES,
         }
+
+
+# ---- records of requests
+
+
+def record(gateway: Gateway, request: str = "r") -> RequestRecord | None:
+    records = gateway.bench.node.requests.find(request)
+    return records[0] if records else None
+
+
+def test_a_request_that_finds_nothing_is_recorded_with_the_reason(client: Client, gateway: Gateway) -> None:
+    client.register()
+    assert client.lookup(prompt(2)) == 0
+    kept = record(gateway)
+    assert kept is not None
+    assert (kept.prompt_tokens, kept.loaded_tokens, kept.missed_tokens, kept.reason) == (
+        2 * CHUNK_TOKENS,
+        {},
+        2 * CHUNK_TOKENS,
+        "never_stored",
+    )
+    tenant = gateway.bench.node.pool.tenants.get("")
+    assert tenant.missed_tokens == {"never_stored": 2 * CHUNK_TOKENS}
+
+
+def test_a_request_that_reads_its_hits_is_recorded_when_it_ends(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2))
+    assert client.lookup(prompt(3)) == 2
+    client.prepare_retrieve(prompt(2))
+    assert client.commit_retrieve(prompt(2))
+    client.ask("end_session", "r")
+    kept = record(gateway)
+    assert kept is not None
+    assert (kept.loaded_tokens, kept.missed_tokens, kept.reason) == (
+        {"host": 2 * CHUNK_TOKENS},
+        CHUNK_TOKENS,
+        "never_stored",
+    )
+
+
+def test_a_request_that_reads_no_hits_is_not_recorded(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2))
+    assert client.lookup(prompt(3)) == 2
+    client.ask("end_session", "r")
+    assert record(gateway) is None
+
+
+def test_an_invalidated_chunk_is_the_reason(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(2))
+    client.ask("clear", True)
+    assert client.lookup(prompt(2)) == 0
+    kept = record(gateway)
+    assert kept is not None
+    assert kept.reason == "invalidated"
+
+
+def test_chunks_before_the_first_one_that_workers_read_are_those_of_the_engine(
+    client: Client, gateway: Gateway
+) -> None:
+    client.register()
+    client.store(prompt(4))
+    assert client.lookup(prompt(4)) == 4
+    client.ask("free_lookup_locks", lookup_key(prompt(4), end=3 * CHUNK_TOKENS), 1)
+    client.prepare_retrieve(prompt(4), start=3 * CHUNK_TOKENS)
+    assert client.commit_retrieve(prompt(4), start=3 * CHUNK_TOKENS)
+    kept = record(gateway)
+    assert kept is not None
+    assert (kept.engine_tokens, kept.loaded_tokens, kept.missed_tokens) == (3 * CHUNK_TOKENS, {"host": CHUNK_TOKENS}, 0)
+
+
+def test_chunks_that_workers_read_in_parts_are_all_loaded(client: Client, gateway: Gateway) -> None:
+    client.register()
+    client.store(prompt(4))
+    assert client.lookup(prompt(4)) == 4
+    for start in (2, 1):
+        part: dict[str, Any] = {"start": start * CHUNK_TOKENS, "end": (start + 1) * CHUNK_TOKENS}
+        client.prepare_retrieve(prompt(4), **part)
+        assert client.commit_retrieve(prompt(4), **part)
+    client.ask("end_session", "r")
+    kept = record(gateway)
+    assert kept is not None
+    assert (kept.engine_tokens, kept.loaded_tokens) == (CHUNK_TOKENS, {"host": 2 * CHUNK_TOKENS})
+
+
+def test_a_prompt_has_no_more_tokens_than_its_look_up_sent(client: Client, gateway: Gateway) -> None:
+    client.register()
+    tokens = prompt(2)
+    assert client.lookup(tokens, end=(1 << 64) - 1) == 0
+    kept = record(gateway)
+    assert kept is not None
+    assert kept.prompt_tokens == len(tokens)
+
+
+# ---- waits for tiers
+
+
+CHUNKS = 4
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Client:
+    client = gateway.client()
+    client.register()
+    return client
+
+
+def with_spilled(gateway: Gateway, client: Client, load_deadline_s: float = 5.0) -> TierBench:
+    """Give the gateway's node a tier that holds all but the first chunk of `prompt(CHUNKS)`, which memory holds."""
+    run = with_tiers(gateway.bench, tier(load_deadline_s=load_deadline_s))
+    client.store(prompt(CHUNKS))
+    client.ask("end_session", "r")
+    run.settle()
+    node = gateway.bench.node
+    blocks = sorted(node.pool.table.blocks.values(), key=lambda block: block.number)
+    stored = [block for block in blocks if block.nbytes == CHUNK_BYTES]
+    node.room.evict(stored[1:], "room", run.now)
+    run.tiering.catalog.directory.publish(
+        0, waiting_bytes=0, bytes_per_s=1 << 20, latency_us=0, serves=True, shared=False
+    )
+    return run
+
+
+def begin(client: Client, request: str = "r") -> None:
+    assert client.ask("lookup", lookup_key(prompt(CHUNKS), request), 1) is NOTHING
+    assert client.status(request) is None
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda client: client.ask("end_session", "r"),
+        lambda client: client.ask("free_lookup_locks", lookup_key(prompt(CHUNKS)), 1),
+        lambda client: client.close(),
+    ],
+    ids=["ended", "freed", "gone"],
+)
+def test_a_look_up_that_ends_cancels_its_loads(
+    gateway: Gateway, client: Client, end: Callable[[Client], object]
+) -> None:
+    run = with_spilled(gateway, client)
+    begin(client)
+    assert len(run.tiering.loads) == 1
+    end(client)
+    gateway.until(lambda: not len(run.tiering.loads), "nothing waits to be loaded")
+    run.begin()
+    assert run.loads == []
+    assert run.tiering.loads.given_up == 1
+
+
+def test_a_look_up_waits_as_long_as_the_loads_of_a_tier_may_wait(gateway: Gateway, client: Client) -> None:
+    run = with_spilled(gateway, client, load_deadline_s=20.0)
+    begin(client)
+    gateway.pass_time(19.0)
+    assert client.status("r") is None
+    gateway.pass_time(2.0)
+    assert client.status("r") == 1
+    run.begin()
+    assert run.loads == []
+
+
+# ---- tiers
+
+
+_names = count(1)
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """A data plane whose memory holds 256 chunks, and whose tier holds more."""
+    tier: Path = tmp_path_factory.mktemp("tier")
+    settings = {"dataplane__disk_tier_directories": str(tier), "dataplane__disk_tier_bytes": "256MiB"}
+    with short_folder() as folder, gateway_plane(folder, pool_bytes="4MiB", **settings) as running:
+        yield running
+
+
+@pytest.fixture
+def disk_client(plane: Plane) -> Iterator[Client]:
+    with Client(url_of(plane)) as client:
+        yield client
+
+
+@pytest.fixture
+def segment(disk_client: Client) -> Iterator[Segment]:
+    with mapped(disk_client.register()) as segment:
+        yield segment
+
+
+def begin_prompt(client: Client, tokens: list[int], request: str, **fields: Any) -> None:
+    assert client.ask("lookup", lookup_key(tokens, request, **fields), 1) is NOTHING
+
+
+def result(client: Client, request: str) -> int:
+    """Return the result of a look-up, which is null while it is pending."""
+    found: list[int | None] = [None]
+
+    def known() -> bool:
+        found[0] = client.ask("query_prefetch_status", request)
+        return found[0] is not None
+
+    wait_for(known, "the look-up ends")
+    assert found[0] is not None
+    return found[0]
+
+
+def spilled(plane: Plane, client: Client, segment: Segment) -> tuple[list[int], int]:
+    """Store a prompt, and others until memory holds no chunk of it any more. Return its tokens and its name."""
+    first = next(_names)
+    before = plane.describe()
+    assert store(client, segment, prompt(CHUNKS, first), first, f"first-{first}")
+    plane.wait_stats(lambda stats: not stats.tiers[0].waiting_blocks | stats.tiers[0].spilling_bytes, "it is on disk")
+    for _ in range(4 << 20 >> 16):  # as much as memory holds
+        name = next(_names)
+        assert store(client, segment, prompt(CHUNKS, name), name, f"filler-{name}")
+        client.ask("end_session", f"filler-{name}")
+    after = plane.describe()
+    assert after.totals.evicted_blocks >= before.totals.evicted_blocks + CHUNKS
+    assert after.tiers[0].blocks >= before.tiers[0].blocks + CHUNKS
+    assert after.tiers[0].refused == {}
+    return prompt(CHUNKS, first), first
+
+
+def test_chunks_on_disk_are_hits_and_have_their_bytes(plane: Plane, disk_client: Client, segment: Segment) -> None:
+    tokens, name = spilled(plane, disk_client, segment)
+    before, loaded = gateway_stats(plane), plane.describe().tiers[0].loaded_blocks
+    begin_prompt(disk_client, tokens, "r")
+    assert result(disk_client, "r") == CHUNKS
+    assert check(disk_client, segment, tokens, name, "r")
+    disk_client.ask("end_session", "r")
+    after = gateway_stats(plane)
+    assert plane.describe().tiers[0].loaded_blocks == loaded + CHUNKS
+    assert after.hit_chunks - before.hit_chunks == CHUNKS
+    assert after.tier_hit_chunks - before.tier_hit_chunks == CHUNKS
+
+
+def test_a_client_may_wait_for_the_result(plane: Plane, disk_client: Client, segment: Segment) -> None:
+    tokens, name = spilled(plane, disk_client, segment)
+    begin_prompt(disk_client, tokens, "r")
+    assert disk_client.ask("wait_prefetch_status", "r", 60.0) == CHUNKS
+    assert disk_client.ask("wait_prefetch_status", "r", 60.0) == 0, "a result is fetched once"
+    assert check(disk_client, segment, tokens, name, "r")
+    disk_client.ask("end_session", "r")
+
+
+def test_concurrent_look_ups_of_one_prompt_load_it_once(plane: Plane, disk_client: Client, segment: Segment) -> None:
+    tokens, _ = spilled(plane, disk_client, segment)
+    loaded = plane.describe().tiers[0].loaded_blocks
+    begin_prompt(disk_client, tokens, "a")
+    begin_prompt(disk_client, tokens, "b")
+    assert [result(disk_client, "a"), result(disk_client, "b")] == [CHUNKS, CHUNKS]
+    disk_client.ask("end_session", "a")
+    disk_client.ask("end_session", "b")
+    stats = plane.describe()
+    assert stats.tiers[0].loaded_blocks == loaded + CHUNKS, "one load for each key"
+    assert leased(stats) == 0
+
+
+def test_a_client_that_leaves_while_its_look_up_waits_keeps_nothing(
+    plane: Plane, disk_client: Client, segment: Segment
+) -> None:
+    tokens, _ = spilled(plane, disk_client, segment)
+    with Client(url_of(plane)) as other:
+        begin_prompt(other, tokens, "r")
+    plane.wait_stats(lambda stats: leased(stats) == 0, "no lease is left")
+    begin_prompt(disk_client, tokens, "again")
+    assert result(disk_client, "again") == CHUNKS
+    disk_client.ask("end_session", "again")
+
+
+def test_chunks_that_no_tier_holds_are_a_miss_at_once(disk_client: Client, segment: Segment) -> None:
+    begin_prompt(disk_client, prompt(CHUNKS, next(_names)), "r")
+    assert disk_client.status("r") == 0

@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,15 @@ import pytest
 from dataplane.protocol.stored_blocks import Loaded, Outcome
 from dataplane.tiers.disk import alignment, directory, offline, slot_journal
 from dataplane.tiers.disk.disk_tier import DiskTier
+from dataplane.tiers.disk.offline import BlockSum, NoTierDirectory, TierFault
 from dataplane.tiers.header import HEADER_BYTES, pack_header
-from dataplane.tiers.tier import BlockStore
+from dataplane.tiers.tier import BlockStore, TierError
+from tests.forked import Forked
 from tests.sizes import size
 from tests.tiers.blocks import CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store
 from tests.tiers.disk_backend import MIB, SEGMENT_BYTES, DiskBackend, slot_of, state
+from tests.tiers.disk_writer import BUDGET_BYTES
+from tests.tiers.disk_writer import backend as writer_backend
 
 
 @pytest.fixture
@@ -506,3 +511,249 @@ def test_no_journal_makes_a_start_fail_or_a_wrong_byte_be_served(tmp_path: Path,
     assert store(tier, block(99, 5000)) == [Outcome.OK]
     tier.close()
     assert offline.usage(str(tmp_path / "one")).tenants
+
+
+# ---- kills
+
+
+KILLS = 5
+Version = tuple[int, int]
+"""Sequence and length of a block; (0, 0) for none."""
+NONE: Version = (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(size(4, 2)))
+def test_a_kill_loses_no_acknowledged_block(tmp_path: Path, seed: int) -> None:
+    choice = random.Random(seed)
+    killed = writer_backend(tmp_path / "one", tmp_path / "two")
+    copy = writer_backend(tmp_path / "copy-one", tmp_path / "copy-two")
+    acknowledged: dict[int, Version] = {}
+    operations = 0
+    for kill in range(KILLS):
+        begun = _killed(killed, 1 + kill * 1_000_000, choice.randrange(10, 300), acknowledged)
+        operations += len(acknowledged)
+        for source, target in zip(killed.directories, copy.directories, strict=True):
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(source, target)
+        tier = killed.open()
+        try:
+            assert [each.recovered_by for each in tier._directories] == ["", ""]
+            _check(tier, acknowledged, begun)
+            assert tier.usage().stored_bytes <= killed.segment_bytes_on_disk() <= BUDGET_BYTES
+            from_journal = state(tier)
+            _load_all(tier, acknowledged, begun)
+        finally:
+            tier.close()
+        scanned = copy.scanned()
+        try:
+            assert state(scanned) == from_journal
+        finally:
+            scanned.close()
+    assert operations > KILLS
+
+
+def _killed(killed: DiskBackend, first: int, lines: int, acknowledged: dict[int, Version]) -> dict[int, Version]:
+    """Run a writer until it has written so many lines and is killed. Update what it acknowledged, and return what it
+    was doing."""
+    begun: dict[int, Version] = {}
+    folders = map(str, killed.directories)
+    with Forked(
+        "tests.tiers.disk_writer", str(first), *folders, env=dict(os.environ), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for count, line in enumerate(process.stdout, 1):
+                what, number, *version = line.split()
+                sequence, length = map(int, version)
+                if what == "begin":
+                    begun[int(number)] = sequence, length
+                else:
+                    del begun[int(number)]
+                    if what == "end":
+                        acknowledged[int(number)] = sequence, length
+                if count == lines:
+                    process.kill()
+        finally:
+            process.kill()
+        assert process.wait(60) == -9
+    return begun
+
+
+def _check(tier: DiskTier, acknowledged: dict[int, Version], begun: dict[int, Version]) -> None:
+    """What was acknowledged is there, except where another operation on it had begun."""
+    for number in {*acknowledged, *begun}:
+        (found,) = tier.lookup([name(number)], soon())
+        version = (found.sequence, found.length) if found else NONE
+        possible = {acknowledged.get(number, NONE)} | ({begun[number]} if number in begun else set())
+        assert version in possible, number
+
+
+def _load_all(tier: DiskTier, acknowledged: dict[int, Version], begun: dict[int, Version]) -> None:
+    """Every block that is there has its bytes; one that was being written may be refused. Remember what is there."""
+    for number in {*acknowledged, *begun}:
+        (found,) = tier.lookup([name(number)], soon())
+        acknowledged[number] = NONE
+        if found is None:
+            continue
+        expected = block(number, found.length, sequence=found.sequence)
+        loaded, data = load(tier, expected)
+        if loaded.outcome is Outcome.OK:
+            assert data == expected.data
+            acknowledged[number] = found.sequence, found.length
+        else:
+            assert number in begun
+            assert loaded.outcome is Outcome.CORRUPT
+
+
+# ---- directories that no tier has open
+
+
+@pytest.fixture
+def one_directory(tmp_path: Path) -> DiskBackend:
+    return DiskBackend(tmp_path / "one")
+
+
+def _bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+
+
+def test_a_whole_directory_has_no_fault(one_directory: DiskBackend) -> None:
+    tier = one_directory.open()
+    store(tier, *(block(number, 5000) for number in range(10)), block(20, 70_000))
+    used = tier.usage()
+    tier.close()
+    (folder,) = one_directory.directories
+    before = _bytes_of(folder)
+    found = offline.check(str(folder))
+    assert found.faults == []
+    assert (found.blocks, found.stored_bytes) == (used.blocks, used.stored_bytes) == (11, 10 * 12_288 + 77_824)
+    assert (found.node, found.segments, found.segment_bytes) == ("node-1", 2, 2 * SEGMENT_BYTES)
+    assert found.journal == ""
+    assert _bytes_of(folder) == before
+
+
+def test_bad_slots_are_listed_and_freed(one_directory: DiskBackend) -> None:
+    (folder,) = one_directory.directories
+    tier = one_directory.open()
+    data, header, erased, swapped, other, good = stored = [block(number, 5000) for number in range(6)]
+    store(tier, *stored)
+    slots = {each.block.name: slot_of(tier, each.block.name)[1] for each in stored}
+    flipped = bytearray(one_directory.stored(tier, data.block.name))
+    flipped[6000] ^= 1
+    one_directory.overwrite(tier, data.block.name, bytes(flipped))
+    one_directory.overwrite(tier, header.block.name, b"nonsense")
+    one_directory.overwrite(tier, erased.block.name, b"")
+    raw = [one_directory.stored(tier, each.block.name) for each in (swapped, other)]
+    one_directory.overwrite(tier, swapped.block.name, raw[1])
+    one_directory.overwrite(tier, other.block.name, raw[0])
+    tier.close()
+    reasons = {
+        slots[data.block.name]: "the data does not match its checksum",
+        slots[header.block.name]: "header: the magic number is missing",
+        slots[erased.block.name]: "the header is missing",
+        slots[swapped.block.name]: "the slot holds another block",
+        slots[other.block.name]: "the slot holds another block",
+    }
+    expected = [TierFault("segment-000000", slot, reasons[slot]) for slot in sorted(reasons)]
+    before = _bytes_of(folder)
+    assert offline.check(str(folder)).faults == expected
+    assert _bytes_of(folder) == before
+    assert offline.repair(str(folder)).faults == expected
+    again = offline.check(str(folder))
+    assert (again.faults, again.blocks) == ([], 1)
+    for open_again in (one_directory.open, one_directory.scanned):
+        tier = open_again()
+        assert_holds(tier, [good])
+        assert_lacks(tier, stored[:-1])
+        assert tier.usage().stored_bytes == tier.stored_size(5000)
+        tier.close()
+
+
+def test_a_slot_that_only_its_header_knows_is_bad(one_directory: DiskBackend) -> None:
+    """As after a deletion whose header was not erased."""
+    (folder,) = one_directory.directories
+    tier = one_directory.open()
+    whole, deleted = block(1, 5000), block(2, 5000)
+    store(tier, whole, deleted)
+    segment, slot = slot_of(tier, deleted.block.name)
+    raw = one_directory.stored(tier, deleted.block.name)
+    tier.delete([deleted.block.name], 1e12)
+    with open(segment.path, "r+b") as file:
+        file.seek(segment.offset(slot))
+        file.write(raw)
+    tier.close()
+    assert offline.check(str(folder)).faults == [TierFault("segment-000000", slot, "the journal has no such block")]
+    offline.repair(str(folder))
+    tier = one_directory.scanned()
+    assert_holds(tier, [whole])
+    assert_lacks(tier, [deleted])
+
+
+def test_orphaned_and_truncated_segments_are_listed_and_repaired(tmp_path: Path, one_directory: DiskBackend) -> None:
+    (folder,) = one_directory.directories
+    tier = one_directory.open()
+    lost, whole, small = block(1, 70_000), block(2, 70_000), block(3, 5000)
+    store(tier, whole, lost, small)
+    large = slot_of(tier, whole.block.name)[0].path
+    slot = slot_of(tier, lost.block.name)[1]
+    tier.close()
+    other = DiskBackend(tmp_path / "other")
+    tier = other.open()
+    store(tier, block(9, 5000))
+    tier.close()
+    shutil.copy(tmp_path / "other" / "segment-000000", folder / "segment-000002")
+    (folder / "segment-000007").write_bytes(b"what is this")
+    os.truncate(large, 4096 + 77_824 + 10_000)
+    assert offline.check(str(folder)).faults == [
+        TierFault("segment-000002", None, "the segment is of another directory"),
+        TierFault("segment-000007", None, "the file is shorter than a page"),
+        TierFault(large.name, None, f"expected {SEGMENT_BYTES} bytes, got 91920"),
+        TierFault(large.name, slot, "the journal has no such block"),
+    ]
+    offline.repair(str(folder))
+    found = offline.check(str(folder))
+    assert found.faults == []
+    assert found.segment_bytes == 2 * SEGMENT_BYTES
+    tier = one_directory.open()
+    assert_holds(tier, [whole, small])
+    assert_lacks(tier, [lost])
+
+
+def test_a_directory_without_its_journal_is_checked_and_gets_one(one_directory: DiskBackend) -> None:
+    (folder,) = one_directory.directories
+    tier = one_directory.open()
+    stored = [block(number, 5000) for number in range(5)]
+    store(tier, *stored)
+    tier.close()
+    (folder / "journal").unlink()
+    found = offline.check(str(folder))
+    assert (found.faults, found.blocks, found.journal) == ([], 5, "journal: No such file or directory")
+    offline.repair(str(folder))
+    tier = one_directory.open()
+    assert tier._directories[0].recovered_by == ""
+    assert_holds(tier, stored)
+
+
+def test_usage_counts_tenants_and_sizes(one_directory: DiskBackend) -> None:
+    (folder,) = one_directory.directories
+    tier = one_directory.open()
+    store(tier, block(1, 5000, "a"), block(2, 5000, "b"), block(3, 70_000, "a"), block(4, 1, ""))
+    tier.close()
+    found = offline.usage(str(folder))
+    assert found.tenants == {"": BlockSum(1, 8192), "a": BlockSum(2, 12_288 + 77_824), "b": BlockSum(1, 12_288)}
+    assert found.sizes == {8192: BlockSum(1, 8192), 12_288: BlockSum(2, 24_576), 77_824: BlockSum(1, 77_824)}
+    assert found.segment_bytes == 3 * SEGMENT_BYTES
+
+
+@pytest.mark.parametrize("work", [offline.check, offline.repair, offline.usage])
+def test_a_directory_in_use_or_of_nothing_is_refused(tmp_path: Path, one_directory: DiskBackend, work: object) -> None:
+    assert callable(work)
+    tier = one_directory.open()
+    with pytest.raises(TierError, match="one: in use by node node-1, process"):
+        work(str(one_directory.directories[0]))
+    tier.close()
+    work(str(one_directory.directories[0]))
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(NoTierDirectory, match="expected a directory of a tier"):
+            work(str(path))
+    assert not (tmp_path / "lock").exists()
