@@ -108,7 +108,7 @@ bench-engines: $(INSTALLED)  ## measure vLLM with each connector beside vLLM alo
 	$(BIN)/python -m benchmarks.engines $(ARGS)
 
 soak: $(INSTALLED)  ## half an hour of everything at once against one data plane, then half an hour of both planes (SOAK_S=seconds)
-	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/dataplane/hostile/test_soak.py -s -q -o faulthandler_timeout=0 $(ARGS)
+	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/dataplane/load/test_soak.py -s -q -o faulthandler_timeout=0 $(ARGS)
 	LARDER_BENCH_SOAK_S=$(SOAK_S) $(BIN)/python -m benchmarks soak
 
 kills: $(INSTALLED)  ## kill -9 the data plane two hundred times under load (a usual run does it eight times)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.blocks.leases import LeaseTable
-from tests.dataplane.hammer.plane import main
+from tests.dataplane.load.plane import main
 
 
 class BlindLeaseTable(LeaseTable):

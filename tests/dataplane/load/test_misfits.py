@@ -15,20 +15,21 @@ from dataplane.client import Code
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
-from tests.dataplane.hostile.content import fill, read, store
-from tests.dataplane.hostile.misfits import ROLES
+from tests.dataplane.load.content import fill
+from tests.dataplane.load.misfits import ROLES
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
-from tests.dataplane.recovery.support.blocks import connect
+from tests.dataplane.recovery.support.blocks import connect, read, store
 from tests.forked import Forked
 
 PAGE = 4096
+NBYTES = 16 << 10
 TURNS = 60
 
 
 @contextmanager
 def misfit(plane: Plane, role: str, seed: int = 1) -> Iterator[subprocess.Popen[bytes]]:
     process = Forked(
-        "tests.dataplane.hostile.misfits", role, plane.socket, str(seed), env=dict(os.environ), stdout=subprocess.PIPE
+        "tests.dataplane.load.misfits", role, plane.socket, str(seed), env=dict(os.environ), stdout=subprocess.PIPE
     )
     try:
         assert line(process) == "ready", role
@@ -52,10 +53,9 @@ def work(plane: Plane, turns: int = 50, seed: int = 3) -> tuple[int, int]:
     with connect(plane, group="honest", verify="always") as client:
         for _ in range(turns):
             number = rng.randrange(300)
-            stored += store(client, number)
-            blocks, wrong = read(client, number)
-            assert wrong == 0
-            seen += blocks
+            chain = make.keys(1 + number % 8, ("honest", number))
+            stored += store(client, chain, NBYTES, f"t{number % 3}")
+            seen += read(client, chain, NBYTES)
         assert client.connected
     return stored, seen
 

@@ -1,4 +1,6 @@
-"""One engine of the hammer: `python -m tests.dataplane.hammer.engine ROLE SOCKET SEED REPORT`.
+"""One engine under load: `python -m tests.dataplane.load.engine ROLE SOCKET SEED REPORT`.
+
+Its role is reader, writer, or verifier, which writes, reads, and lets the client compare checksums too.
 
 Appends a line to REPORT for every wrong byte at once, and a line of counts twice a second, because it may be killed at
 any time.
@@ -12,10 +14,10 @@ import random
 import sys
 import time
 
-from dataplane.client import Client, attach
+from dataplane.client import Client, ClientEvent, attach
 from dataplane.protocol.engine import SpaceRequest
-from dataplane.protocol.spaces import Space
-from tests.dataplane.hammer.content import MODEL, chain, expected, pick
+from tests.dataplane import factories as make
+from tests.dataplane.load.content import chain, expected, pick
 
 
 class Report:
@@ -26,7 +28,7 @@ class Report:
         self.counts = {"blocks": 0, "stored": 0, "aborted": 0, "refused": 0}
         self._next = 0.0
 
-    def wrong(self, what: str, key: bytes) -> None:
+    def wrong(self, what: str, key: bytes = b"") -> None:
         os.write(self._fd, json.dumps({"wrong": what, "key": key.hex()}).encode() + b"\n")
 
     def progress(self) -> None:
@@ -54,9 +56,9 @@ def read(client: Client, rng: random.Random, report: Report) -> None:
 
 def write(client: Client, rng: random.Random, report: Report) -> None:
     """Store a chain's missing blocks in two halves with a pause between, and sometimes change one's mind."""
-    keys, nbytes = chain(pick(rng))
-    tenant = "a" if rng.random() < 0.5 else "b"
-    with client.reserve(keys, nbytes, tenant=tenant) as reservation:
+    number = pick(rng)
+    keys, nbytes = chain(number)
+    with client.reserve(keys, nbytes, tenant=f"t{number % 3}") as reservation:
         report.counts["refused"] += sum(reservation.refused.values())
         writable = reservation.writable
         arrays = [(reservation.array(at), expected(keys[at], nbytes)) for at in writable]
@@ -75,11 +77,23 @@ def write(client: Client, rng: random.Random, report: Report) -> None:
 def main(role: str, socket: str, seed: str, path: str) -> None:
     rng = random.Random(int(seed))
     report = Report(path)
-    space = SpaceRequest(Space(model=MODEL), writes=role == "writer")
-    client = attach(socket, [space], group=f"{role}-{seed}", timeout_s=30)
-    act = write if role == "writer" else read
+
+    def hear(event: ClientEvent) -> None:
+        if event.name in ("corrupt", "fault"):
+            report.wrong(f"{event.name}: {event.detail}")
+
+    acts = {"reader": (read,), "writer": (write,), "verifier": (write, read)}[role]
+    client = attach(
+        socket,
+        [SpaceRequest(make.space(), writes=write in acts)],
+        group=f"{role}-{seed}",
+        timeout_s=30,
+        verify="always" if role == "verifier" else "off",
+        on_event=hear,
+    )
     while True:
-        act(client, rng, report)
+        for act in acts:
+            act(client, rng, report)
         report.progress()
 
 

@@ -1,4 +1,4 @@
-"""What the hammer stores: chains of blocks whose every byte follows from their key."""
+"""What engines under load store: chains of blocks whose every byte follows from their key."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from hashlib import sha256
 import numpy as np
 import numpy.typing as npt
 
+from dataplane.client import Client
+from tests.dataplane import factories as make
+
 CHAINS = 300
 MAX_CHAIN = 12
 MAX_SMALL_CHAIN = 200
 """Chains of the smallest blocks are long: one request then fills many places of the same index buckets."""
-MODEL = "hammer"
 SIZES = (4096, 5000, 12_288, 40_000, 65_536, 100_000, 262_144, 300_000)
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -40,3 +42,11 @@ def expected(key: bytes, nbytes: int) -> npt.NDArray[np.uint8]:
     with np.errstate(over="ignore"):
         words = (words * _STEP) ^ (words * seed)
     return words.view(np.uint8)[:nbytes]
+
+
+def fill(client: Client, name: object, count: int = 16) -> None:
+    """Store blocks of a megabyte, of which none may be refused: sixteen fill a pool of 16 MiB."""
+    for number in range(count):
+        with client.reserve([make.key((name, number))], make.MIB) as reservation:
+            assert reservation.refused == {}
+            assert reservation.commit().blocks == 1

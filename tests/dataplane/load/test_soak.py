@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +22,9 @@ from dataplane.protocol.control.scopes import Demote, Invalidate, Scope, Swept
 from dataplane.protocol.control.snapshots import Ack, Snapshot
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
-from tests.dataplane.hostile.content import chain, fill
-from tests.dataplane.hostile.misfits import ROLES
+from tests.dataplane.load.content import chain, fill
+from tests.dataplane.load.engines import Engines
+from tests.dataplane.load.misfits import ROLES
 from tests.dataplane.plane import Manager, Plane, wait_for
 from tests.sizes import size
 
@@ -48,7 +48,6 @@ class Soak:
 
     plane: Plane
     rng: random.Random
-    honest: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     misfits: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     kills: int = 0
     audits: int = 0
@@ -61,6 +60,7 @@ class Soak:
     _generation: int = 0
 
     def __post_init__(self) -> None:
+        self.honest = Engines(self.plane)
         self.plane.wait_stats(lambda stats: stats.engines == [], "no engine is attached")
         self.fds_before = self.plane.open_fds()
 
@@ -74,41 +74,32 @@ class Soak:
 
     def _step(self, manager: Manager) -> None:
         assert self.plane.alive, self.plane.log()[-4000:]
-        for seed, engine in self.honest.items():
-            assert engine.poll() is None, f"honest engine {seed} never fails by itself"
-        while len(self.honest) < HONEST:
-            self._start_honest()
+        self.honest.assert_alive()
+        while len(self.honest.running) < HONEST:
+            self.honest.start("verifier")
         while len(self.misfits) < MISFITS:
             self._start_misfit()
         self._change_intent(manager)
         if self._generation % 3 == 0:
             self._audit(manager)
         if self.rng.random() < 0.5:
-            self._kill(self.misfits)
+            self._kill_misfit()
         if self.rng.random() < 0.1:
-            self._kill(self.honest)
-        assert self.wrong() == []
-
-    def _start_honest(self) -> None:
-        self._seed += 1
-        self.honest[self._seed] = self._start(
-            "tests.dataplane.hostile.engine", self.plane.socket, str(self._seed), str(self._report(self._seed))
-        )
+            self.honest.kill(self.rng.choice(sorted(self.honest.running)))
+            self.kills += 1
+        assert self.honest.wrong() == []
 
     def _start_misfit(self) -> None:
         self._seed += 1
         role = self.rng.choice(sorted(ROLES))
-        self.misfits[self._seed] = self._start(
-            "tests.dataplane.hostile.misfits", role, self.plane.socket, str(self._seed)
+        self.misfits[self._seed] = subprocess.Popen(
+            [sys.executable, "-m", "tests.dataplane.load.misfits", role, self.plane.socket, str(self._seed)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
-    def _start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-
-    def _kill(self, engines: dict[int, subprocess.Popen[bytes]]) -> None:
-        victim = engines.pop(self.rng.choice(sorted(engines)))
+    def _kill_misfit(self) -> None:
+        victim = self.misfits.pop(self.rng.choice(sorted(self.misfits)))
         victim.kill()
         victim.wait(60)
         self.kills += 1
@@ -128,7 +119,7 @@ class Soak:
         ]
         self._push(manager, make.shares(*tenants, generation=number), {})
         records = [
-            make.pin(f"pin-{at}", chain(at), tenant=f"t{at % 3}", strength=rng.choice(["soft", "guaranteed"]))
+            make.pin(f"pin-{at}", chain(at)[0], tenant=f"t{at % 3}", strength=rng.choice(["soft", "guaranteed"]))
             for at in rng.sample(range(40), rng.randint(0, 8))
         ]
         self._push(manager, *make.pins(records, number))
@@ -158,9 +149,7 @@ class Soak:
 
     def settle(self) -> NodeStats:
         """Kill every engine; the state once the data plane has noticed."""
-        for engines in (self.honest, self.misfits):
-            while engines:
-                self._kill(engines)
+        self.stop()
         return self.plane.wait_stats(lambda stats: not stats.engines, "everybody is gone", GONE_S)
 
     def wait_for_descriptors(self) -> int:
@@ -172,9 +161,9 @@ class Soak:
 
     def stop(self) -> None:
         """Leave no process behind."""
-        for engine in [*self.honest.values(), *self.misfits.values()]:
-            engine.kill()
-            engine.wait(60)
+        self.honest.kill_all()
+        while self.misfits:
+            self._kill_misfit()
 
     # ---- what was seen
 
@@ -182,26 +171,6 @@ class Soak:
         """Private bytes at the end, beyond the most of the first third (a new process has to grow)."""
         sizes = [nbytes for _, nbytes in self.sizes]
         return min(sizes[-3:]) - max(sizes[: max(1, len(sizes) // 3)])
-
-    def lines(self) -> Iterator[dict[str, object]]:
-        for path in self.plane.folder.glob("soak-*.jsonl"):
-            for text in path.read_text().splitlines():
-                yield json.loads(text)
-
-    def wrong(self) -> list[dict[str, object]]:
-        return [each for each in self.lines() if "wrong" in each]
-
-    def totals(self) -> dict[str, int]:
-        """Blocks that honest engines read and stored."""
-        last = {each["pid"]: each for each in self.lines() if "read" in each}
-        return {name: sum(int(str(each[name])) for each in last.values()) for name in ("read", "stored")}
-
-    def _report(self, seed: int) -> Path:
-        return self.plane.folder / f"soak-{seed}.jsonl"
-
-    def wait_for_work(self, blocks: int) -> None:
-        """Until honest engines did something, however slow the machine is."""
-        wait_for(lambda: min(self.totals().values()) >= blocks, "honest engines work", 60)
 
 
 def private_bytes(pid: int) -> int:
@@ -223,15 +192,15 @@ def test_no_byte_is_wrong_no_book_contradicts_itself_and_nothing_grows(make_plan
     soak = Soak(plane, random.Random(seed))
     try:
         soak.run(SECONDS)
-        soak.wait_for_work(200)
-        assert soak.wrong() == []
+        wait_for(lambda: soak.honest.worked(200), "honest engines work", 60)
+        assert soak.honest.wrong() == []
         stats = soak.settle()
         fds_grown = soak.wait_for_descriptors()
         bytes_grown = soak.growth()
         drifted = drift(soak.sizes)
         sizes = [nbytes >> 10 for _, nbytes in soak.sizes]
         print(
-            f"soak: seed {seed}, {SECONDS:.0f} s, {soak.totals()}, {soak.kills} kills, {soak.pushes} pushes, "
+            f"soak: seed {seed}, {SECONDS:.0f} s, {soak.honest.totals()}, {soak.kills} kills, {soak.pushes} pushes, "
             f"{soak.audits} audits, grown {bytes_grown} bytes and {fds_grown} descriptors, "
             f"drift in bytes: {drifted or 'unknown, too few samples'}, "
             f"KiB {sizes[:: max(1, len(sizes) // 20)]}, {stats.totals}"

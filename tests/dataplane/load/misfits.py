@@ -1,4 +1,4 @@
-"""Engines that no data plane deserves: `python -m tests.dataplane.hostile.misfits ROLE SOCKET SEED`.
+"""Engines that no data plane deserves: `python -m tests.dataplane.load.misfits ROLE SOCKET SEED`.
 
 Each says `ready` once it has begun, and goes on until it is killed.
 """
@@ -21,7 +21,7 @@ from dataplane.protocol.codec import encode
 from dataplane.protocol.engine import VERSION, Abort, Attach, LeaseRequest, Map, Report, Reserve, SpaceRequest
 from dataplane.protocol.layout import A_RING_HEAD, A_RING_TAIL
 from tests.dataplane import factories as make
-from tests.dataplane.hostile.content import chain
+from tests.dataplane.load.content import chain
 
 PAGE = 4096
 READ_ONLY = SpaceRequest(make.space(), writes=False)
@@ -46,7 +46,7 @@ def _scribble(path: str, harm: Callable[[Attachment, np.random.Generator], None]
     ready()
     while True:
         harm(attachment, rng)
-        client.lookup(chain(0))
+        client.lookup(chain(0)[0])
         time.sleep(0.001)
 
 
@@ -194,12 +194,12 @@ def fork(path: str, seed: int) -> None:
     client = attach(path, [make.space()], group=f"forker-{seed}", timeout_s=30)
     ready()
     while True:
-        lease = client.acquire(chain(seed % 7))
+        lease = client.acquire(chain(seed % 7)[0])
         reservation = client.reserve(make.keys(2, ("fork", seed, time.monotonic())), PAGE)
         child = os.fork()
         if child == 0:
             try:
-                assert client.lookup(chain(0)) == 0
+                assert client.lookup(chain(0)[0]) == 0
                 assert reservation.commit().blocks == 0
                 lease.release()
                 del lease, reservation, client
