@@ -219,19 +219,6 @@ def test_blocks_without_a_gpu_copy_come_from_the_pool_in_the_same_load(
     ]
 
 
-def test_a_load_from_gpu_copies_begins_and_ends_within_chunks(engine: Engine) -> None:
-    before = engine.machine.download(engine.address, engine.kind.nbytes)
-    for low, high in ((5, 37), (0, 1), (16, 32), (47, 48), (17, 18)):
-        engine.machine.upload(engine.address, before)
-        blocks = NEW[low:high]
-        chunks = (high - 1) // 16 - low // 16 + 1
-        assert engine.load(blocks, first=low) == (True, chunks)
-        assert engine.holds(engine.stored, OLD[low:high], blocks)
-        others = sorted(set(range(80)) - set(blocks))
-        assert engine.holds(before, others, others)
-    assert engine.load([], first=5) == (True, 0)
-
-
 def test_layers_arrive_one_by_one_behind_the_engine_s_event(engine: Engine) -> None:
     engine.load()
     engine.fill(3)

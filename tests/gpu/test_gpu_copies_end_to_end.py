@@ -164,15 +164,16 @@ def test_chunks_without_gpu_copies_come_from_the_pool_in_the_same_load(
     gpu_copies(plane, 2)
     assert loads_from_gpu_copies(engine, content, 2)
     engine.poison()
-    for low, high, chunks in ((0, 48, 2), (5, 37, 2), (0, 7, 1), (20, 48, 1), (17, 30, 0)):
+    for low, high, chunks in ((0, 48, 2), (5, 37, 2), (0, 1, 1), (20, 48, 1), (17, 30, 0), (47, 48, 1)):
         engine.fill(3)
         before = engine.machine.download(engine.address, engine.kind.nbytes)
         assert engine.load(NEW[low:high], first=low) == (True, chunks)
-        there = [at for at in range(low, high) if at // 16 != 1]
-        assert engine.holds(content, [OLD[at] for at in there], [NEW[at] for at in there])
+        pinned = [at for at in range(low, high) if at // 16 != 1]
+        assert engine.holds(content, [OLD[at] for at in pinned], [NEW[at] for at in pinned])
         assert engine.poisoned([NEW[at] for at in range(low, high) if at // 16 == 1])
         others = sorted(set(range(BLOCKS)) - set(NEW[low:high]))
         assert engine.holds(before, others, others)
+    assert engine.load([], first=5) == (True, 0)
 
 
 def test_two_engines_read_the_same_gpu_copies(

@@ -386,25 +386,6 @@ def test_a_slot_that_is_being_moved_is_read_on_both_servers(tiers: Any, cluster:
             client.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
 
 
-def test_a_server_of_a_cluster_that_is_gone_fails_its_blocks_alone(tiers: Any) -> None:
-    with redis_cluster() as servers:
-        tier = tiers(*(each.address for each in servers), cluster=True, password="")
-        stored = [block(number, 1000) for number in range(60)]
-        assert store(tier, *stored) == [Outcome.OK] * 60
-        servers[1].kill()
-        loads = [BlockLoad(each.block.name, memoryview(bytearray(1000))) for each in stored]
-        outcomes = [loaded.outcome for loaded in tier.load(loads, soon())]
-        assert set(outcomes) == {Outcome.OK, Outcome.FAILED}
-        health = tier.health(soon())
-        assert health.ok
-        assert servers[1].address in health.reason
-        servers[0].kill()
-        servers[2].kill()
-        with pytest.raises(TierError):
-            tier.load(loads, soon())
-        assert not tier.health(soon()).ok
-
-
 @contextmanager
 def _slot_of(cluster: list[RedisServer], stored: BlockStore) -> Iterator[tuple[int, str, str, list[Any]]]:
     """Give the slot of a block, the identities of its server and of another one, and clients of all servers."""
@@ -507,7 +488,9 @@ def test_calls_for_blocks_of_a_server_that_is_gone_fail_alone(servers: list[Redi
         assert store(tier, *gone) == [Outcome.FAILED] * len(gone)
         assert tier.delete(names, soon()) == [Outcome.FAILED] * len(gone)
         assert tier.lookup(names, soon()) == [None] * len(gone)
-    assert tier.health(soon()).ok
+    health = tier.health(soon())
+    assert health.ok
+    assert servers[GONE].address in health.reason
     assert_holds(tier, [*divided[0], *divided[2]])
 
 

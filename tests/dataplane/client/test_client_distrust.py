@@ -135,17 +135,6 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_the_plane_of_these_tests_is_right_when_it_is_not_broken(broken: Broken) -> None:
-    plane = broken(answer=reserved())
-    engine = Engine(plane)
-    with engine.client.reserve(KEYS, NBYTES) as reservation:
-        assert reservation.writable == [0, 1, 2, 3]
-        reservation.view(3)[:] = b"x" * NBYTES
-        assert reservation.copy_from(b"y" * NBYTES * 4) == 4 * NBYTES
-        assert reservation.commit().blocks == 4
-    assert engine.heard == ["attached"]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

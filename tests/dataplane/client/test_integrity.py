@@ -122,21 +122,6 @@ def test_a_corrupt_block_stays_a_miss_without_a_data_plane(plane: Plane) -> None
             assert len(reader.acquire(chain)) == 1
 
 
-def test_a_corrupt_leased_block_is_a_miss_and_is_freed_after_the_lease(plane: Plane) -> None:
-    chain = make.keys(3)
-    with connect(plane) as writer, connect(plane, verify="always") as reader:
-        store(writer, chain)
-        reading = writer.acquire(chain)
-        flip(plane, reader, chain[1])
-        assert len(reader.acquire(chain)) == 1
-        assert writer.lookup(chain) == 1
-        assert plane.describe().pool.blocks == 3, "its bytes wait for the reader"
-        assert store(writer, chain) == 1, "its key does not"
-        reading.release()
-        plane.wait_stats(lambda stats: stats.pool.blocks == 3, "the corrupt block is freed")
-        assert len(reader.acquire(chain)) == 3
-
-
 def test_a_pin_does_not_keep_a_corrupt_block(plane: Plane) -> None:
     chain = make.keys(2)
     with connect(plane, verify="always") as client, plane.manager() as manager:

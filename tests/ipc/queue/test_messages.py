@@ -6,7 +6,6 @@ import os
 import pickle
 import platform
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +17,6 @@ from dataplane.ipc.queue import (
     CorruptMessage,
     MessageLost,
     MessageQueue,
-    QueueCancelled,
     QueueError,
     QueueFull,
     QueueGone,
@@ -143,21 +141,6 @@ def test_a_slow_reader_blocks_the_writer_until_its_deadline(queue: MessageQueue)
             reader.get(0.01)
         queue.put("next", WAIT_S)
         assert reader.get(WAIT_S) == "next"
-
-
-def test_a_slow_reader_wakes_the_writer_when_it_has_read(queue: MessageQueue) -> None:
-    with QueueReader(queue.handle()) as reader:
-        sent = 300
-
-        def write() -> None:
-            for _ in range(sent):
-                queue.put(bytes(1000), WAIT_S)
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        for _ in range(sent):
-            assert reader.get(WAIT_S) == bytes(1000)
-        threads.join(writer)
 
 
 def test_a_queue_that_drops_never_waits() -> None:
@@ -318,28 +301,6 @@ def test_a_record_that_is_none_is_refused(queue: MessageQueue) -> None:
                 reader.get(WAIT_S)
         queue.put("next")
         assert reader.get(WAIT_S) == "next"
-
-
-@pytest.mark.parametrize("end", [QueueReader.cancel, QueueReader.close])
-def test_a_waiting_reader_can_be_cancelled(queue: MessageQueue, end: Callable[[QueueReader], None]) -> None:
-    with QueueReader(queue.handle()) as reader:
-        found: list[BaseException] = []
-
-        def wait() -> None:
-            try:
-                reader.get(WAIT_S)
-            except QueueError as error:
-                found.append(error)
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        end(reader)
-        threads.join(waiting)
-        assert isinstance(found[0], QueueError)
-        if end is QueueReader.cancel:
-            assert isinstance(found[0], QueueCancelled)
-            queue.put(1)
-            assert reader.get(WAIT_S) == 1
 
 
 def test_a_forked_child_cannot_use_its_parents_queue(queue: MessageQueue) -> None:

@@ -184,6 +184,15 @@ def test_close_ends_every_get(remote: bool) -> None:
         assert all(isinstance(error, QueueError) for error in raised)
 
 
+def test_cancel_ends_a_get_and_no_later_one(queue: MessageQueue) -> None:
+    with QueueReader(queue.handle()) as reader:
+        with waiting(lambda: reader.get(WAIT_S)) as raised:
+            reader.cancel()
+        assert [type(error) for error in raised] == [QueueCancelled]
+        queue.put(1)
+        assert reader.get(WAIT_S) == 1
+
+
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_deadline_holds_beside_a_thread_that_waits_longer(remote: bool) -> None:
     with (
