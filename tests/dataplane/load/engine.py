@@ -1,6 +1,7 @@
 """One engine under load: `python -m tests.dataplane.load.engine ROLE SOCKET SEED REPORT`.
 
-Its role is reader, writer, or verifier, which writes, reads, and lets the client compare checksums too.
+Its role is reader, writer, verifier, which writes, reads, and lets the client compare checksums too, or holder, which
+writes, reads, and holds a chain of its own for its whole life: no read of that may miss.
 
 Appends a line to REPORT for every wrong byte at once, and a line of counts twice a second, because it may be killed at
 any time.
@@ -13,11 +14,21 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
 
 from dataplane.client import Client, ClientEvent, attach
 from dataplane.protocol.engine import SpaceRequest
 from tests.dataplane import factories as make
 from tests.dataplane.load.content import chain, expected, pick
+from tests.sizes import size
+
+HELD_BLOCKS = 8
+HELD_BYTES = 16 << 10
+PAUSE_S = size(0, 5) / 1000
+"""Of a holder after each round: without it, holders take all of the time that the data plane needs to start again."""
 
 
 class Report:
@@ -30,6 +41,12 @@ class Report:
 
     def wrong(self, what: str, key: bytes = b"") -> None:
         os.write(self._fd, json.dumps({"wrong": what, "key": key.hex()}).encode() + b"\n")
+
+    def check(self, what: str, keys: list[bytes], nbytes: int, arrays: list[npt.NDArray[np.uint8]]) -> None:
+        """Compare the leading blocks of a chain with what was stored."""
+        for key, array in zip(keys, arrays, strict=False):
+            if len(array) != nbytes or not (array == expected(key, nbytes)).all():
+                self.wrong(what, key)
 
     def progress(self) -> None:
         if time.monotonic() >= self._next:
@@ -46,9 +63,7 @@ def read(client: Client, rng: random.Random, report: Report) -> None:
             return
         arrays = [lease.array(at) for at in range(hits)]
         for again in range(2):
-            for at, array in enumerate(arrays):
-                if len(array) != nbytes or not (array == expected(keys[at], nbytes)).all():
-                    report.wrong(f"read {again}", keys[at])
+            report.check(f"read {again}", keys, nbytes, arrays)
             if again == 0:
                 time.sleep(rng.random() * 0.01)
         report.counts["blocks"] += hits
@@ -74,6 +89,26 @@ def write(client: Client, rng: random.Random, report: Report) -> None:
         report.counts["stored"] += reservation.commit().blocks
 
 
+class Holder:
+    """Holds a chain of its own, and reads it again."""
+
+    def __init__(self, client: Client, seed: str) -> None:
+        self._keys = make.keys(HELD_BLOCKS, ("held", seed))
+        while client.lookup(self._keys) < HELD_BLOCKS:
+            with client.reserve(self._keys, HELD_BYTES, tenant="t0") as reservation:
+                for at in reservation.writable:
+                    reservation.array(at)[:] = expected(self._keys[at], HELD_BYTES)
+                reservation.commit()
+        self._lease = client.acquire(self._keys)
+
+    def __call__(self, client: Client, rng: random.Random, report: Report) -> None:
+        with client.acquire(self._keys) as lease:
+            if len(self._lease) < HELD_BLOCKS or len(lease) < HELD_BLOCKS:
+                report.wrong("a block that is held is missing")
+            report.check("held", self._keys, HELD_BYTES, [lease.array(at) for at in range(len(lease))])
+        time.sleep(PAUSE_S)
+
+
 def main(role: str, socket: str, seed: str, path: str) -> None:
     rng = random.Random(int(seed))
     report = Report(path)
@@ -82,7 +117,9 @@ def main(role: str, socket: str, seed: str, path: str) -> None:
         if event.name in ("corrupt", "fault"):
             report.wrong(f"{event.name}: {event.detail}")
 
-    acts = {"reader": (read,), "writer": (write,), "verifier": (write, read)}[role]
+    acts: list[Callable[[Client, random.Random, Report], None]] = {"reader": [read], "writer": [write]}.get(
+        role, [write, read]
+    )
     client = attach(
         socket,
         [SpaceRequest(make.space(), writes=write in acts)],
@@ -91,6 +128,8 @@ def main(role: str, socket: str, seed: str, path: str) -> None:
         verify="always" if role == "verifier" else "off",
         on_event=hear,
     )
+    if role == "holder":
+        acts.append(Holder(client, seed))
     while True:
         for act in acts:
             act(client, rng, report)

@@ -6,10 +6,11 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.dataplane.plane import Plane
+from tests.dataplane.plane import Plane, wait_for
 from tests.forked import Forked
 
 
@@ -64,3 +65,24 @@ class Engines:
         """Whether more blocks than these were read, and stored."""
         totals = self.totals()
         return min(totals["blocks"], totals["stored"]) > blocks
+
+
+@contextmanager
+def holders(plane: Plane, count: int) -> Iterator[Callable[[], None]]:
+    """Engines that work and hold blocks. The function ends them, and asserts that what they read was right, and what
+    they held always there."""
+    engines = Engines(plane)
+
+    def end() -> None:
+        engines.assert_alive()
+        engines.kill_all()
+        assert engines.wrong() == []
+        assert engines.worked(0)
+
+    try:
+        for _ in range(count):
+            engines.start("holder")
+        wait_for(lambda: all(engines.has_reported(name) for name in engines.running), "all work")
+        yield end
+    finally:
+        engines.kill_all()

@@ -24,6 +24,7 @@ from dataplane.holding.requests import HolderFailed, answer_to, release
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 from tests import forked
 from tests.dataplane import factories as make
+from tests.dataplane.load.engines import holders
 from tests.dataplane.plane import contents, wait_for
 from tests.dataplane.recovery.support.blocks import (
     PAGE_BYTES,
@@ -38,7 +39,6 @@ from tests.dataplane.recovery.support.blocks import (
     store_alone,
 )
 from tests.dataplane.recovery.support.harness import Supervised
-from tests.dataplane.recovery.support.load import engines
 from tests.dataplane.recovery.support.relay import Relay, writer
 from tests.free_port import free_port
 from tests.lmcache.client import Client as LMCacheClient
@@ -180,7 +180,7 @@ def test_a_start_after_the_death_of_the_holder_is_cold_and_logged(plane: Relay) 
 
 @pytest.mark.full
 def test_engines_under_load_read_on_through_stops_and_kills_and_lose_nothing(plane: Relay) -> None:
-    with engines(plane.socket, 2) as end, connect(plane) as client:
+    with holders(plane, 2) as end, connect(plane) as client:
         for away_s in (0.0, 1.0, 2.0):
             for number in (signal.SIGTERM, signal.SIGKILL):
                 ended_by(plane, number)

@@ -20,13 +20,13 @@ from dataplane.protocol.codec import encode
 from dataplane.protocol.layout import H_MEMORY, H_PID, IndexMemory
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
+from tests.dataplane.load.engine import HELD_BYTES
+from tests.dataplane.load.engines import holders
 from tests.dataplane.plane import START_TIMEOUT_S, wait_for
 from tests.dataplane.recovery.support import blocks
 from tests.dataplane.recovery.support.blocks import connect
 from tests.dataplane.recovery.support.cuts import listed
-from tests.dataplane.recovery.support.engine import BLOCK_BYTES
 from tests.dataplane.recovery.support.harness import Supervised, supervised
-from tests.dataplane.recovery.support.load import engines
 from tests.lmcache.client import Client as LMCacheClient
 from tests.lmcache.client import prompt
 from tests.lmcache.planes import check as check_chunks
@@ -68,7 +68,7 @@ def back_after(client: Client, killed: float, number: int) -> float:
     requests = 0
     while True:
         requests += 1
-        reservation = client.reserve([make.key(("probe", number, requests))], BLOCK_BYTES)
+        reservation = client.reserve([make.key(("probe", number, requests))], HELD_BYTES)
         if reservation.number:
             after = time.monotonic() - killed
             reservation.abort()
@@ -106,7 +106,7 @@ def kill_once(plane: Supervised, client: Client, number: int, chance: random.Ran
 @pytest.mark.timeout(300 + 3 * KILLS)
 def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> None:
     chance = random.Random(KILLS)
-    with supervised(socket_dir) as plane, engines(plane.socket, ENGINES) as end, connect(plane) as client:
+    with supervised(socket_dir) as plane, holders(plane, ENGINES) as end, connect(plane) as client:
         with plane.manager() as manager:
             manager.push(make.quotas({"t0": None}, 1))
         memory = client._link.attachment.index.cells[H_MEMORY]
@@ -141,7 +141,7 @@ RESTARTS = size(3, 2)
 
 @pytest.mark.full
 def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> None:
-    with supervised(socket_dir) as plane, engines(plane.socket, REPLACED_ENGINES) as end, connect(plane) as client:
+    with supervised(socket_dir) as plane, holders(plane, REPLACED_ENGINES) as end, connect(plane) as client:
         memory = client._link.attachment.index.cells[H_MEMORY]
         pids = {plane.plane_pid}
         for _ in range(RESTARTS):
