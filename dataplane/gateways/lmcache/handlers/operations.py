@@ -12,11 +12,9 @@ from functools import partial
 from typing import Any, cast
 
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.client_copies import ClientCopyHandlers
-from dataplane.gateways.lmcache.handlers.driven import DrivenCopyHandlers
+from dataplane.gateways.lmcache.handlers.copies import CopyHandlers
 from dataplane.gateways.lmcache.handlers.lookups import LookupHandlers
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
-from dataplane.gateways.lmcache.handlers.readiness import PageReadiness
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result
 from dataplane.gateways.lmcache.wire.messages import FALSE, YES, EngineContext, Group, Hints, PoolReply, Wrapper, encode
 from dataplane.gateways.lmcache.wire.operations import OPERATIONS, Operation
@@ -28,13 +26,12 @@ Method = Callable[..., Result]
 
 
 class GatewayHandlers:
-    """Handlers by operation. Registration and simple operations are here; look-ups and transfers have their own."""
+    """Handlers by operation. Registration and simple operations are here; look-ups and copies have their own."""
 
     def __init__(self, parts: GatewayParts) -> None:
         self._parts = parts
         self.lookups = LookupHandlers(parts)
-        readiness = PageReadiness(parts)
-        groups = (self, self.lookups, ClientCopyHandlers(parts, readiness), DrivenCopyHandlers(parts, readiness))
+        groups = (self, self.lookups, CopyHandlers(parts))
         self._methods = {operation: self._method(operation, groups) for operation in OPERATIONS}
 
     def _method(self, operation: Operation, groups: Sequence[object]) -> Method:

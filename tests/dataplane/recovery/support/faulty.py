@@ -11,7 +11,7 @@ import sys
 import time
 
 from dataplane.__main__ import main
-from dataplane.gateways.lmcache.handlers.client_copies import ClientCopyHandlers
+from dataplane.gateways.lmcache.handlers.copies import CopyHandlers
 from dataplane.gateways.lmcache.handlers.requests import GatewayRequest, Result
 from dataplane.gateways.lmcache.wire.messages import Key
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer, ZmtpServer
@@ -53,11 +53,11 @@ def killed_while_waiting() -> None:
 def killed_on_answer() -> None:
     """It is killed after its gateway answered a `prepare_store`, and before it removed the request: the client has the
     answer, and the next data plane finds the request."""
-    before, flush_before = ClientCopyHandlers.prepare_store, ZmtpServer.flush
+    before, flush_before = CopyHandlers.prepare_store, ZmtpServer.flush
     answering: list[ZmtpPeer] = []
 
     def prepare_store(
-        self: ClientCopyHandlers,
+        self: CopyHandlers,
         request: GatewayRequest,
         key: Key,
         number: int,
@@ -72,7 +72,7 @@ def killed_on_answer() -> None:
         if sends_answer and connection in answering:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    ClientCopyHandlers.prepare_store = prepare_store  # type: ignore[method-assign]
+    CopyHandlers.prepare_store = prepare_store  # type: ignore[method-assign]
     ZmtpServer.flush = flush  # type: ignore[method-assign]
 
 
