@@ -12,10 +12,10 @@ import pytest
 
 from dataplane.copies.copying import CopyFailed
 from dataplane.devices.paged import Planes, planes_of
-from dataplane.gateways.lmcache.wire.ipc import MemoryUnsupported, Metadata, decode
+from dataplane.gateways.lmcache.wire.ipc import CpuShm, MemoryUnsupported, Metadata, decode
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
 from dataplane.gateways.lmcache.workers import copies as copies_module
-from dataplane.gateways.lmcache.workers.copies import MAX_REGISTERED_PLANES, CpuShmCopier, chunk_layouts_of
+from dataplane.gateways.lmcache.workers.copies import MAX_REGISTERED_PLANES, Copier, CpuShmCopier
 from tests.lmcache.client import Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.gateway import Gateway
@@ -316,7 +316,7 @@ class TestDescriptions:
         tensor = Metadata("float16", (4, 64, 64, 1), (1 << 13, 1 << 7, 2, 1), 0)
         groups = [Group(layer_indices=list(range(half, half + 32)), tokens_per_block=64) for half in (0, 32)]
         with pytest.raises(MemoryUnsupported, match="pieces"):
-            chunk_layouts_of([tensor] * 64, groups, None, "vllm")
+            Copier([CpuShm("/lmcache_kv_x", 1 << 20, tensor)] * 64, groups, None, "vllm")
         assert made <= MAX_REGISTERED_PLANES + 4096
 
 

@@ -12,7 +12,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import md5, sha256
 from pathlib import Path
 
@@ -52,98 +51,6 @@ Blocks = Sequence[Sequence[int]]
 
 Source = memoryview | int
 """The bytes of a chunk in the named segment, or the address of a GPU copy on the engine's device."""
-
-
-@dataclass(frozen=True)
-class ChunkLayouts:
-    """The tensors of one engine, as groups that share block numbers."""
-
-    groups: list[TensorGroup]
-    members: list[list[int]]
-    """Positions of each group's tensors."""
-    layout: str
-    """Layout name, equal for interchangeable chunks."""
-    dtype: str
-    """Data type of all tensors, or `mixed`."""
-
-    @property
-    def chunk_bytes(self) -> int:
-        return sum(group.chunk_bytes for group in self.groups)
-
-    def chunks(self, blocks: Blocks, chunk_count: int) -> int:
-        """Return how many leading chunks have blocks. Raise CopyFailed for invalid block numbers."""
-        if len(blocks) != len(self.groups):
-            raise CopyFailed(f"expected blocks of {len(self.groups)} groups, got {len(blocks)}")
-        real = [False] * chunk_count
-        for numbers, group in zip(blocks, self.groups, strict=True):
-            needed = chunk_count * group.blocks_per_chunk
-            if len(numbers) < needed:
-                raise CopyFailed(f"expected at least {needed} blocks in each group, got {len(numbers)}")
-            numbers = numbers[:needed]
-            if numbers and not 0 <= min(numbers) <= max(numbers) < group.blocks:
-                raise CopyFailed(f"expected blocks from 0 to {group.blocks - 1}")
-            for chunk in range(chunk_count):
-                first = chunk * group.blocks_per_chunk
-                real[chunk] = real[chunk] or any(
-                    number != NULL_BLOCK for number in numbers[first : first + group.blocks_per_chunk]
-                )
-        return real.index(False) if False in real else chunk_count
-
-    def own(
-        self, blocks: Blocks, chunk: int, skip_tokens: int
-    ) -> Iterator[tuple[TensorGroup, list[int], Sequence[int], int]]:
-        """Yield each group, the positions of its tensors, its blocks of a chunk, and how many leading blocks are left
-        out of them because they end within the first `skip_tokens` of all chunks."""
-        for numbers, group, positions in zip(blocks, self.groups, self.members, strict=True):
-            first = chunk * group.blocks_per_chunk
-            skip = min(max(skip_tokens // group.tokens_per_block - first, 0), group.blocks_per_chunk)
-            yield group, positions, numbers[first + skip : first + group.blocks_per_chunk], skip
-
-    def digested(self, chunks: Blocks) -> list[tuple[int, Planes]]:
-        """Check a digest request, and return every tensor with its position, in order. Raise CopyFailed on failure."""
-        last = min(group.blocks for group in self.groups) - 1
-        numbers = [number for chunk in chunks for number in chunk]
-        if min(numbers) < 0 or max(numbers) > last:
-            raise CopyFailed(f"expected blocks from 0 to {last}")
-        tensors = sorted(
-            (position, planes)
-            for positions, group in zip(self.members, self.groups, strict=True)
-            for position, planes in zip(positions, group.tensors, strict=True)
-        )
-        size = len(numbers) * sum(len(planes.starts) * planes.nbytes for _, planes in tensors)
-        if size > MAX_DIGESTED_BYTES:
-            raise CopyFailed(f"expected blocks of at most {MAX_DIGESTED_BYTES} bytes, got {size}")
-        return tensors
-
-
-def chunk_layouts_of(
-    metadata: Sequence[Metadata], groups: Sequence[Group], hints: Hints | None, engine_type: str
-) -> ChunkLayouts:
-    """Return the layouts of the tensors that a registration describes. Raise MemoryUnsupported on failure."""
-    if engine_type not in ENGINE_TYPES:
-        raise MemoryUnsupported(
-            f"engine type {engine_type[:32]!r}: expected one of {', '.join(ENGINE_TYPES)}; "
-            "use mp_transfer_mode=engine_driven"
-        )
-    if not 1 <= len(metadata) <= MAX_TENSORS or len(groups) > MAX_GROUPS:
-        raise MemoryUnsupported(f"expected 1 to {MAX_TENSORS} tensors, got {len(metadata)}")
-    layout = "" if hints is None or hints.kv_layout is None else hints.kv_layout[:16]
-    groups = groups or [Group(layer_indices=list(range(len(metadata))))]
-    try:
-        planes = _planes(metadata, groups)
-        tensor_groups = [_group(metadata, group, layout, planes) for group in groups]
-    except LayoutRefused as error:
-        raise MemoryUnsupported(str(error)) from None
-    dtype_names = {canonical(tensor.dtype) or "" for tensor in metadata}
-    layouts = ChunkLayouts(
-        tensor_groups,
-        [group.layer_indices for group in groups],
-        f"lmcache-driven:{layout or '-'}:{_digest(tensor_groups, metadata)}",
-        dtype_names.pop() if len(dtype_names) == 1 else "mixed",
-    )
-    if not 0 < layouts.chunk_bytes <= MAX_CHUNK_BYTES:
-        raise MemoryUnsupported(f"expected chunks of 1 to {MAX_CHUNK_BYTES} bytes, got {layouts.chunk_bytes}")
-    return layouts
 
 
 def _planes(metadata: Sequence[Metadata], groups: Sequence[Group]) -> dict[int, Planes]:
@@ -214,16 +121,54 @@ class Copier:
         self, tensors: Sequence[Tensor], groups: Sequence[Group], hints: Hints | None, engine_type: str
     ) -> None:
         """Check the tensors. Raise MemoryUnsupported on failure."""
-        self._layouts = chunk_layouts_of([tensor.metadata for tensor in tensors], groups, hints, engine_type)
-        self.layout, self.dtype = self._layouts.layout, self._layouts.dtype
-        self.chunk_bytes = self._layouts.chunk_bytes
+        metadata = [tensor.metadata for tensor in tensors]
+        if engine_type not in ENGINE_TYPES:
+            raise MemoryUnsupported(
+                f"engine type {engine_type[:32]!r}: expected one of {', '.join(ENGINE_TYPES)}; "
+                "use mp_transfer_mode=engine_driven"
+            )
+        if not 1 <= len(metadata) <= MAX_TENSORS or len(groups) > MAX_GROUPS:
+            raise MemoryUnsupported(f"expected 1 to {MAX_TENSORS} tensors, got {len(metadata)}")
+        order = "" if hints is None or hints.kv_layout is None else hints.kv_layout[:16]
+        groups = groups or [Group(layer_indices=list(range(len(metadata))))]
+        try:
+            planes = _planes(metadata, groups)
+            self._groups = [_group(metadata, group, order, planes) for group in groups]
+            """Tensors that share block numbers."""
+        except LayoutRefused as error:
+            raise MemoryUnsupported(str(error)) from None
+        self._members = [group.layer_indices for group in groups]
+        """Positions of each group's tensors."""
+        self.layout = f"lmcache-driven:{order or '-'}:{_digest(self._groups, metadata)}"
+        """Layout name, equal for interchangeable chunks."""
+        dtype_names = {canonical(tensor.dtype) or "" for tensor in metadata}
+        self.dtype = dtype_names.pop() if len(dtype_names) == 1 else "mixed"
+        """Data type of all tensors, or `mixed`."""
+        self.chunk_bytes = sum(group.chunk_bytes for group in self._groups)
+        if not 0 < self.chunk_bytes <= MAX_CHUNK_BYTES:
+            raise MemoryUnsupported(f"expected chunks of 1 to {MAX_CHUNK_BYTES} bytes, got {self.chunk_bytes}")
 
     def open(self) -> None:
         """Open the engine's memory unless it is already open. Raise CopyFailed on failure."""
 
     def chunks(self, blocks: Blocks, chunk_count: int) -> int:
         """Return how many leading chunks have blocks. Raise CopyFailed for invalid block numbers."""
-        return self._layouts.chunks(blocks, chunk_count)
+        if len(blocks) != len(self._groups):
+            raise CopyFailed(f"expected blocks of {len(self._groups)} groups, got {len(blocks)}")
+        real = [False] * chunk_count
+        for numbers, group in zip(blocks, self._groups, strict=True):
+            needed = chunk_count * group.blocks_per_chunk
+            if len(numbers) < needed:
+                raise CopyFailed(f"expected at least {needed} blocks in each group, got {len(numbers)}")
+            numbers = numbers[:needed]
+            if numbers and not 0 <= min(numbers) <= max(numbers) < group.blocks:
+                raise CopyFailed(f"expected blocks from 0 to {group.blocks - 1}")
+            for chunk in range(chunk_count):
+                first = chunk * group.blocks_per_chunk
+                real[chunk] = real[chunk] or any(
+                    number != NULL_BLOCK for number in numbers[first : first + group.blocks_per_chunk]
+                )
+        return real.index(False) if False in real else chunk_count
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
         """Wait, before the copies of a request, for the work that the engine enqueued before it recorded `event`.
@@ -252,7 +197,42 @@ class Copier:
 
         The result has one list per layer, or a single list over all layers together. Raise CopyFailed on failure.
         """
+        last = min(group.blocks for group in self._groups) - 1
+        numbers = [number for chunk in chunks for number in chunk]
+        if min(numbers) < 0 or max(numbers) > last:
+            raise CopyFailed(f"expected blocks from 0 to {last}")
+        tensors = sorted(
+            (position, planes)
+            for positions, group in zip(self._members, self._groups, strict=True)
+            for position, planes in zip(positions, group.tensors, strict=True)
+        )
+        size = len(numbers) * sum(len(planes.starts) * planes.nbytes for _, planes in tensors)
+        if size > MAX_DIGESTED_BYTES:
+            raise CopyFailed(f"expected blocks of at most {MAX_DIGESTED_BYTES} bytes, got {size}")
+        layers = [[tensor] for tensor in tensors] if layerwise else [tensors]
+        return [[self._digest_of(chunk, layer) for chunk in chunks] for layer in layers]
+
+    def _digest_of(self, numbers: Sequence[int], tensors: Sequence[tuple[int, Planes]]) -> str:
+        """Return the MD5 digest of blocks, tensor by tensor and plane by plane."""
+        digest = md5(usedforsecurity=False)
+        for position, planes in tensors:
+            for content in self._contents(position, planes, numbers):
+                digest.update(content)
+        return digest.hexdigest()
+
+    def _contents(self, position: int, planes: Planes, numbers: Sequence[int]) -> Iterator[memoryview]:
+        """Yield the bytes of blocks of the tensor at a position, plane by plane. Raise CopyFailed on failure."""
         raise NotImplementedError
+
+    def _own(
+        self, blocks: Blocks, chunk: int, skip_tokens: int
+    ) -> Iterator[tuple[TensorGroup, list[int], Sequence[int], int]]:
+        """Yield each group, the positions of its tensors, its blocks of a chunk, and how many leading blocks are left
+        out of them because they end within the first `skip_tokens` of all chunks."""
+        for numbers, group, positions in zip(blocks, self._groups, self._members, strict=True):
+            first = chunk * group.blocks_per_chunk
+            skip = min(max(skip_tokens // group.tokens_per_block - first, 0), group.blocks_per_chunk)
+            yield group, positions, numbers[first + skip : first + group.blocks_per_chunk], skip
 
     def close(self) -> None:
         """Close the engine's memory permanently. No copy may be running."""
@@ -307,7 +287,7 @@ class CpuShmCopier(Copier):
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (file, offset in the file, offset in the chunk, bytes) of each run of a chunk."""
         at = 0
-        for group, positions, group_blocks, skip in self._layouts.own(blocks, chunk, skip_tokens):
+        for group, positions, group_blocks, skip in self._own(blocks, chunk, skip_tokens):
             for position, tensor in zip(positions, group.tensors, strict=True):
                 runs = consecutive(group_blocks, merge=tensor.step == tensor.nbytes)
                 for start in tensor.starts:
@@ -317,11 +297,12 @@ class CpuShmCopier(Copier):
                         yield self._files[position], start + number * tensor.step, at, size
                         at += size
 
-    def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
-        tensors = [(self._files[position], planes) for position, planes in self._layouts.digested(chunks)]
-        buffer = memoryview(bytearray(max(planes.nbytes for _, planes in tensors)))
-        layers = [[tensor] for tensor in tensors] if layerwise else [tensors]
-        return [[_digest_of(chunk, layer, buffer) for chunk in chunks] for layer in layers]
+    def _contents(self, position: int, planes: Planes, numbers: Sequence[int]) -> Iterator[memoryview]:
+        buffer = memoryview(bytearray(planes.nbytes))
+        for start in planes.starts:
+            for number in numbers:
+                _copy_all(os.preadv, self._files[position], buffer, start + number * planes.step)
+                yield buffer
 
     def close(self) -> None:
         for fd in self._fds.values():
@@ -340,15 +321,3 @@ def _copy_all(call: Callable[[int, list[memoryview], int], int], fd: int, buffer
             buffer, offset = buffer[done:], offset + done
     except OSError as error:
         raise CopyFailed(f"copying failed: {error.strerror}") from None
-
-
-def _digest_of(numbers: Sequence[int], tensors: Sequence[tuple[int, Planes]], buffer: memoryview) -> str:
-    """Return the MD5 digest of blocks, tensor by tensor and plane by plane. Raise CopyFailed on failure."""
-    digest = md5(usedforsecurity=False)
-    for fd, planes in tensors:
-        piece = buffer[: planes.nbytes]
-        for start in planes.starts:
-            for number in numbers:
-                _copy_all(os.preadv, fd, piece, start + number * planes.step)
-                digest.update(piece)
-    return digest.hexdigest()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from hashlib import md5
 
 import numpy as np
 
@@ -110,7 +109,7 @@ class DeviceCopier(Copier):
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> list[tuple[Runs, int]]:
         """Return the runs of each group with the group's byte offset in the chunk."""
         group_runs, at = [], 0
-        for group, positions, group_blocks, skip in self._layouts.own(blocks, chunk, skip_tokens):
+        for group, positions, group_blocks, skip in self._own(blocks, chunk, skip_tokens):
             bases = [self._bases[position] for position in positions]
             group_runs.append((group.runs(group_blocks, first=skip, bases=bases), at))
             at += group.chunk_bytes
@@ -132,20 +131,15 @@ class DeviceCopier(Copier):
 
     def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
         self.open()
-        tensors = [(self._bases[at], planes) for at, planes in self._layouts.digested(chunks)]
-        layers = [[tensor] for tensor in tensors] if layerwise else [tensors]
         with self._lock:
-            return [[self._digest_of(chunk, layer) for chunk in chunks] for layer in layers]
+            return super().digests(chunks, layerwise=layerwise)
 
-    def _digest_of(self, numbers: Sequence[int], tensors: Sequence[tuple[int, Planes]]) -> str:
-        """Return the MD5 digest of blocks, tensor by tensor and plane by plane. Raise CopyFailed on failure."""
-        digest = md5(usedforsecurity=False)
-        for base, planes in tensors:
-            group = TensorGroup(0, 0, len(numbers), (planes,))
-            content = np.empty(group.chunk_bytes, np.uint8)
-            self._memory.copy_staged(group.runs(numbers, base=base), int(content.ctypes.data), to_device=False)
-            digest.update(content.data)
-        return digest.hexdigest()
+    def _contents(self, position: int, planes: Planes, numbers: Sequence[int]) -> Iterator[memoryview]:
+        group = TensorGroup(0, 0, len(numbers), (planes,))
+        content = np.empty(group.chunk_bytes, np.uint8)
+        runs = group.runs(numbers, base=self._bases[position])
+        self._memory.copy_staged(runs, int(content.ctypes.data), to_device=False)
+        yield content.data
 
     def close(self) -> None:
         with self._lock:
