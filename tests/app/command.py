@@ -21,6 +21,20 @@ async def larder(plane: Plane, *arguments: str, typed: str = "", token: str = ""
     return await asyncio.to_thread(_invoke, arguments, environ, typed)
 
 
+async def output(plane: Plane, *arguments: str, typed: str = "", token: str = "") -> str:
+    """Standard output of a command that succeeds and writes no error."""
+    code, out, err = await larder(plane, *arguments, typed=typed, token=token)
+    assert (code, err) == (0, ""), out + err
+    return out
+
+
+async def refused(plane: Plane, expected: int, *arguments: str, typed: str = "", token: str = "") -> str:
+    """Standard error of a command that ends with this code and writes nothing else."""
+    code, out, err = await larder(plane, *arguments, typed=typed, token=token)
+    assert (code, out) == (expected, ""), out + err
+    return err
+
+
 def _invoke(arguments: tuple[str, ...], environ: dict[str, str], typed: str) -> tuple[int, str, str]:
     with _one_at_a_time:  # streams and environment are those of the process
         made = structlog.get_config()["logger_factory"]

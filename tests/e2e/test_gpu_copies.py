@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.command import larder
+from tests.app.command import output
 from tests.app.plane import LOOK_S, Plane
 from tests.app.real_node import governing
 from tests.dataplane import factories as make
@@ -86,7 +86,7 @@ async def test_a_pin_for_gpus_has_gpu_copies_where_an_engine_reads_it_and_loses_
         (pool,) = (await plane.node())["stats"]["gpu_copy_pools"]
         assert (pool["device"], pool["gpu_copies"], pool["wanted"]) == (emulated.device.uuid, 2, 2)
         assert (pool["capacity_bytes"], pool["copied_blocks"], pool["problem"]) == (8 * make.MIB, 2, "")
-        _, out, _ = await larder(plane, "nodes", "gpus", "-o", "wide")
+        out = await output(plane, "nodes", "gpus", "-o", "wide")
         assert [text for text in (emulated.device.uuid, "2/2", "8 MiB") if text not in out] == []
         scrape = (await plane.http.get("/metrics")).text
         assert f'device="{emulated.device.uuid}"' in scrape
@@ -107,7 +107,6 @@ async def test_a_pin_for_gpus_has_gpu_copies_where_an_engine_reads_it_and_loses_
         (pool,) = (await plane.node())["stats"]["gpu_copy_pools"]
         assert (pool["used_bytes"], pool["wanted"]) == (pool["capacity_bytes"], 12)
 
-        code, _, err = await larder(plane, "pins", "set", "p", "--tier", "host", "--wait", "30s")
-        assert (code, err) == (0, "")
+        await output(plane, "pins", "set", "p", "--tier", "host", "--wait", "30s")
         pin = await until(plane, lambda pin: pin["gpu_copies"] == 0 and effect(pin)[0] == "True", "no GPU copy")
         assert (pin["tier"], pin["resident"]) == ("host", 12)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dataplane.client import Client, attach
 from dataplane.protocol.keys import chain
-from tests.app.command import larder
+from tests.app.command import output, refused
 from tests.app.plane import Plane
 from tests.app.tokenizer_files import TEMPLATE, text, words
 from tests.dataplane import factories as make
@@ -294,15 +294,13 @@ async def test_the_command_line_takes_the_first_digits_that_its_tables_show(gove
     store(engine, [*KEYS[:2], *alike])
     space = (await all_blocks(governed))[0]["space"]
     short = KEYS[0].hex()[:16]
-    code, out, err = await larder(governed, "blocks", "get", short)
-    assert code == 0, err
-    assert (KEYS[0].hex() in out, KEYS[1].hex() in out) == (True, False)
-    code, out, err = await larder(governed, "blocks", "--space", space[:8].upper())
-    assert (code, "Blocks (4)" in out) == (0, True), err
-    code, _, err = await larder(governed, "blocks", "get", "abababababababab")
-    assert (code, "2 keys begin with abababababababab: " in err) == (1, True)
+    out = await output(governed, "blocks", "get", short)
+    assert KEYS[0].hex() in out
+    assert KEYS[1].hex() not in out
+    assert "Blocks (4)" in await output(governed, "blocks", "--space", space[:8].upper())
+    err = await refused(governed, 1, "blocks", "get", "abababababababab")
+    assert "2 keys begin with abababababababab: " in err
     assert all(key.hex() in err for key in alike)
-    code, _, err = await larder(governed, "blocks", "get", "0123456789")
-    assert (code, err) == (4, "Error: no cached block has a key that begins with 0123456789\n")
-    code, out, err = await larder(governed, "invalidate", "--space", space[:8], "--yes")
-    assert (code, "4 blocks" in out) == (0, True), err
+    err = await refused(governed, 4, "blocks", "get", "0123456789")
+    assert err == "Error: no cached block has a key that begins with 0123456789\n"
+    assert "4 blocks" in await output(governed, "invalidate", "--space", space[:8], "--yes")

@@ -12,7 +12,7 @@ from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from dataplane.protocol.stats.pins import PinStats
 from dataplane.replay.trace import read_trace
-from tests.app.command import larder
+from tests.app.command import larder, output, refused
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -26,122 +26,99 @@ async def test_omitted_options_keep_the_values_of_the_record(plane: Plane, node:
     )  # fmt: skip
     assert code == 0, err
     assert out.startswith("acme: limit 512 MiB, floor 64 MiB, weight 2, evict_self, enforce; applied")
-    code, out, err = await larder(
-        plane, "quotas", "set", "acme", "--limit", "none", "--mode", "observe", "--wait", "30s"
-    )
-    assert code == 0, err
+    out = await output(plane, "quotas", "set", "acme", "--limit", "none", "--mode", "observe", "--wait", "30s")
     assert "kept: floor 64 MiB, weight 2, store rate 1 MiB, on exceed evict_self" in out
     assert node.quotas == [QuotaSpec("acme", None, 64 << 20, 2.0, None, 1 << 20, "evict_self", mode="observe")]
-    _, out, _ = await larder(plane, "quota", "list")
-    assert "observe" in out
-    assert (await larder(plane, "quotas", "set", "acme"))[0] == 2
-    assert (await larder(plane, "quotas", "set", "acme", "1", "--limit", "2"))[0] == 2
-    code, _, err = await larder(plane, "quotas", "set", "acme", "--weight", "0")
-    assert (code, err) == (1, "Error: weight: expected 0.01 to 1000, got 0\n")
+    assert "observe" in await output(plane, "quota", "list")
+    await refused(plane, 2, "quotas", "set", "acme")
+    await refused(plane, 2, "quotas", "set", "acme", "1", "--limit", "2")
+    err = await refused(plane, 1, "quotas", "set", "acme", "--weight", "0")
+    assert err == "Error: weight: expected 0.01 to 1000, got 0\n"
 
 
 async def test_a_policy_is_set_by_parts_and_unset(plane: Plane, node: FakeNode) -> None:
-    assert (await larder(plane, "policies", "set", "--algorithm", "arc", "--admission"))[0] == 0
+    await output(plane, "policies", "set", "--algorithm", "arc", "--admission")
     marks = ("--high-watermark", "0.9", "--low-watermark", "0.8", "--wait", "30s")
-    code, out, _ = await larder(plane, "policies", "set", *marks)
-    assert (code, out) == (0, "default: arc, second touch below 240 s idle, 90 % to 80 %; applied\n")
+    out = await output(plane, "policies", "set", *marks)
+    assert out == "default: arc, second touch below 240 s idle, 90 % to 80 %; applied\n"
     assert (node.policies[0].algorithm, node.policies[0].admission) == ("arc", True)
-    _, out, _ = await larder(plane, "policies", "list")
-    assert "node-a" in out
-    assert (await larder(plane, "policies", "delete", "--wait", "30s"))[0] == 0
+    assert "node-a" in await output(plane, "policies", "list")
+    await output(plane, "policies", "delete", "--wait", "30s")
     assert node.policies == []
 
 
 async def test_a_listed_prefix_can_be_pinned_by_its_label(plane: Plane, node: FakeNode) -> None:
     keys = sha256(b"key").digest()
     node.prefixes = [Prefix("p-1", "acme", "llama", 1, 9, 4096, 1, 1, 5.0, keys)]
-    _, out, _ = await larder(plane, "prefixes")
-    assert "p-1" in out
-    code, out, err = await larder(
-        plane, "pins", "set", "sys", "--prefix", "p-1", "--ttl", "1h", "--refresh-on-hit", "--wait", "30s"
-    )
-    assert code == 0, err
+    assert "p-1" in await output(plane, "prefixes")
+    ends = ("--ttl", "1h", "--refresh-on-hit", "--wait", "30s")
+    out = await output(plane, "pins", "set", "sys", "--prefix", "p-1", *ends)
     assert out.startswith("sys: 1 chunk of llama for acme, guaranteed, ends in 60 min (extended at each hit), ")
     assert node.pins[0].refresh_s == 3600
-    _, out, _ = await larder(plane, "pins", "list", "-o", "wide")
-    assert "after a hit" in out
-    assert (await larder(plane, "pins", "set", "sys", "--prefix", "p-1", "--tokens", "1"))[0] == 2
+    assert "after a hit" in await output(plane, "pins", "list", "-o", "wide")
+    await refused(plane, 2, "pins", "set", "sys", "--prefix", "p-1", "--tokens", "1")
 
 
 async def test_actions_require_a_confirmation(plane: Plane, node: FakeNode) -> None:
     code, out, _ = await larder(plane, "invalidate", "--tenant", "acme", typed="n\n")
+    assert "not confirmed: without a terminal, pass --yes" in await refused(plane, 2, "demote", "--tenant", "acme")
     assert (code, node.swept) == (1, [])
-    code, _, err = await larder(plane, "demote", "--tenant", "acme")
-    assert (code, node.swept) == (2, [])
-    assert "not confirmed: without a terminal, pass --yes" in err
     assert "invalidate all blocks of tenant acme on every connected node: 3 blocks (12 KiB) now?" in out
-    code, out, _ = await larder(plane, "invalidate", "--tenant", "acme", "--yes")
-    assert (code, out) == (0, "node-a: 3 blocks (12 KiB), sweep 1\n")
+    assert await output(plane, "invalidate", "--tenant", "acme", "--yes") == "node-a: 3 blocks (12 KiB), sweep 1\n"
     assert [(type(message), message.scope) for message in node.swept] == [(Invalidate, Scope(tenant="acme"))]
     node.covered = (0, 0)
-    code, out, _ = await larder(plane, "demote", "--model", "nothing", "--yes")
-    assert (code, out) == (0, "node-a: 0 blocks (0 B), sweep 2\n0 blocks match: there is nothing to demote\n")
+    out = await output(plane, "demote", "--model", "nothing", "--yes")
+    assert out == "node-a: 0 blocks (0 B), sweep 2\n0 blocks match: there is nothing to demote\n"
     node.unable = True
     code, out, err = await larder(plane, "demote", "--model", "m", typed="y\n")
     assert code == 1
     assert "not known here" in out
     assert "not every node responded" in err
-    assert (await larder(plane, "demote", "--yes"))[0] == 2
+    await refused(plane, 2, "demote", "--yes")
 
 
 async def test_the_status_shows_the_degraded_blocks_of_a_pin(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("sys")
     stats = PinStats("sys", resolved=2, resident=2, bytes=9, guaranteed=1, degraded=1)
     await plane.report(node, pins=[stats])
-    _, out, _ = await larder(plane, "status")
-    assert "guaranteed (1 degraded)" in out
+    assert "guaranteed (1 degraded)" in await output(plane, "status")
     await plane.until_state("in_sync")
-    assert "degraded: beyond the pin budget" in (await larder(plane, "pins", "list"))[1]
+    assert "degraded: beyond the pin budget" in await output(plane, "pins", "list")
 
 
 async def test_a_pool_is_resized(plane: Plane, node: FakeNode) -> None:
     pool = msgspec.structs.replace(node.stats.pool, max_blocks=1000)
     await plane.report(node, pool=pool)
-    assert (await larder(plane, "nodes", "resize", "node-a", "2GiB"))[1] == (
+    assert await output(plane, "nodes", "resize", "node-a", "2GiB") == (
         "node-a: the pool holds 2 GiB\n"
         "in at most 1000 blocks, a number that is fixed when the node starts: [dataplane] max_blocks\n"
     )
-    code, _, err = await larder(plane, "nodes", "resize", "node-a", "1MiB")
-    assert code == 1
-    assert "the pool cannot shrink" in err
-    assert (await larder(plane, "nodes", "resize", "node-a"))[0] == 2
-    assert (await larder(plane, "nodes", "resize", "node-a", "1MiB", "--forget"))[0] == 2
-    code, out, _ = await larder(plane, "nodes", "resize", "node-a", "--forget")
-    assert (code, out) == (
-        0, "node-a: the requested size is forgotten; the pool keeps its size until the node stops\n"
-    )  # fmt: skip
-    code, _, err = await larder(plane, "nodes", "resize", "node-a", "--forget")
-    assert (code, err) == (4, "Error: there is no requested pool size of node 'node-a'\n")
-    _, out, _ = await larder(plane, "nodes", "list")
-    assert "node-a" in out
+    assert "the pool cannot shrink" in await refused(plane, 1, "nodes", "resize", "node-a", "1MiB")
+    await refused(plane, 2, "nodes", "resize", "node-a")
+    await refused(plane, 2, "nodes", "resize", "node-a", "1MiB", "--forget")
+    out = await output(plane, "nodes", "resize", "node-a", "--forget")
+    assert out == "node-a: the requested size is forgotten; the pool keeps its size until the node stops\n"
+    err = await refused(plane, 4, "nodes", "resize", "node-a", "--forget")
+    assert err == "Error: there is no requested pool size of node 'node-a'\n"
+    assert "node-a" in await output(plane, "nodes", "list")
 
 
 async def test_a_trace_is_written_whole_or_not_at_all(plane: Plane, node: FakeNode, tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     line = json.dumps({"timestamp": 1, "hash_ids": [1, 2]}).encode() + b"\n"
     node.trace = [line * 3, line * 2]
-    code, out, err = await larder(plane, "trace", "record", str(file), "--since", "10m")
-    assert code == 0, err
+    out = await output(plane, "trace", "record", str(file), "--since", "10m")
     assert out == f"{file}: 5 requests of node-a; 'larder replay {file}' replays them\n"
     assert len(read_trace(file)) == 5
     node.answers = lambda message: TracePart(getattr(message, "nonce", ""), line, 3)
-    code, _, err = await larder(plane, "trace", "record", str(file))
-    assert (code, err) == (1, f"Error: {file} is there already; --force replaces it\n")
-    code, _, err = await larder(plane, "trace", "record", str(file), "--force")
-    assert code == 6
-    assert "did not answer to the end" in err
+    err = await refused(plane, 1, "trace", "record", str(file))
+    assert err == f"Error: {file} is there already; --force replaces it\n"
+    assert "did not answer to the end" in await refused(plane, 6, "trace", "record", str(file), "--force")
     assert len(read_trace(file)) == 5
     node.answers, node.trace = None, []
-    code, _, err = await larder(plane, "trace", "record", str(tmp_path / "none.jsonl"))
-    assert code == 1
-    assert "recorded no request" in err
+    assert "recorded no request" in await refused(plane, 1, "trace", "record", str(tmp_path / "none.jsonl"))
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
-    assert (await larder(plane, "trace", "record", str(tmp_path / "missing" / "t")))[0] == 1
+    await refused(plane, 1, "trace", "record", str(tmp_path / "missing" / "t"))
 
 
 async def test_documents_with_any_size_are_compared_and_applied(plane: Plane, node: FakeNode, tmp_path: Path) -> None:
@@ -155,14 +132,12 @@ async def test_documents_with_any_size_are_compared_and_applied(plane: Plane, no
             }
         ).decode()
     )
-    code, out, err = await larder(plane, "diff", "-f", str(document))
-    assert (code, err) == (3, "")
-    assert (await larder(plane, "apply", "-f", str(document), "--dry-run"))[0] == 3
-    code, out, err = await larder(plane, "apply", "-f", str(document), "--yes")
-    assert (code, err) == (0, "")
+    for command in (("diff",), ("apply", "--dry-run")):
+        assert await refused(plane, 3, *command, "-f", str(document)) == ""
+    out = await output(plane, "apply", "-f", str(document), "--yes")
     for size in ("1000 MiB", "1001 KiB", "1023 GiB", "1073741825 bytes", "1 PiB"):
         assert f"limit_bytes: {size}\n" in out
-    _, out, _ = await larder(plane, "quotas", "list")
+    out = await output(plane, "quotas", "list")
     assert "e+0" not in out
     assert "1,000 MiB" in out
 
@@ -176,28 +151,22 @@ async def test_numbers_that_are_not_finite_are_refused_by_their_option(shared_pl
         ("--weight", ("ceilings", "set", "acme")),
         ("--tokens-per-s", ("rates", "set", "h200", "--model", "m")),
     ):
-        code, out, err = await larder(shared_plane, *arguments, f"{option}={number}")
-        assert (code, out) == (2, "")
+        err = await refused(shared_plane, 2, *arguments, f"{option}={number}")
         assert option in err
         assert "expected a " in err
 
 
 async def test_neither_an_empty_name_nor_dots_are_ever_the_collection(plane: Plane, node: FakeNode) -> None:
     for kind in ("quotas", "pins", "nodes", "policies", "ceilings", "tenants"):
-        code, out, err = await larder(plane, kind, "get", "")
-        assert (code, out) == (2, "")
+        err = await refused(plane, 2, kind, "get", "")
         of = {"quotas": "tenant", "ceilings": "tenant", "tenants": "tenant", "nodes": "node"}.get(kind)
         assert f"expected {f'the name of a {of}' if of else 'a name'}, got an empty text" in err
         assert ("_default" in err) == (of == "tenant")
     for verb in (("quotas", "set", "", "--limit", "1GiB"), ("quotas", "delete", ""), ("pins", "delete", "")):
-        assert (await larder(plane, *verb))[0] == 2
+        await refused(plane, 2, *verb)
     for name in (".", ".."):
-        code, out, err = await larder(plane, "quotas", "set", name, "--limit", "1GiB")
-        assert (code, out, "cannot be used in a URL" in err) == (1, "", True)
+        assert "cannot be used in a URL" in await refused(plane, 1, "quotas", "set", name, "--limit", "1GiB")
         for asking in ("get", "delete"):
-            code, out, err = await larder(plane, "quotas", asking, name)
-            assert (code, out, f"no quota for tenant '{name}'" in err) == (4, "", True), err
-    code, _, err = await larder(plane, "quotas", "get", "a\udcff")
-    assert (code, "in UTF-8" in err) == (2, True)
-    code, _, err = await larder(plane, "quotas", "set", "acme", "--note", "a\udcff", "--limit", "1GiB")
-    assert (code, "in UTF-8" in err) == (1, True)
+            assert f"no quota for tenant '{name}'" in await refused(plane, 4, "quotas", asking, name)
+    assert "in UTF-8" in await refused(plane, 2, "quotas", "get", "a\udcff")
+    assert "in UTF-8" in await refused(plane, 1, "quotas", "set", "acme", "--note", "a\udcff", "--limit", "1GiB")

@@ -11,7 +11,7 @@ import structlog
 from app.settings import Settings
 from dataplane.base import log
 from tests.app.callers import ADMIN, create_token, guarding
-from tests.app.command import larder, run
+from tests.app.command import larder, output, refused, run
 from tests.app.plane import serving, settings_in
 
 pytestmark = pytest.mark.anyio
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_refused_setup_token_is_reported_as_one(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         for wrong in ("WRONG", f"larder_setup_{'0' * 64}"):
-            code, out, err = await larder(plane, "login", "--setup", wrong)
-            assert (code, out) == (5, "")
+            err = await refused(plane, 5, "login", "--setup", wrong)
             assert "\nError: --setup: " in err
             assert "auth.setup_token" in err
             assert "no later start does" in err
@@ -44,8 +43,7 @@ async def test_a_setup_token_need_not_be_an_argument(
             if way == "file":
                 arguments = ["--setup-file", str(file)]
                 file.chmod(0o644)
-                code, _, err = await larder(plane, "login", *arguments)
-                assert (code, "chmod 600" in err) == (1, True)
+                assert "chmod 600" in await refused(plane, 1, "login", *arguments)
                 file.chmod(0o600)
             if way == "environment":
                 monkeypatch.setenv("LARDER_SETUP_TOKEN", setup)
@@ -70,7 +68,7 @@ async def test_the_token_of_a_context_is_stored_with_it(
     async with guarding(socket_dir) as plane:
         alice, bob = await create_token(plane, "alice"), await create_token(plane, "bob")
 
-        async def output(*arguments: str, typed: str = "") -> str:
+        async def printed(*arguments: str, typed: str = "") -> str:
             done = await asyncio.to_thread(run, *arguments, *option, env=environ, typed=typed)
             return done.stdout + done.stderr
 
@@ -78,48 +76,43 @@ async def test_the_token_of_a_context_is_stored_with_it(
             run("context", "add", "other", "--url", "http://127.0.0.1:1", env=environ)
         added = ["context", "add", "prod", "--url", str(plane.http.base_url), "--token-stdin"]
         assert run(*added, env=environ, typed=alice).returncode == 0
-        assert (await output("whoami")).startswith("alice")
-        assert "contexts.json" in await output("login", typed=bob)
-        assert (await output("whoami")).startswith("bob")
-        assert (await output("logout")).startswith("logged out at ")
-        assert "larder login" in await output("whoami")
+        assert (await printed("whoami")).startswith("alice")
+        assert "contexts.json" in await printed("login", typed=bob)
+        assert (await printed("whoami")).startswith("bob")
+        assert (await printed("logout")).startswith("logged out at ")
+        assert "larder login" in await printed("whoami")
 
 
 @pytest.mark.parametrize("token", ["", f"larder_abc_{'0' * 64}"])
 async def test_a_caller_without_a_valid_token_is_sent_to_log_in(socket_dir: Path, token: str) -> None:
     async with guarding(socket_dir) as plane:
-        code, _, err = await larder(plane, "quotas", "list", token=token)
-        assert (code, "--setup" in err) == (5, False)
+        err = await refused(plane, 5, "quotas", "list", token=token)
+        assert "--setup" not in err
         assert f"'larder login --url {plane.http.base_url}' stores a valid token" in " ".join(err.split())
     async with serving(settings_in(socket_dir, auth="required")) as plane:
-        code, _, err = await larder(plane, "quotas", "list", token=token)
-        assert code == 5
+        err = await refused(plane, 5, "quotas", "list", token=token)
         assert "'larder login --setup' creates the first" in err
         assert "auth.setup_token" in err
 
 
 async def test_a_missing_journal_is_not_intact(settings: Settings, tmp_path: Path) -> None:
     async with serving(settings) as plane:
-        code, out, err = await larder(plane, "audit", "verify", "--file", "-")
-        assert (code, out, err) == (1, "", "Error: standard input: expected entries, got none\n")
+        err = await refused(plane, 1, "audit", "verify", "--file", "-")
+        assert err == "Error: standard input: expected entries, got none\n"
         missing = tmp_path / "nope.db"
-        code, _, err = await larder(plane, "audit", "verify", "--database", f"sqlite:///{missing}")
-        assert (code, err) == (1, f"Error: the database cannot be read: there is no file '{missing}'\n")
+        err = await refused(plane, 1, "audit", "verify", "--database", f"sqlite:///{missing}")
+        assert err == f"Error: the database cannot be read: there is no file '{missing}'\n"
         assert not missing.exists()
         missing.touch()
-        code, _, err = await larder(plane, "audit", "verify", "--database", f"sqlite:///{missing}")
-        assert (code, "sqlalche" in err) == (1, False)
-        code, _, err = await larder(plane, "audit", "verify", "--expect", "abc")
-        assert code == 2
+        assert "sqlalche" not in await refused(plane, 1, "audit", "verify", "--database", f"sqlite:///{missing}")
+        err = await refused(plane, 2, "audit", "verify", "--expect", "abc")
         assert "--expect: expected a hash of 64 hex digits, got 'abc'" in err
 
 
 async def test_a_token_is_got_by_its_name_without_its_secret(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await create_token(plane, "reader")
-        code, out, err = await larder(plane, "tokens", "get", "reader", "--json", token=ADMIN)
-        assert code == 0, err
+        out = await output(plane, "tokens", "get", "reader", "--json", token=ADMIN)
         assert json.loads(out)["role"] == "viewer"
         assert token not in out
-        code, _, err = await larder(plane, "tokens", "get", "nobody", token=ADMIN)
-        assert (code, err) == (4, "Error: there is no token 'nobody'\n")
+        assert await refused(plane, 4, "tokens", "get", "nobody", token=ADMIN) == "Error: there is no token 'nobody'\n"

@@ -23,7 +23,7 @@ from app.cli.support.printing.terminal import Column, cells, shortened, table, w
 from app.cli.support.resources import options
 from app.cli.support.resources.options import Output, output_option, watch_option
 from tests.app.callers import create_token, guarding
-from tests.app.command import larder
+from tests.app.command import larder, output, refused
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -219,18 +219,17 @@ async def test_each_format_shows_the_same_records(plane: Plane, node: FakeNode) 
     long = "tenant-with-a-name-that-is-as-long-as-they-come-in-practice"
     for name in ("acme", long):
         await plane.put_quota(name, "1GiB")
-    code, out, _ = await larder(plane, "quotas")
-    assert (code, out) == (0, (await larder(plane, "quotas", "list"))[1])
+    out = await output(plane, "quotas")
+    assert out == await output(plane, "quotas", "list")
     assert all(len(line) <= 80 for line in out.splitlines())
-    assert (await larder(plane, "quotas", "-o", "name"))[1].splitlines() == ["acme", long]
+    assert (await output(plane, "quotas", "-o", "name")).splitlines() == ["acme", long]
     _, as_json, _ = await larder(plane, "quotas", "-o", "json")
     _, as_yaml, _ = await larder(plane, "quotas", "-o", "yaml")
     assert [item["tenant"] for item in yaml.safe_load(as_yaml)["items"]] == ["acme", long]
     assert json.loads(as_json)["total"] == 2
-    _, out, _ = await larder(plane, "quotas", "-o", "wide")
-    assert "owner" in out
-    assert (await larder(plane, "quotas", "--json", "-o", "yaml"))[0] == 2
-    assert "acme" in (await larder(plane, "quotas", "get", "acme"))[1]
+    assert "owner" in await output(plane, "quotas", "-o", "wide")
+    await refused(plane, 2, "quotas", "--json", "-o", "yaml")
+    assert "acme" in await output(plane, "quotas", "get", "acme")
     code, out, _ = await larder(plane, "version", "-o", "json")
     assert (code, json.loads(out)["server"], list(json.loads(out)["nodes"])) == (0, "0.1.0", ["node-a"])
 
@@ -239,40 +238,37 @@ async def test_each_format_shows_the_same_records(plane: Plane, node: FakeNode) 
 async def test_a_record_is_described_edited_and_created_once(
     plane: Plane, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (await larder(plane, "quotas", "create", "acme", "1GiB"))[0] == 0
-    code, _, err = await larder(plane, "quotas", "create", "acme", "2GiB")
-    assert (code, err) == (1, "Error: the quota 'acme' exists; 'set' changes it\n")
+    await output(plane, "quotas", "create", "acme", "1GiB")
+    err = await refused(plane, 1, "quotas", "create", "acme", "2GiB")
+    assert err == "Error: the quota 'acme' exists; 'set' changes it\n"
     monkeypatch.setenv("EDITOR", "sed -i 's/weight:.*/weight: 3/'")
-    code, out, err = await larder(plane, "quotas", "edit", "acme")
-    assert (code, out, err) == (0, "acme: quota changed\n", "")
+    assert await output(plane, "quotas", "edit", "acme") == "acme: quota changed\n"
     quota = await plane.get("/api/v1/quotas/acme")
     assert (quota["weight"], quota["limit_bytes"]) == (3, 1 << 30)
-    assert (await larder(plane, "quotas", "edit", "acme"))[1] == "acme: not changed\n"
+    assert await output(plane, "quotas", "edit", "acme") == "acme: not changed\n"
     monkeypatch.setenv("EDITOR", "sed -i -e 's/limit_bytes: 1 GiB/limit_bytes: 256MiB/'")
-    assert (await larder(plane, "quotas", "edit", "acme"))[0] == 0
+    await output(plane, "quotas", "edit", "acme")
     assert (await plane.get("/api/v1/quotas/acme"))["limit_bytes"] == 256 << 20
     monkeypatch.setenv("EDITOR", "sed -i 's/weight:.*/weight: 0/'")
-    code, _, err = await larder(plane, "quotas", "edit", "acme")
-    assert (code, "weight: expected 0.01 to 1000, got 0" in err) == (1, True)
+    assert "weight: expected 0.01 to 1000, got 0" in await refused(plane, 1, "quotas", "edit", "acme")
     await recorded(plane, "quota.changed")
-    code, out, _ = await larder(plane, "quotas", "describe", "acme")
-    assert code == 0
+    out = await output(plane, "quotas", "describe", "acme")
     for line in ("limit_bytes:", "256 MiB", "Conditions", "Accepted", "Usage of 7 days", "Events", "quota.changed"):
         assert line in out
     expiry = float(int(time.time()) + 86_400)
     await plane.put_pin("sys", expires_at=expiry)
     shown, later = (datetime.fromtimestamp(at, UTC).isoformat() for at in (expiry, expiry + 9))
     monkeypatch.setenv("EDITOR", f"sed -i s/.{shown}./{later}/")  # without quotes
-    assert (await larder(plane, "pins", "edit", "sys"))[1] == "sys: pin changed\n"
+    assert await output(plane, "pins", "edit", "sys") == "sys: pin changed\n"
     assert (await plane.get("/api/v1/pins/sys"))["expires_at"] == expiry + 9
-    assert "Conditions" in (await larder(plane, "pins", "describe", "sys"))[1]
+    assert "Conditions" in await output(plane, "pins", "describe", "sys")
 
 
 @pytest.mark.anyio
 async def test_events_name_the_actor(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 1)
     await recorded(plane, "quota.created")
-    _, out, _ = await larder(plane, "events", "list", "--name", "quota.created")
+    out = await output(plane, "events", "list", "--name", "quota.created")
     assert re.search(r"quota\.created +local +- +tenant=acme", out)
 
 
@@ -280,10 +276,10 @@ async def test_events_name_the_actor(plane: Plane, node: FakeNode) -> None:
 async def test_a_command_exits_with_the_reason(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         viewer = await create_token(plane, "reader")
-        assert (await larder(plane, "quotas", "list"))[0] == 5
-        assert (await larder(plane, "quotas", "set", "acme", "1", token=viewer))[0] == 5
-        assert (await larder(plane, "quotas", "get", "nobody", token=viewer))[0] == 4
-        assert (await larder(plane, "quotas", "list", "--url", "http://127.0.0.1:9", token=viewer))[0] == 6
+        await refused(plane, 5, "quotas", "list")
+        await refused(plane, 5, "quotas", "set", "acme", "1", token=viewer)
+        await refused(plane, 4, "quotas", "get", "nobody", token=viewer)
+        await refused(plane, 6, "quotas", "list", "--url", "http://127.0.0.1:9", token=viewer)
 
 
 @pytest.mark.parametrize(

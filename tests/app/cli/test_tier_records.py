@@ -9,7 +9,7 @@ import pytest
 from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
 from dataplane.protocol.tiers import TierSpec
-from tests.app.command import larder
+from tests.app.command import larder, output, refused
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -19,17 +19,16 @@ SET = ("tiers", "set", "nvme", "--type", "disk", "--budget", "2TiB", "--paramete
 
 
 async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: FakeNode) -> None:
-    code, out, err = await larder(plane, *SET, "--wait", "30s")
-    assert (code, out) == (0, "nvme: disk, budget 2 TiB, spill commit, order 0; applied\n"), err
-    code, out, _ = await larder(plane, "tiers", "set", "nvme", "--spill", "evict", "--wait", "30s")
-    assert (code, out) == (0, "nvme: disk, budget 2 TiB, spill evict, order 0; applied\n")
+    assert await output(plane, *SET, "--wait", "30s") == "nvme: disk, budget 2 TiB, spill commit, order 0; applied\n"
+    out = await output(plane, "tiers", "set", "nvme", "--spill", "evict", "--wait", "30s")
+    assert out == "nvme: disk, budget 2 TiB, spill evict, order 0; applied\n"
     assert node.tiers == [TierSpec("nvme", "disk", 2 << 40, {"directories": ["/mnt/nvme0/larder"]}, spill="evict")]
     reported = TierStats("nvme", "disk", 2 << 40, True, blocks=1040, stored_bytes=64 << 20, from_settings=False)
     reported.logical_bytes, reported.encodings = 128 << 20, {"none": 40, "zstd": 1000}
     reported.tenants = [TierTenantStats("acme", 1000, 60 << 20), TierTenantStats("", 40, 4 << 20)]
     reported.waiting_bytes, reported.spilling_bytes = 3 << 20, 1 << 20
     await plane.report(node, tiers=[reported])
-    _, out, _ = await larder(plane, "tiers", "list", "-o", "wide")
+    out = await output(plane, "tiers", "list", "-o", "wide")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "settings" not in out
     assert lines[:3] == [
@@ -37,7 +36,7 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
         "name type nodes budget stored blocks unspilled spill order deadline in flight compress ratio state owner note",
         "nvme disk all 2 TiB 64 MiB 1,040 4 MiB evict 0 5s 64 MiB none 50% applied -",
     ]
-    _, out, _ = await larder(plane, "tier", "get", "nvme")
+    out = await output(plane, "tier", "get", "nvme")
     generation = (await plane.get("/api/v1/tiers/nvme"))["generation"]
     assert [" ".join(line.split()) for line in out.splitlines()[-2:]] == [
         "node state generation stored blocks encodings tier",
@@ -45,24 +44,18 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
     ]
     listed = msgspec.structs.replace(reported, listed_blocks=1204, listing_fault="no answer")
     await plane.report(node, tiers=[listed])
-    _, out, _ = await larder(plane, "tier", "get", "nvme", "-o", "wide")
+    out = await output(plane, "tier", "get", "nvme", "-o", "wide")
     out = " ".join(out.split())
     assert "in service, listing, 1,204 blocks so far; no answer; it is tried again" in out
     assert f"node-a in_sync {generation} 64 MiB 1,040 4 MiB 1,000 zstd" in out
-    _, out, _ = await larder(plane, "tiers", "--json")
-    assert json.loads(out)["items"][0]["stats"]["node-a"]["blocks"] == 1040
-    assert (await larder(plane, "tiers", "describe", "nvme"))[0] == 0
-    code, out, _ = await larder(plane, "tiers", "delete", "nvme", "--dry-run")
-    assert (code, out.splitlines()) == (
-        0,
-        [
-            "nvme: 1,040 blocks (64 MiB) that it holds could no longer be loaded",
-            "to keep them in use, drain it first: larder tiers set nvme --spill drain",
-        ],
-    )
+    assert json.loads(await output(plane, "tiers", "--json"))["items"][0]["stats"]["node-a"]["blocks"] == 1040
+    await output(plane, "tiers", "describe", "nvme")
+    assert (await output(plane, "tiers", "delete", "nvme", "--dry-run")).splitlines() == [
+        "nvme: 1,040 blocks (64 MiB) that it holds could no longer be loaded",
+        "to keep them in use, drain it first: larder tiers set nvme --spill drain",
+    ]
     assert len(node.tiers) == 1
-    code, out, _ = await larder(plane, "tiers", "delete", "nvme", "--wait", "30s")
-    assert code == 0
+    out = await output(plane, "tiers", "delete", "nvme", "--wait", "30s")
     assert out.startswith("nvme: tier deleted; 1,040 blocks (64 MiB) that it holds")
     assert node.tiers == []
 
@@ -70,14 +63,13 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
 async def test_tiers_of_the_settings_are_listed_with_their_nodes(plane: Plane, node: FakeNode) -> None:
     reported = TierStats("disk", "disk", 1 << 30, True, blocks=7, stored_bytes=56 << 10, waiting_bytes=8 << 10)
     await plane.report(node, tiers=[reported])
-    code, out, err = await larder(plane, "tiers", "list")
-    assert code == 0, err
+    out = await output(plane, "tiers", "list")
     assert [" ".join(line.split()) for line in out.splitlines()][-3:] == [
         "Tiers of settings (1)",
         "name type node budget stored blocks unspilled tier",
         "disk disk node-a 1 GiB 56 KiB 7 8 KiB in service",
     ]
-    answer = json.loads((await larder(plane, "tiers", "list", "--json"))[1])
+    answer = json.loads(await output(plane, "tiers", "list", "--json"))
     assert (answer["items"], answer["total"]) == ([], 0)
     assert [(each["name"], each["unspilled_bytes"]) for each in answer["from_settings"]] == [("disk", 8 << 10)]
     for query, found in (("type=disk", 1), ("type=s3", 0), ("managed_by=x", 0)):
@@ -85,21 +77,19 @@ async def test_tiers_of_the_settings_are_listed_with_their_nodes(plane: Plane, n
 
 
 async def test_why_a_tier_does_not_serve_is_shown_in_full(plane: Plane, node: FakeNode) -> None:
-    assert (await larder(plane, *SET, "--wait", "30s"))[0] == 0
+    await output(plane, *SET, "--wait", "30s")
     reason = "credentials.access_key_id: the environment variable TIER_ACCESS_KEY_OF_THE_BUCKET is not set"
     reported = TierStats("nvme", "disk", 2 << 40, False, from_settings=False, state="not opened", reason=reason)
     await plane.report(node, tiers=[reported])
-    _, out, _ = await larder(plane, "tiers", "get", "nvme")
+    out = await output(plane, "tiers", "get", "nvme")
     assert out.endswith(f"\n  node-a: not opened: {reason}\n")
     code, out, err = await larder(plane, *SET, "--wait", "30s")
     assert (code, out.endswith(f"applied\n  node-a: not opened: {reason}\n")) == (1, True), out
     assert "tier nvme is not open on node-a" in err
-    _, out, _ = await larder(plane, "nodes", "tiers")
+    out = await output(plane, "nodes", "tiers")
     assert out.endswith(f"\n  node-a nvme: not opened: {reason}\n")
-    _, out, _ = await larder(plane, "nodes", "tiers", "-o", "wide")
-    assert out.count(reason) == 1
-    _, out, _ = await larder(plane, "tiers", "describe", "nvme")
-    assert "max_bytes_in_flight: 64 MiB" in " ".join(out.split())
+    assert (await output(plane, "nodes", "tiers", "-o", "wide")).count(reason) == 1
+    assert "max_bytes_in_flight: 64 MiB" in " ".join((await output(plane, "tiers", "describe", "nvme")).split())
 
 
 async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNode) -> None:
@@ -107,14 +97,13 @@ async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNod
         "nvme", "disk", 2 << 40, False, from_settings=False, state="opening", reason="it is being opened"
     )
     await plane.report(node, tiers=[opening])
-    assert (await larder(plane, *SET, "--wait", "0s"))[0] == 0
+    await output(plane, *SET, "--wait", "0s")
     await plane.until(lambda: len(node.tiers) == 1)
     await plane.until_state("in_sync")
-    code, out, _ = await larder(plane, *SET, "--wait", "100ms")
-    assert (code, out.splitlines()[1:]) == (
-        0,
-        ["  node-a: opening: it is being opened", "to see whether the nodes could open it: larder tiers get nvme"],
-    )
+    assert (await output(plane, *SET, "--wait", "100ms")).splitlines()[1:] == [
+        "  node-a: opening: it is being opened",
+        "to see whether the nodes could open it: larder tiers get nvme",
+    ]
     _, out, _ = await larder(plane, "status")
     assert ("Tier nvme of node node-a is opening" in out, "out of service" in out) == (True, False)
     waiting = asyncio.create_task(larder(plane, *SET, "--wait", "30s"))
@@ -124,19 +113,18 @@ async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNod
 
 
 async def test_a_dry_run_changes_nothing_and_fails_where_a_node_would_refuse(plane: Plane, node: FakeNode) -> None:
-    code, out, err = await larder(plane, *SET, "--dry-run")
-    assert (code, out) == (0, "node-a: accepted\n"), err
+    assert await output(plane, *SET, "--dry-run") == "node-a: accepted\n"
     node.faults = [Fault("tiers[0].name", "bad_field", "'nvme' is a tier of the settings")]
-    code, out, err = await larder(plane, *SET, "--dry-run")
+    code, out, _ = await larder(plane, *SET, "--dry-run")
     assert (code, out) == (1, "node-a: tiers.nvme.name: 'nvme' is a tier of the settings\n")
     assert (await plane.get("/api/v1/tiers"))["total"] == 0
     code, out, _ = await larder(plane, *SET, "--wait", "30s")
     assert "waiting (node-a: nacked)" in out
     refusal = "  node-a refused tiers: tiers.nvme.name: 'nvme' is a tier of the settings\n"
     assert refusal in out
-    assert refusal in (await larder(plane, "tiers", "list"))[1]
-    assert refusal in (await larder(plane, "tiers", "get", "nvme"))[1]
-    assert "node-a refused tiers: tiers[0].name" in (await larder(plane, "status"))[1]
+    assert refusal in await output(plane, "tiers", "list")
+    assert refusal in await output(plane, "tiers", "get", "nvme")
+    assert "node-a refused tiers: tiers[0].name" in await output(plane, "status")
 
 
 async def test_a_dry_run_names_the_nodes_that_the_selector_does_not_select(plane: Plane, node: FakeNode) -> None:
@@ -158,26 +146,25 @@ async def test_a_dry_run_names_the_nodes_that_the_selector_does_not_select(plane
 
 async def test_a_tier_that_selects_no_node_is_reported(plane: Plane, node: FakeNode) -> None:
     nowhere = "  nvme: no node matches the selector rack=7,zone=b\n"
-    code, out, err = await larder(plane, *SET, "--selector", "zone=b", "--selector", "rack=7")
-    assert (code, out) == (0, f"nvme: disk, budget 2 TiB, spill commit, order 0; waiting (no node)\n{nowhere}"), err
+    out = await output(plane, *SET, "--selector", "zone=b", "--selector", "rack=7")
+    assert out == f"nvme: disk, budget 2 TiB, spill commit, order 0; waiting (no node)\n{nowhere}"
     for words in (("tiers", "list"), ("tiers", "get", "nvme")):
-        _, out, _ = await larder(plane, *words)
+        out = await output(plane, *words)
         assert "waiting (no node)" in out
         assert out.endswith(nowhere)
-    _, out, _ = await larder(plane, "tiers", "describe", "nvme")
+    out = await output(plane, "tiers", "describe", "nvme")
     assert "no node matches the selector rack=7,zone=b" in " ".join(out.split())
     assert node.tiers == []
 
 
 async def test_invalid_values_are_refused_by_option_or_field(plane: Plane) -> None:
-    assert (await larder(plane, "tiers", "set", "nvme"))[0] == 2
+    await refused(plane, 2, "tiers", "set", "nvme")
     for text in ("[1]", "a: b: c", "word", "a: 1\n---\nb: 2"):
-        code, _, err = await larder(plane, *SET[:-1], text)
-        assert (code, "--parameters" in err) == (2, True), text
+        assert "--parameters" in await refused(plane, 2, *SET[:-1], text)
     secret = ("--type", "redis", "--parameters", "{servers: ['cache:6379'], password: hunter2}")
     code, out, err = await larder(plane, "tiers", "set", "cache", "--budget", "1GiB", *secret)
     assert code == 1
     assert "parameters.password: expected a reference to the secret" in err
     assert "hunter2" not in out + err
-    code, _, err = await larder(plane, "tiers", "create", "nvme", "--type", "disk", "--parameters", PARAMETERS)
-    assert (code, err) == (1, "Error: budget_bytes: expected a value\n")
+    err = await refused(plane, 1, "tiers", "create", "nvme", "--type", "disk", "--parameters", PARAMETERS)
+    assert err == "Error: budget_bytes: expected a value\n"

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.command import larder
+from tests.app.command import output, refused
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -97,18 +97,15 @@ async def test_one_frame_fits_80_columns(plane: Plane, node: FakeNode) -> None:
     await plane.until_state("in_sync")
     await plane.events_flow()
     await plane.put_pin("warm")
-    code, out, err = await larder(plane, "top", "--once")
-    assert (code, err) == (0, "")
+    out = await output(plane, "top", "--once")
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out
     names = re.findall(r"^(acme|x+…?|node-a|warm) ", out, re.MULTILINE)
     assert [name[:6] for name in names] == ["node-a", "acme", "xxxxxx", "warm"]
     assert re.search(r"^acme .* 0 +0 *$", out, re.MULTILINE), "rates"
     assert "quit" not in out
-    code, out, _ = await larder(plane, "top", "--once", "--sort", "name")
-    assert (code, "by name" in out) == (0, True)
-    code, _, err = await larder(plane, "top")
-    assert (code, "this is not a terminal: --once prints one frame" in err) == (2, True)
+    assert "by name" in await output(plane, "top", "--once", "--sort", "name")
+    assert "this is not a terminal: --once prints one frame" in await refused(plane, 2, "top")
 
 
 @pytest.mark.parametrize("way", ["q", "ctrl-c", "SIGTERM"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataplane.protocol.stats.engines import EngineStats
-from tests.app.command import larder
+from tests.app.command import larder, output, refused
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -55,9 +55,7 @@ async def test_invalid_values_are_refused(plane: Plane, node: FakeNode) -> None:
 
 
 async def test_the_command_shows_finished_and_waiting_work(plane: Plane, node: FakeNode) -> None:
-    code, _, err = await larder(plane, "engines", "expel", "node-a", "7")
-    assert code == 1
-    assert "holds 3 blocks: with --force" in err
+    assert "holds 3 blocks: with --force" in await refused(plane, 1, "engines", "expel", "node-a", "7")
     code, out, _ = await larder(plane, "engines", "expel", "node-a", "7", "--force")
     assert (code, out) == (
         0,
@@ -70,9 +68,8 @@ async def test_the_command_shows_finished_and_waiting_work(plane: Plane, node: F
         "node-a: process 4711 was sent SIGKILL; its leases on 3 blocks end with it\n"
         "its leases and 4 KiB that it was writing wait until these processes are gone: 4712\n",
     )
-    code, out, _ = await larder(plane, "engines", "expel", "node-a", "7", "--off")
-    assert (code, out) == (0, "node-a: process 4711 may attach again\n")
-    assert (await larder(plane, "engines", "expel", "node-a", "7", "--off", "--kill"))[0] == 2
+    assert await output(plane, "engines", "expel", "node-a", "7", "--off") == "node-a: process 4711 may attach again\n"
+    await refused(plane, 2, "engines", "expel", "node-a", "7", "--off", "--kill")
 
 
 async def test_engines_are_listed_those_that_hold_most_first(plane: Plane, node: FakeNode) -> None:
@@ -83,7 +80,6 @@ async def test_engines_are_listed_those_that_hold_most_first(plane: Plane, node:
         ),
     ]
     await plane.report(node, engines=engines)
-    code, out, _ = await larder(plane, "engines", "list", "node-a")
-    assert code == 0
+    out = await output(plane, "engines", "list", "node-a")
     lines = [line.split() for line in out.splitlines() if "node-a" in line]
     assert [line[1:5] for line in lines] == [["2", "200", "b", "expelled"], ["1", "100", "a", "attached"]]

@@ -13,7 +13,7 @@ from app.schemas.views.findings import CRASHES_S, WINDOW_S
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.command import larder
+from tests.app.command import larder, output
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -183,8 +183,8 @@ async def test_a_crash_loop_is_in_the_api_the_status_the_metrics_and_the_events(
     assert "its data plane ended unexpectedly 3 times in 10 min" in text
     assert (await plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})).is_success
     for command in (("status",), ("nodes", "list"), ("nodes", "get", "node-a")):
-        assert "in_sync (crash loop, draining)" in (await larder(plane, *command))[1]
-    assert "crash_loop" in (await larder(plane, "nodes", "describe", "node-a"))[1].split("\n\n")[0]
+        assert "in_sync (crash loop, draining)" in await output(plane, *command)
+    assert "crash_loop" in (await output(plane, "nodes", "describe", "node-a")).split("\n\n")[0]
     code, out, _ = await larder(plane, "why", "node-a")
     assert out.split("\n\n")[1].startswith("Findings\n  Node node-a is in a crash loop since ")
     assert "Most likely: Node node-a is in a crash loop since " in out

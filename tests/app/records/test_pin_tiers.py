@@ -9,7 +9,7 @@ import pytest
 from dataplane.protocol.events import GpuCopyPoolFailed
 from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
 from tests.app.callers import create_token, send
-from tests.app.command import larder
+from tests.app.command import larder, output, refused
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, effective
 
@@ -198,32 +198,29 @@ async def test_a_scrape_has_each_gpu_and_the_pins_with_most_gpu_copies(plane: Pl
 
 async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Plane, node: FakeNode) -> None:
     pin = ("--model", "m", "--tokens", "1,2,3,4", "--chunk-tokens", "4")
-    code, out, err = await larder(plane, "pins", "set", "p", "--replace", *pin, "--tier", "gpu", "--wait", "30s")
-    assert (code, err) == (0, "")
+    out = await output(plane, "pins", "set", "p", "--replace", *pin, "--tier", "gpu", "--wait", "30s")
     assert "guaranteed, also on GPUs, ends never" in out
     assert node.pins[0].tier == "gpu"
     code, out, _ = await larder(plane, "pins", "set", "p", *pin, "--note", "n", "--wait", "30s")
     assert (code, "tier gpu" in out, node.pins[0].tier) == (0, True, "gpu")
     await plane.report(node, pins=[gpu_pin("p", 0)], gpu_copy_pools=[])
-    _, out, _ = await larder(plane, "pins", "set", "p", "--note", "again", "--wait", "30s")
+    out = await output(plane, "pins", "set", "p", "--note", "again", "--wait", "30s")
     assert "not effective: on 0 of 1 nodes; no GPU of node-a keeps GPU copies" in out
-    _, out, _ = await larder(plane, "nodes", "gpus")
-    assert "no GPU keeps GPU copies: gpu_pool_bytes is 0" in out
+    assert "no GPU keeps GPU copies: gpu_pool_bytes is 0" in await output(plane, "nodes", "gpus")
     for used, state in ((4096, "full"), (2048, "not all fit")):
         await plane.report(node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[pool(wanted=9, used_bytes=used)])
-        assert state in (await larder(plane, "nodes", "gpus"))[1]
+        assert state in await output(plane, "nodes", "gpus")
     await plane.report(
         node, pins=[gpu_pin("p", 1)], gpu_copy_pools=[pool(problem="out of memory", leaving_bytes=1 << 20)]
     )
     for command in (("pins", "-o", "wide"), ("pins", "--tier", "gpu", "-o", "wide"), ("status",)):
-        assert "gpu (1 GPU copy)" in (await larder(plane, *command))[1], command
-    assert not re.search(r"^p\b", (await larder(plane, "pins", "list", "--tier", "host"))[1], re.MULTILINE)
+        assert "gpu (1 GPU copy)" in await output(plane, *command), command
+    assert not re.search(r"^p\b", await output(plane, "pins", "list", "--tier", "host"), re.MULTILINE)
     for command in (("status",), ("nodes", "list")):  # type: ignore[assignment]
-        assert f"node-a GPU copies on {CARD} ({DEVICE}): out of memory" in (await larder(plane, *command))[1]
-    _, out, _ = await larder(plane, "nodes", "gpus", "node-a", "-o", "wide")
+        assert f"node-a GPU copies on {CARD} ({DEVICE}): out of memory" in await output(plane, *command)
+    out = await output(plane, "nodes", "gpus", "node-a", "-o", "wide")
     assert [text for text in (DEVICE, CARD, "2/2", "1 MiB", "out of memory") if text not in out] == []
-    assert '"device": "GPU-' in (await larder(plane, "nodes", "gpus", "--json"))[1]
-    code, _, err = await larder(plane, "pins", "set", "p", "--tier", "disk")
-    assert (code, "'disk' is not one of 'host', 'gpu'" in err) == (2, True)
-    assert (await larder(plane, "pins", "set", "p", "--tier", "host", "--wait", "30s"))[0] == 0
+    assert '"device": "GPU-' in await output(plane, "nodes", "gpus", "--json")
+    assert "'disk' is not one of 'host', 'gpu'" in await refused(plane, 2, "pins", "set", "p", "--tier", "disk")
+    await output(plane, "pins", "set", "p", "--tier", "host", "--wait", "30s")
     assert [pin.tier for pin in node.pins] == ["host"]

@@ -11,7 +11,7 @@ from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.stats.pins import PinInTier, PinStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
 from tests.app.callers import create_token, send
-from tests.app.command import larder
+from tests.app.command import larder, output, refused
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -90,13 +90,10 @@ async def test_the_command_line_sets_quotas_of_tiers(plane: Plane, node: FakeNod
         plane, "quotas", "set", "acme", "--tier-limit", "far=none", "--tier-floor", "disk=0", "--wait", "30s"
     )
     assert (err, node.quotas[0].tiers) == ("", {"disk": TierQuota(limit_bytes=100 * GIB)})
-    code, out, _ = await larder(plane, "quotas", "list", "-o", "wide")
-    assert (code, "disk limit 100 GiB" in out) == (0, True)
+    assert "disk limit 100 GiB" in await output(plane, "quotas", "list", "-o", "wide")
     for wrong in (["--tier-limit", "disk"], ["--tier-limit", "=1"], ["--tier-floor", "a=1", "--tier-floor", "a=2"]):
-        code, _, err = await larder(plane, "quotas", "set", "acme", *wrong)
-        assert (code, wrong[0] in err) == (2, True), err
-    code, _, err = await larder(plane, "quotas", "set", "acme", "--tier-floor", "disk=101GiB")
-    assert (code, "tiers.disk.floor_bytes" in err) == (1, True), err
+        assert wrong[0] in await refused(plane, 2, "quotas", "set", "acme", *wrong)
+    assert "tiers.disk.floor_bytes" in await refused(plane, 1, "quotas", "set", "acme", "--tier-floor", "disk=101GiB")
 
 
 async def test_a_pin_shows_its_blocks_in_tiers(plane: Plane, node: FakeNode) -> None:
@@ -109,9 +106,8 @@ async def test_a_pin_shows_its_blocks_in_tiers(plane: Plane, node: FakeNode) -> 
         assert shown["nodes"]["node-a"]["tiers"] == shown["tiers"]
         assert shown["holds_nothing"] is False, "the disk has them"
         assert shown["summary"].endswith("12 in disk")
-    code, out, _ = await larder(plane, "pins", "list", "-o", "wide")
-    assert (code, "disk 12 (96 MiB)" in out) == (0, True)
-    code, out, _ = await larder(plane, "pins", "get", "p", "--json")
+    assert "disk 12 (96 MiB)" in await output(plane, "pins", "list", "-o", "wide")
+    out = await output(plane, "pins", "get", "p", "--json")
     assert json.loads(out)["tiers"]["disk"]["guaranteed"] == 10
 
 

@@ -7,7 +7,7 @@ import pytest
 from app.observe.events import LarderEvent
 from app.services.views.refusal_sums import EVERY_S, MAX_GROUPS, OTHER, REFUSED, RefusalSums
 from dataplane.protocol.events import BlocksRefused
-from tests.app.command import larder
+from tests.app.command import output
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -49,5 +49,4 @@ async def test_refusals_of_a_node_are_in_the_history(plane: Plane, node: FakeNod
         await node.publish(BlocksRefused(5.0 + number, 1, "acme", "over_limit", 2, 100))
     (event,) = await plane.stored_events("name=blocks.refused")
     assert (event["node"], event["fields"]["tenant"], event["fields"]["reason"]) == ("node-a", "acme", "over_limit")
-    code, out, _ = await larder(plane, "events", "list", "--name", "blocks.refused", "-o", "json")
-    assert (code, "over_limit" in out) == (0, True)
+    assert "over_limit" in await output(plane, "events", "list", "--name", "blocks.refused", "-o", "json")
