@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from app.schemas.base.descriptions import descriptions
 from dataplane.engines.settings import PREFIX
 from dataplane.engines.sglang.settings import BackendSettings
 from dataplane.engines.vllm import settings
 from dataplane.protocol.misses import MISS_REASONS
-from docs.settings_table import texts
 
 METRICS = Path(settings.__file__).with_name("metrics.py")
 
@@ -81,7 +81,7 @@ def counters() -> dict[str, str]:
 
 def _rows(kind: type[msgspec.Struct]) -> list[str]:
     """Return the table of a connector's settings."""
-    described = texts(kind)
+    described = descriptions(kind)
     return [
         "| key | default | means |",
         "|---|---|---|",

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -32,16 +31,15 @@ from app.observe import (
     tier_metrics,
 )
 from app.observe.catalogue import OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
-from app.observe.catalogue.records import RECORD_EVENTS
 from app.observe.page import MetricDeclaration
 from app.observe.series import SERIES
+from app.schemas.base.descriptions import descriptions
 from app.schemas.views.findings import FINDING_TYPES
 from dataplane.holding import messages as holder_messages
 from dataplane.protocol import engine, join
 from dataplane.protocol.control import messages
 from dataplane.protocol.event import COMMON_FIELDS, EventStruct
 from dataplane.protocol.stats.node import NodeStats
-from docs import settings_table
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 BUNDLES = {
@@ -380,7 +378,7 @@ def _event_fields(kind: type[EventStruct]) -> str:
     """Return the fields of an event, with the meaning of those that only this event has."""
     if kind is NodeStats:
         return "the state of the node, see `GET /api/v1/nodes/{name}`"
-    described = {} if kind in chain(*RECORD_EVENTS.values()) else settings_table.texts(kind)
+    described = descriptions(kind)
     fields = [field.name for field in msgspec.structs.fields(kind) if field.name not in ("at", "node")]
     return "; ".join(
         f"`{name}`: {cell(described[name]).removesuffix('.')}" if name in described else f"`{name}`" for name in fields

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 from typing import Any
 
 import msgspec
 
+from app.schemas.base.descriptions import descriptions
 from app.settings import AppSettings
 from dataplane.base.settings import (
     CONFIG_VARIABLE,
@@ -27,21 +26,6 @@ TABLES: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
     ("app", "`[app]`: the management plane", AppSettings),
     ("dataplane", "`[dataplane]`: the data plane", DataPlaneTable),
 )
-
-
-def texts(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The text below each field."""
-    (body,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    field = ""
-    for node in body.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            field = node.target.id
-        elif field and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            found[field] = " ".join(str(node.value.value).split())
-            field = ""
-    return found
 
 
 def page(note: str) -> str:
@@ -70,7 +54,7 @@ def page(note: str) -> str:
     ]
     for section, title, kind in TABLES:
         lines += ["", f"## {title}", "", "| name | environment | default | means |", "|---|---|---|---|"]
-        described = texts(kind)
+        described = descriptions(kind)
         for field in msgspec.structs.fields(kind):
             full = f"{section}.{field.name}" if section else field.name
             variable = PREFIX + full.replace(".", "__").upper()

@@ -7,9 +7,9 @@ import json
 
 import msgspec
 
+from app.schemas.base.descriptions import descriptions
 from dataplane.core.tiering.reasons import LOST, NOT_COMPRESSED, NOT_MOVED, REFUSED
 from dataplane.tiers.registry import tier_type
-from docs.settings_table import texts
 
 TYPES = {
     "disk": "Preallocated files on local disks, for one node. [Tier format](tier-format.md) describes the files.",
@@ -97,7 +97,7 @@ def page(note: str) -> str:
     ]
     for name, text in TYPES.items():
         kind = tier_type(name).parameters
-        described = texts(kind)
+        described = descriptions(kind)
         lines += ["", f"## `{name}`", "", text, "", "| parameter | default | means |", "|---|---|---|"]
         for field in msgspec.structs.fields(kind):
             lines.append(f"| `{field.name}` | {_default(field)} | {described[field.name]} |")

@@ -22,6 +22,7 @@ from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
 from app.http.routes.access.session import CSRF_HEADER
 from app.http.routes.views.snapshot import INDEX_HEADER
+from app.schemas.base.descriptions import descriptions
 from app.schemas.base.fields import IN_WORDS, whole
 from app.schemas.documents.apply import DOCUMENT, SECTIONS, ExportAnswer
 
@@ -198,11 +199,15 @@ def _bodies(handlers: Iterable[HTTPRouteHandler]) -> Json:
     """Return the schemas of all bodies, and of what they are made of, as msgspec describes them: Litestar leaves out
     that other fields are refused, and the bounds of inner types."""
     kinds = {handler.opt[name] for handler in handlers for name in ("body", "patch") if name in handler.opt}
-    bodies = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+    bodies = [kind for kind in kinds if _is_struct(kind)]
     _, schemas = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    parts = [part for kind in bodies for part in _parts(kind)]
+    for part in parts:
+        if _is_struct(part):
+            _describe(part, schemas[part.__name__]["properties"])
     for kind in bodies:
         _rules(kind, schemas[kind.__name__])
-    _order_choices(schemas, {frozenset(choices): list(choices) for kind in bodies for choices in _choices(kind)})
+    _order_choices(schemas, {frozenset(get_args(part)): [*get_args(part)] for part in parts if _is_choice(part)})
     schemas["Document"] = {**DOCUMENT, "title": "Document"}
     for section in SECTIONS.values():
         put = schemas[section.put.__name__]
@@ -222,13 +227,27 @@ def _bodies(handlers: Iterable[HTTPRouteHandler]) -> Json:
     return schemas
 
 
-def _choices(hint: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of each `Literal` in a declaration, in their order."""
-    if get_origin(hint) is Literal:
-        yield get_args(hint)
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield a declaration, and what it is made of."""
+    yield hint
     parts = get_type_hints(hint, include_extras=True).values() if isinstance(hint, type) else get_args(hint)
     for part in parts:
-        yield from _choices(part)
+        yield from _parts(part)
+
+
+def _is_struct(part: Any) -> bool:
+    return isinstance(part, type) and issubclass(part, msgspec.Struct)
+
+
+def _is_choice(part: Any) -> bool:
+    return get_origin(part) is Literal
+
+
+def _describe(kind: type[msgspec.Struct], properties: Json) -> None:
+    described = descriptions(kind)
+    for field in msgspec.structs.fields(kind):
+        if field.name in described:
+            properties[field.encode_name]["description"] = described[field.name]
 
 
 def _order_choices(schema: Any, orders: Mapping[frozenset[Any], list[Any]]) -> None:

@@ -14,31 +14,17 @@ RoleName = Literal["alerts", "viewer", "operator", "admin"]
 class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
     """A token to create."""
 
-    name: Annotated[
-        RecordName,
-        Meta(description="Name shown in lists and in the audit log: 1 to 128 characters of A-Z a-z 0-9 . _ -"),
-    ]
-    role: Annotated[
-        RoleName,
-        Meta(
-            description=(
-                "`viewer` may read; `operator` may also change quotas, pins, policies, tiers and nodes; `admin` "
-                "may also manage tokens and ceilings and read the audit log. `alerts` may only post alerts."
-            )
-        ),
-    ] = "viewer"
-    tenants: Annotated[
-        Annotated[list[NewTenantName], bounds(minItems=1), Meta(max_length=1000)] | None,
-        Meta(
-            description=(
-                "Tenants, as shown, to which the token is limited (`_default` is the empty salt); null for all tenants."
-            )
-        ),
-    ] = None
-    ttl_s: Annotated[TtlS | None, Meta(description="Time to live in seconds from now.")] = None
-    expires_at: Annotated[
-        Moment | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry.")
-    ] = None
+    name: RecordName
+    """Name shown in lists and in the audit log: 1 to 128 characters of A-Z a-z 0-9 . _ -"""
+    role: RoleName = "viewer"
+    """`viewer` may read; `operator` may also change quotas, pins, policies, tiers and nodes; `admin` may also manage
+    tokens and ceilings and read the audit log. `alerts` may only post alerts."""
+    tenants: Annotated[list[NewTenantName], bounds(minItems=1), Meta(max_length=1000)] | None = None
+    """Tenants, as shown, to which the token is limited (`_default` is the empty salt); null for all tenants."""
+    ttl_s: TtlS | None = None
+    """Time to live in seconds from now."""
+    expires_at: Moment | None = None
+    """Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         at_most_one("ttl_s", "expires_at"),
@@ -50,11 +36,10 @@ class TokenPatch(msgspec.Struct, forbid_unknown_fields=True):
     """Fields of a token to change; omitted fields keep their values."""
 
     name: RecordName | msgspec.UnsetType = msgspec.UNSET
-    ttl_s: Annotated[TtlS | msgspec.UnsetType, Meta(description="Time to live in seconds from now.")] = msgspec.UNSET
-    expires_at: Annotated[
-        Moment | msgspec.UnsetType | None,
-        Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."),
-    ] = msgspec.UNSET
+    ttl_s: TtlS | msgspec.UnsetType = msgspec.UNSET
+    """Time to live in seconds from now."""
+    expires_at: Moment | msgspec.UnsetType | None = msgspec.UNSET
+    """Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ({"not": {"required": ["ttl_s", "expires_at"]}},)
 
@@ -102,7 +87,8 @@ class Whoami(msgspec.Struct, frozen=True):
 
 
 class SessionPost(msgspec.Struct, forbid_unknown_fields=True):
-    token: Annotated[str, Meta(description="A token, `larder_…`.", max_length=512)]
+    token: Annotated[str, Meta(max_length=512)]
+    """A token, `larder_…`."""
 
 
 class SessionAnswer(Whoami, frozen=True):

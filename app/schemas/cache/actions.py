@@ -39,11 +39,10 @@ class TargetedPost(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The nodes that the action addresses; all nodes if neither field is given. A node that is not connected answers
     with an error."""
 
-    node: Annotated[NodeName | None, Meta(description="Name of one node.")] = None
-    nodes: Annotated[
-        Annotated[list[NodeName], Meta(min_length=1, max_length=1000)] | None,
-        Meta(description="Names of several nodes."),
-    ] = None
+    node: NodeName | None = None
+    """Name of one node."""
+    nodes: Annotated[list[NodeName], Meta(min_length=1, max_length=1000)] | None = None
+    """Names of several nodes."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (at_most_one("node", "nodes"),)
 
@@ -51,30 +50,30 @@ class TargetedPost(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class KeySource(TargetedPost, kw_only=True):
     """The prefix that the action addresses, given in one of these forms."""
 
-    tokens: Annotated[TokenIds | None, Meta(description="Token ids, split into chunks; only full chunks count.")] = None
-    keys: Annotated[Keys | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
-    text: Annotated[
-        str | None, Meta(description="Text, which the tokenizer registered for the model turns into tokens.")
-    ] = None
-    messages: Annotated[
-        list[dict[str, Any]] | None,
-        Meta(description="Messages of a chat, rendered with the tokenizer's chat template."),
-    ] = None
-    add_generation_prompt: Annotated[
-        bool, Meta(description="Append the template's generation prompt after the messages.")
-    ] = False
-    chunk_tokens: Annotated[ChunkTokens, Meta(description="Tokens per chunk, as configured in the engines.")] = (
-        DEFAULT_CHUNK_TOKENS
-    )
+    tokens: TokenIds | None = None
+    """Token ids, split into chunks; only full chunks count."""
+    keys: Keys | None = None
+    """Keys of the chunks, 64 hex digits each."""
+    text: str | None = None
+    """Text, which the tokenizer registered for the model turns into tokens."""
+    messages: list[dict[str, Any]] | None = None
+    """Messages of a chat, rendered with the tokenizer's chat template."""
+    add_generation_prompt: bool = False
+    """Append the template's generation prompt after the messages."""
+    chunk_tokens: ChunkTokens = DEFAULT_CHUNK_TOKENS
+    """Tokens per chunk, as configured in the engines."""
 
 
 class ScopePost(KeySource, kw_only=True):
     """The blocks that match every given field; at least one field is required. A prefix includes all blocks that were
     stored after it."""
 
-    tenant: Annotated[TenantName | None, Meta(description="Tenant, as shown; `_default` is the empty salt.")] = None
-    model: Annotated[ModelName | None, Meta(description="Model, with all of its spaces.")] = None
-    space: Annotated[SpaceText | None, Meta(description="One space: 32 hex digits, as nodes list it.")] = None
+    tenant: TenantName | None = None
+    """Tenant, as shown; `_default` is the empty salt."""
+    model: ModelName | None = None
+    """Model, with all of its spaces."""
+    space: SpaceText | None = None
+    """One space: 32 hex digits, as nodes list it."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         *TargetedPost.RULES,
@@ -88,7 +87,8 @@ class SweepPost(ScopePost, kw_only=True):
     """The blocks that match every given field; at least one field is required. A prefix includes all blocks that were
     stored after it."""
 
-    dry_run: Annotated[bool, Meta(description="Only count the blocks, without changing them.")] = False
+    dry_run: bool = False
+    """Only count the blocks, without changing them."""
 
     AT_LEAST_ONE: ClassVar = SCOPE_FIELDS
 
@@ -101,28 +101,17 @@ class MovePost(ScopePost, kw_only=True):
     """The blocks that match every given field; at least one field is required. A prefix includes all blocks that were
     stored after it."""
 
-    tier: Annotated[
-        TierName, Meta(description="Name of the tier to copy blocks to, or `memory` to load blocks from tiers.")
-    ]
-    source: Annotated[
-        TierName, Meta(description="Name of the tier to copy blocks from, or `memory`. Must be `memory` if `tier` is.")
-    ] = MEMORY
-    release: Annotated[
-        bool,
-        Meta(
-            description=(
-                "Remove each block from memory, or from the tier `source`, once the tier holds it and no engine "
-                "reads it. Blocks under guaranteed and permanent pins stay."
-            )
-        ),
-    ] = False
-    deadline_s: Annotated[
-        float,
-        Meta(
-            gt=0, le=MAX_MOVE_S, description="Seconds after which blocks that have not been moved stay where they are."
-        ),
-    ] = 300.0
-    dry_run: Annotated[bool, Meta(description="Only count the blocks, without moving them.")] = False
+    tier: TierName
+    """Name of the tier to copy blocks to, or `memory` to load blocks from tiers."""
+    source: TierName = MEMORY
+    """Name of the tier to copy blocks from, or `memory`. Must be `memory` if `tier` is."""
+    release: bool = False
+    """Remove each block from memory, or from the tier `source`, once the tier holds it and no engine reads it. Blocks
+    under guaranteed and permanent pins stay."""
+    deadline_s: Annotated[float, Meta(gt=0, le=MAX_MOVE_S)] = 300.0
+    """Seconds after which blocks that have not been moved stay where they are."""
+    dry_run: bool = False
+    """Only count the blocks, without moving them."""
 
     AT_LEAST_ONE: ClassVar = SCOPE_FIELDS
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -135,45 +124,32 @@ class CompressPost(ScopePost, kw_only=True):
     """Selects the blocks that match every given field. Without fields, it selects all blocks of the tier. A prefix
     includes all blocks that were stored after it."""
 
-    tier: Annotated[
-        TierName,
-        TierRecordName,
-        Meta(description="Name of the tier whose blocks are encoded again, with the current `compress` of its record."),
-    ]
-    deadline_s: Annotated[
-        float,
-        Meta(
-            gt=0, le=MAX_MOVE_S, description="Seconds after which blocks that have not been encoded stay as they are."
-        ),
-    ] = 300.0
-    dry_run: Annotated[bool, Meta(description="Only count the blocks, without encoding them.")] = False
+    tier: Annotated[TierName, TierRecordName]
+    """Name of the tier whose blocks are encoded again, with the current `compress` of its record."""
+    deadline_s: Annotated[float, Meta(gt=0, le=MAX_MOVE_S)] = 300.0
+    """Seconds after which blocks that have not been encoded stay as they are."""
+    dry_run: bool = False
+    """Only count the blocks, without encoding them."""
 
 
 class ClearPost(TargetedPost, kw_only=True):
     """Drop all cached blocks."""
 
-    confirm: Annotated[
-        Annotated[bool, bounds(const=True)], Meta(description="Must be true to confirm that everything is dropped.")
-    ]
-    permanent: Annotated[
-        bool,
-        Meta(
-            description=(
-                "Also drop blocks under permanent pins. The pins remain, and hold the blocks again once "
-                "they are stored again."
-            )
-        ),
-    ] = False
-    dry_run: Annotated[bool, Meta(description="Only count the blocks, without changing them.")] = False
+    confirm: Annotated[bool, bounds(const=True)]
+    """Must be true to confirm that everything is dropped."""
+    permanent: bool = False
+    """Also drop blocks under permanent pins. The pins remain, and hold the blocks again once they are stored again."""
+    dry_run: bool = False
+    """Only count the blocks, without changing them."""
 
 
 class LookupPost(KeySource, kw_only=True):
     """A prefix in one tenant and one model."""
 
-    model: Annotated[ModelName, Meta(description="Model name with which engines attach.")]
-    tenant: Annotated[
-        TenantName | None, Meta(description="Tenant, as shown; defaults to `_default`, the empty salt.")
-    ] = None
+    model: ModelName
+    """Model name with which engines attach."""
+    tenant: TenantName | None = None
+    """Tenant, as shown; defaults to `_default`, the empty salt."""
 
     EXACTLY_ONE: ClassVar = KEY_SOURCES
     RULES: ClassVar[tuple[Rule, ...]] = (*TargetedPost.RULES, PROMPT_RULE)
@@ -182,22 +158,14 @@ class LookupPost(KeySource, kw_only=True):
 class DryRunPost(TargetedPost, kw_only=True):
     """Records to try, in place of the existing ones."""
 
-    quotas: Annotated[
-        Annotated[dict[NewTenantName, QuotaPut], Meta(min_length=1, max_length=1000)] | None,
-        Meta(description="Quotas by tenant, as shown."),
-    ] = None
-    pins: Annotated[
-        Annotated[dict[RecordName, PinPut], Meta(min_length=1, max_length=1000)] | None,
-        Meta(description="Pins by name."),
-    ] = None
-    policies: Annotated[
-        Annotated[dict[RecordName, PolicyPut], Meta(min_length=1, max_length=1)] | None,
-        Meta(description="At most one policy, by name; it is checked as if it were in force."),
-    ] = None
-    tiers: Annotated[
-        Annotated[dict[TierRecordName, TierPut], Meta(min_length=1, max_length=100)] | None,
-        Meta(description="Tiers by name. A node that a tier does not select checks its other tiers."),
-    ] = None
+    quotas: Annotated[dict[NewTenantName, QuotaPut], Meta(min_length=1, max_length=1000)] | None = None
+    """Quotas by tenant, as shown."""
+    pins: Annotated[dict[RecordName, PinPut], Meta(min_length=1, max_length=1000)] | None = None
+    """Pins by name."""
+    policies: Annotated[dict[RecordName, PolicyPut], Meta(min_length=1, max_length=1)] | None = None
+    """At most one policy, by name; it is checked as if it were in force."""
+    tiers: Annotated[dict[TierRecordName, TierPut], Meta(min_length=1, max_length=100)] | None = None
+    """Tiers by name. A node that a tier does not select checks its other tiers."""
 
     AT_LEAST_ONE: ClassVar = ("quotas", "pins", "policies", "tiers")
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import Meta
 
 from app.schemas.base.fields import NAME, NEW_TENANT, OWNER, TIER_NAME, bounds, whole
 from app.schemas.base.records import ManagedBy
@@ -71,29 +70,19 @@ Document = Annotated[dict[str, Any], bounds(**{"$ref": "#/components/schemas/Doc
 class ApplyPut(msgspec.Struct, forbid_unknown_fields=True):
     """Documents to apply, and options."""
 
-    document: Annotated[
-        Document | str | list[Document | str],
-        Meta(
-            description=(
-                "One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, "
-                "policies: …, tiers: …}`, as JSON values or as YAML or JSON text. Each record has the fields of its "
-                "PUT body. Records are lists whose items have a `tenant` or `name`, or maps keyed by it."
-            )
-        ),
-    ]
-    dry_run: Annotated[bool, Meta(description="Report the changes without making them.")] = False
-    prune: Annotated[
-        bool, Meta(description="Delete records of this owner, of all types, that are not in the document.")
-    ] = False
-    managed_by: ManagedBy = ""
-    """Owner of the records if the document names none."""
-    take_over: Annotated[bool, Meta(description="Take over records that have another owner or none.")] = False
-    expect: Annotated[
-        Annotated[dict[TypeName, int], bounds(propertyNames={"enum": list(get_args(TypeName))})] | None,
-        Meta(
-            description=("`generations` of an earlier answer: refuse the request if a record has changed since then.")
-        ),
-    ] = None
+    document: Document | str | list[Document | str]
+    """One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …, tiers: …}`, as
+    JSON values or as YAML or JSON text. Each record has the fields of its PUT body. Records are lists whose items have
+    a `tenant` or `name`, or maps keyed by it."""
+    dry_run: bool = False
+    """Report the changes without making them."""
+    prune: bool = False
+    """Delete records of this owner, of all types, that are not in the document."""
+    managed_by: ManagedBy = ""  # if the document names none
+    take_over: bool = False
+    """Take over records that have another owner or none."""
+    expect: Annotated[dict[TypeName, int], bounds(propertyNames={"enum": list(get_args(TypeName))})] | None = None
+    """`generations` of an earlier answer: refuse the request if a record has changed since then."""
 
 
 class FieldChange(msgspec.Struct, frozen=True, gc=False):

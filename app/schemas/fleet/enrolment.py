@@ -14,30 +14,17 @@ MAX_USES = 10_000
 class JoinTokenPost(msgspec.Struct, forbid_unknown_fields=True):
     """A join token to create."""
 
-    name: Annotated[
-        Annotated[str, text(TEXT, maxLength=MAX_NAME_CHARACTERS)],
-        Meta(description="Free-form purpose of the token; at most 128 characters."),
-    ] = ""
-    labels: Annotated[
-        Labels,
-        Meta(
-            description=("Labels for nodes that join with the token; they override the labels that the nodes report.")
-        ),
-    ] = {}
-    uses: Annotated[
-        Annotated[int, bounds(minimum=1, maximum=MAX_USES)] | None,
-        Meta(description="Number of nodes that may join with the token, 1 to 10,000; null for no limit."),
-    ] = 1
-    ttl_s: Annotated[TtlS | None, Meta(description="Time to live in seconds; null for no expiry.")] = 86_400.0
-    addresses: Annotated[
-        Annotated[list[Annotated[str, text(ADDRESS, maxLength=MAX_URL_CHARACTERS)]], Meta(max_length=8)],
-        Meta(
-            description=(
-                "Addresses at which nodes reach the join socket, such as `tcp://10.0.0.1:8471`. Defaults "
-                "to `app.join_addresses`, or else to `app.join_url`."
-            )
-        ),
-    ] = []
+    name: Annotated[str, text(TEXT, maxLength=MAX_NAME_CHARACTERS)] = ""
+    """Free-form purpose of the token; at most 128 characters."""
+    labels: Labels = {}
+    """Labels for nodes that join with the token; they override the labels that the nodes report."""
+    uses: Annotated[int, bounds(minimum=1, maximum=MAX_USES)] | None = 1
+    """Number of nodes that may join with the token, 1 to 10,000; null for no limit."""
+    ttl_s: TtlS | None = 86_400.0
+    """Time to live in seconds; null for no expiry."""
+    addresses: Annotated[list[Annotated[str, text(ADDRESS, maxLength=MAX_URL_CHARACTERS)]], Meta(max_length=8)] = []
+    """Addresses at which nodes reach the join socket, such as `tcp://10.0.0.1:8471`. Defaults to `app.join_addresses`,
+    or else to `app.join_url`."""
 
 
 class JoinTokenAnswer(msgspec.Struct, frozen=True):

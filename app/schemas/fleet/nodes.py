@@ -177,20 +177,17 @@ class NodeList(msgspec.Struct, frozen=True):
 
 
 class DrainPost(msgspec.Struct, forbid_unknown_fields=True):
-    on: bool
-    """False: accept new engines and stores again."""
+    on: bool  # false: accept new engines and stores again
 
 
 class ExpelPost(msgspec.Struct, forbid_unknown_fields=True):
     """Whether to expel, kill or readmit the process of an engine, in all its attachments."""
 
-    on: bool = True
-    """False: readmit the process."""
+    on: bool = True  # false: readmit the process
+    # Expel the process even while it holds leases: it may then read bytes of other blocks of its spaces in place of
+    # the leased ones.
     force: bool = False
-    """Expel the process even while it holds leases: it may then read bytes of other blocks of its spaces in place of
-    the leased ones."""
-    kill: bool = False
-    """End the process with SIGKILL."""
+    kill: bool = False  # end the process with SIGKILL
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         implies({"anyOf": [given("force", True), given("kill", True)]}, {"properties": {"on": {"const": True}}}),
@@ -220,21 +217,15 @@ class ExpelAnswer(msgspec.Struct, frozen=True):
 class NodePatch(msgspec.Struct, forbid_unknown_fields=True):
     """A JSON merge patch of the labels that operators set on a node."""
 
-    labels: Annotated[
-        Annotated[dict[LabelKey, LabelValue | None], Meta(max_length=64)],
-        Meta(
-            description="Labels that override those that the node reports; null removes an override.",
-            examples=[{"zone": "b"}],
-        ),
-    ]
+    labels: Annotated[dict[LabelKey, LabelValue | None], Meta(max_length=64, examples=[{"zone": "b"}])]
+    """Labels that override those that the node reports; null removes an override."""
 
 
 class ResizePost(msgspec.Struct, forbid_unknown_fields=True):
     """Requested size of the pool."""
 
-    pool_bytes: Annotated[
-        Size, Meta(description="Bytes, or text such as `4GiB`; pools cannot shrink.", examples=["4GiB"])
-    ]
+    pool_bytes: Annotated[Size, Meta(examples=["4GiB"])]
+    """Bytes, or text such as `4GiB`; pools cannot shrink."""
 
 
 class ResizeAnswer(msgspec.Struct, frozen=True):

@@ -1,20 +1,15 @@
 """Bodies of `POST /actions/restart`."""
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
 
 class RestartPost(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Options of a restart."""
 
-    fresh: Annotated[
-        bool, Meta(description="Release the cache: the new data plane process starts with an empty one.")
-    ] = False
-    dry_run: Annotated[
-        bool, Meta(description="Only check whether the new processes would start and keep the cache.")
-    ] = False
+    fresh: bool = False
+    """Release the cache: the new data plane process starts with an empty one."""
+    dry_run: bool = False
+    """Only check whether the new processes would start and keep the cache."""
 
 
 class RestartAnswer(msgspec.Struct, frozen=True):

@@ -26,15 +26,12 @@ class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
     max_weight: Annotated[Weight | None, Meta(description=f"0.01 to 1,000; {_LEFT_OUT}.")] = None
     max_pin_budget_bytes: _Size = None
     max_store_rate_bytes: _Size = None
-    max_ttl_s: Annotated[
-        TtlS | None, Meta(description="Longest time to live of a pin in seconds, by default without a limit.")
-    ] = None
-    strengths: Annotated[
-        list[Strength] | None, Meta(description="Strengths that pins may have, by default `soft` and `guaranteed`.")
-    ] = None
-    no_bound: Annotated[
-        list[NoBound], Meta(description="Fields without any bound; `max_ttl_s` is always one of them if it is null.")
-    ] = []
+    max_ttl_s: TtlS | None = None
+    """Longest time to live of a pin in seconds, by default without a limit."""
+    strengths: list[Strength] | None = None
+    """Strengths that pins may have, by default `soft` and `guaranteed`."""
+    no_bound: list[NoBound] = []
+    """Fields without any bound; `max_ttl_s` is always one of them if it is null."""
     note: Note = ""
 
 

@@ -1,9 +1,8 @@
 """Pins: prefixes that are kept in the cache."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Meta
 
 from app.schemas.base.fields import (
     ChunkTokens,
@@ -36,62 +35,41 @@ PROMPT_RULE = implies(given("add_generation_prompt", True), given("messages"))
 class PinSource(msgspec.Struct, forbid_unknown_fields=True):
     """The prefix that is pinned. A patch does not change it."""
 
-    model: Annotated[
-        ModelName | None, Meta(description="Model name; the pin applies in all of its spaces. Implied by `prefix`.")
-    ] = None
-    tenant: Annotated[
-        NewTenantName | None,
-        Meta(description="Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`."),
-    ] = None
-    tokens: Annotated[
-        TokenIds | None,
-        Meta(description="Token ids of the prefix, split into chunks; only full chunks are cached and pinned."),
-    ] = None
-    keys: Annotated[Keys | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
-    prefix: Annotated[
-        PrefixLabel | None, Meta(description="Label of a hot prefix that `/prefixes` currently lists.")
-    ] = None
-    text: Annotated[
-        str | None,
-        Meta(description="Text of the prefix, which the tokenizer registered for the model turns into tokens."),
-    ] = None
-    messages: Annotated[
-        list[dict[str, Any]] | None,
-        Meta(description="First messages of a chat, rendered with the tokenizer's chat template."),
-    ] = None
-    add_generation_prompt: Annotated[
-        bool, Meta(description="Append the template's generation prompt after the messages.")
-    ] = False
-    chunk_tokens: Annotated[ChunkTokens, Meta(description="Tokens per chunk, as configured in the engines.")] = (
-        DEFAULT_CHUNK_TOKENS
-    )
+    model: ModelName | None = None
+    """Model name; the pin applies in all of its spaces. Implied by `prefix`."""
+    tenant: NewTenantName | None = None
+    """Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`."""
+    tokens: TokenIds | None = None
+    """Token ids of the prefix, split into chunks; only full chunks are cached and pinned."""
+    keys: Keys | None = None
+    """Keys of the chunks, 64 hex digits each."""
+    prefix: PrefixLabel | None = None
+    """Label of a hot prefix that `/prefixes` currently lists."""
+    text: str | None = None
+    """Text of the prefix, which the tokenizer registered for the model turns into tokens."""
+    messages: list[dict[str, Any]] | None = None
+    """First messages of a chat, rendered with the tokenizer's chat template."""
+    add_generation_prompt: bool = False
+    """Append the template's generation prompt after the messages."""
+    chunk_tokens: ChunkTokens = DEFAULT_CHUNK_TOKENS
+    """Tokens per chunk, as configured in the engines."""
 
 
 class PinPut(PinSource, forbid_unknown_fields=True):
     """A complete pin record. Exactly one of `tokens`, `keys`, `prefix`, `text` and `messages` is required."""
 
-    strength: Annotated[
-        Strength,
-        Meta(
-            description=(
-                "`soft`: evicted last. `guaranteed`: kept until the pin expires, within the budgets. "
-                "`permanent`: like `guaranteed`, but without an expiry, first to get the budget, and not "
-                "affected by `invalidate`."
-            )
-        ),
-    ] = "guaranteed"
-    tier: Annotated[
-        Tier,
-        Meta(
-            description=(
-                "`host`: in the pools of nodes. `gpu`: also as GPU copies on each GPU whose engines read "
-                "the model, within `dataplane.gpu_pool_bytes` and the tenant's pin budget."
-            )
-        ),
-    ] = "host"
-    refresh_on_hit: Annotated[bool, Meta(description="Extend the expiry to `ttl_s` after every hit.")] = False
-    ttl_s: Annotated[TtlS | None, Meta(description="Time to live in seconds from now.")] = None
-    expires_at: Annotated[Moment | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset.")] = None
+    strength: Strength = "guaranteed"
+    """`soft`: evicted last. `guaranteed`: kept until the pin expires, within the budgets. `permanent`: like
+    `guaranteed`, but without an expiry, first to get the budget, and not affected by `invalidate`."""
+    tier: Tier = "host"
+    """`host`: in the pools of nodes. `gpu`: also as GPU copies on each GPU whose engines read the model, within
+    `dataplane.gpu_pool_bytes` and the tenant's pin budget."""
+    refresh_on_hit: bool = False
+    """Extend the expiry to `ttl_s` after every hit."""
+    ttl_s: TtlS | None = None
+    """Time to live in seconds from now."""
+    expires_at: Moment | None = None
+    """Expiry: Unix seconds, or RFC 3339 with an offset."""
     note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None
@@ -109,7 +87,8 @@ class PinPut(PinSource, forbid_unknown_fields=True):
 class PinExtend(msgspec.Struct, forbid_unknown_fields=True):
     """Extend the life of a pin."""
 
-    ttl_s: Annotated[TtlS, Meta(description="Earliest expiry in seconds from now; a later expiry is kept.")]
+    ttl_s: TtlS
+    """Earliest expiry in seconds from now; a later expiry is kept."""
 
 
 class PinOrigin(msgspec.Struct, frozen=True):

@@ -21,56 +21,26 @@ Watermark = Annotated[float, bounds(minimum=MIN_WATERMARK, maximum=1)]
 class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
     """A complete policy record; omitted fields get their defaults. At least one field of the policy is required."""
 
-    algorithm: Annotated[
-        Algorithm | msgspec.UnsetType, Meta(description="Order in which blocks are evicted; defaults to `lru`.")
-    ] = msgspec.UNSET
-    admission: Annotated[
-        bool | msgspec.UnsetType,
-        Meta(description="Under pressure, admit a block only if its key was seen before; defaults to false."),
-    ] = msgspec.UNSET
+    algorithm: Algorithm | msgspec.UnsetType = msgspec.UNSET
+    """Order in which blocks are evicted; defaults to `lru`."""
+    admission: bool | msgspec.UnsetType = msgspec.UNSET
+    """Under pressure, admit a block only if its key was seen before; defaults to false."""
     admission_idle_s: Annotated[
-        Annotated[float, bounds(minimum=MIN_IDLE_S, maximum=MAX_IDLE_S)] | msgspec.UnsetType,
-        Meta(
-            description=(
-                "The pool is under pressure while victims were idle for less than this many seconds; 1 to "
-                "86,400, defaults to 240."
-            ),
-            examples=[60],
-        ),
+        Annotated[float, bounds(minimum=MIN_IDLE_S, maximum=MAX_IDLE_S)] | msgspec.UnsetType, Meta(examples=[60])
     ] = msgspec.UNSET
-    high_watermark: Annotated[
-        Watermark | msgspec.UnsetType,
-        Meta(
-            description=(
-                "Share of the pool above which blocks are evicted ahead of need; 0.5 to 1, defaults to 1 "
-                "(evict only when needed)."
-            ),
-            examples=[0.9],
-        ),
-    ] = msgspec.UNSET
-    low_watermark: Annotated[
-        Watermark | msgspec.UnsetType,
-        Meta(
-            description=(
-                "Share of the pool at which eviction ahead of need stops; 0.5 to the high watermark, defaults to 1."
-            ),
-            examples=[0.8],
-        ),
-    ] = msgspec.UNSET
+    """The pool is under pressure while victims were idle for less than this many seconds; 1 to 86,400, defaults to
+    240."""
+    high_watermark: Annotated[Watermark | msgspec.UnsetType, Meta(examples=[0.9])] = msgspec.UNSET
+    """Share of the pool above which blocks are evicted ahead of need; 0.5 to 1, defaults to 1 (evict only when
+    needed)."""
+    low_watermark: Annotated[Watermark | msgspec.UnsetType, Meta(examples=[0.8])] = msgspec.UNSET
+    """Share of the pool at which eviction ahead of need stops; 0.5 to the high watermark, defaults to 1."""
     note: Note = ""
     managed_by: ManagedBy = ""
-    selector: Selector = None
-    """Required for every policy except `default`."""
-    priority: Annotated[
-        Annotated[int, bounds(minimum=0, maximum=MAX_PRIORITY)],
-        Meta(
-            description=(
-                "Of several policies that match a node, the one with the highest priority is in force; 0 "
-                "to 1,000, and 0 for `default`."
-            ),
-            examples=[10],
-        ),
-    ] = 0
+    selector: Selector = None  # required for every policy except `default`
+    priority: Annotated[int, bounds(minimum=0, maximum=MAX_PRIORITY), Meta(examples=[10])] = 0
+    """Of several policies that match a node, the one with the highest priority is in force; 0 to 1,000, and 0 for
+    `default`."""
 
     AT_LEAST_ONE: ClassVar = PolicySpec.__struct_fields__[1:]
 

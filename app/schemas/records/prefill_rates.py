@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar
 
 import msgspec
-from msgspec import Meta
 
 from app.schemas.base.fields import LOWER_SPACE, ModelName, bounds, text
 from app.schemas.base.listing import Page
@@ -16,27 +15,14 @@ class RatePut(msgspec.Struct, forbid_unknown_fields=True):
     """A prefill rate: tokens per second that an engine computes, as measured by the operator. `model` and
     `prefill_tokens_per_s` have no default."""
 
-    model: Annotated[
-        ModelName | msgspec.UnsetType, Meta(description="Required: model name with which engines attach.")
-    ] = msgspec.UNSET
-    prefill_tokens_per_s: Annotated[
-        Annotated[float, bounds(exclusiveMinimum=0, maximum=MAX_TOKENS_PER_S)] | msgspec.UnsetType,
-        Meta(
-            description=(
-                "Required: prefill tokens per second of a whole engine, with all its ranks: above 0, at most "
-                "1,000,000,000."
-            )
-        ),
-    ] = msgspec.UNSET
-    space: Annotated[
-        Annotated[str, text(f"|{LOWER_SPACE}")],
-        Meta(
-            description=(
-                "Identity of the only space for which the rate holds (32 hex digits); empty for all spaces "
-                "of the model."
-            )
-        ),
-    ] = ""
+    model: ModelName | msgspec.UnsetType = msgspec.UNSET
+    """Required: model name with which engines attach."""
+    prefill_tokens_per_s: Annotated[float, bounds(exclusiveMinimum=0, maximum=MAX_TOKENS_PER_S)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
+    """Required: prefill tokens per second of a whole engine, with all its ranks: above 0, at most 1,000,000,000."""
+    space: Annotated[str, text(f"|{LOWER_SPACE}")] = ""
+    """Identity of the only space for which the rate holds (32 hex digits); empty for all spaces of the model."""
     note: Note = ""
 
     REQUIRED: ClassVar = ("model", "prefill_tokens_per_s")

@@ -16,76 +16,40 @@ from dataplane.protocol.control.records import MAX_QUOTA_TIERS, Mode, OnExceed, 
 class TierQuotaPut(msgspec.Struct, forbid_unknown_fields=True):
     """Share of a tenant in one tier behind memory."""
 
-    floor_bytes: Annotated[
-        Size, Meta(description="Bytes of the tier that no other tenant's blocks may take; at most the limit.")
-    ] = 0
-    limit_bytes: Annotated[
-        Size | None,
-        Meta(description="Most bytes that the tenant may hold in the tier of each node; null for no limit."),
-    ] = None
+    floor_bytes: Size = 0
+    """Bytes of the tier that no other tenant's blocks may take; at most the limit."""
+    limit_bytes: Size | None = None
+    """Most bytes that the tenant may hold in the tier of each node; null for no limit."""
 
 
 class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
     """A complete quota record; omitted fields get their defaults. At least one field of the share is required. Sizes
     are bytes, or text such as `4GiB`."""
 
-    limit_bytes: Annotated[
-        Size | msgspec.UnsetType | None,
-        Meta(description="Most bytes that the tenant may hold; null for no limit.", examples=["4GiB"]),
-    ] = msgspec.UNSET
-    floor_bytes: Annotated[
-        Size | msgspec.UnsetType,
-        Meta(
-            description="Bytes that no other tenant's store may evict; at most the limit, defaults to 0.",
-            examples=["256MiB"],
-        ),
-    ] = msgspec.UNSET
-    weight: Annotated[
-        Weight | msgspec.UnsetType,
-        Meta(
-            description=("Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1."),
-            examples=[2],
-        ),
-    ] = msgspec.UNSET
-    pin_budget_bytes: Annotated[
-        Size | msgspec.UnsetType | None,
-        Meta(
-            description=(
-                "Bytes that guaranteed pins may hold: at most the floor, if there is one, and at most the "
-                "limit; null for no budget other than the pool's."
-            ),
-            examples=["128MiB"],
-        ),
-    ] = msgspec.UNSET
+    limit_bytes: Annotated[Size | msgspec.UnsetType | None, Meta(examples=["4GiB"])] = msgspec.UNSET
+    """Most bytes that the tenant may hold; null for no limit."""
+    floor_bytes: Annotated[Size | msgspec.UnsetType, Meta(examples=["256MiB"])] = msgspec.UNSET
+    """Bytes that no other tenant's store may evict; at most the limit, defaults to 0."""
+    weight: Annotated[Weight | msgspec.UnsetType, Meta(examples=[2])] = msgspec.UNSET
+    """Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1."""
+    pin_budget_bytes: Annotated[Size | msgspec.UnsetType | None, Meta(examples=["128MiB"])] = msgspec.UNSET
+    """Bytes that guaranteed pins may hold: at most the floor, if there is one, and at most the limit; null for no
+    budget other than the pool's."""
     store_rate_bytes: Annotated[
         Annotated[int, bounds(minimum=1, maximum=MAX_SIZE_BYTES)] | SizeText | msgspec.UnsetType | None,
-        Meta(
-            description="Bytes per second that the tenant may store, at least 1; null for no limit.", examples=["1MiB"]
-        ),
+        Meta(examples=["1MiB"]),
     ] = msgspec.UNSET
-    on_exceed: Annotated[
-        OnExceed | msgspec.UnsetType,
-        Meta(description="At the limit: evict the tenant's own blocks (the default), or refuse the store."),
-    ] = msgspec.UNSET
-    mode: Annotated[
-        Mode | msgspec.UnsetType,
-        Meta(
-            description=(
-                "`enforce` (the default), or `observe`: nothing is enforced, and stores that would be "
-                "refused are counted."
-            )
-        ),
-    ] = msgspec.UNSET
+    """Bytes per second that the tenant may store, at least 1; null for no limit."""
+    on_exceed: OnExceed | msgspec.UnsetType = msgspec.UNSET
+    """At the limit: evict the tenant's own blocks (the default), or refuse the store."""
+    mode: Mode | msgspec.UnsetType = msgspec.UNSET
+    """`enforce` (the default), or `observe`: nothing is enforced, and stores that would be refused are counted."""
     tiers: Annotated[
         Annotated[dict[TierName, TierQuotaPut], bounds(maxProperties=MAX_QUOTA_TIERS)] | msgspec.UnsetType,
-        Meta(
-            description=(
-                "Floors and limits in tiers behind memory, by the name of the tier, at most 8; defaults to none. "
-                "`weight`, `on_exceed` and `mode` apply there, too."
-            ),
-            examples=[{"disk": {"floor_bytes": "10GiB", "limit_bytes": "100GiB"}}],
-        ),
+        Meta(examples=[{"disk": {"floor_bytes": "10GiB", "limit_bytes": "100GiB"}}]),
     ] = msgspec.UNSET
+    """Floors and limits in tiers behind memory, by the name of the tier, at most 8; defaults to none. `weight`,
+    `on_exceed` and `mode` apply there, too."""
     note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None

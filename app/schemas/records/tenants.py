@@ -61,11 +61,6 @@ class TenantList(Page, frozen=True):
 class AdoptPost(msgspec.Struct, forbid_unknown_fields=True):
     """The new quota of an adopted tenant. It has no limit, so no block of the tenant is evicted because of it."""
 
-    floor_bytes: Annotated[
-        Size,
-        Meta(
-            description="Bytes that no other tenant's store may evict: an integer, or text such as `1GiB`.",
-            examples=[0],
-        ),
-    ] = 0
+    floor_bytes: Annotated[Size, Meta(examples=[0])] = 0
+    """Bytes that no other tenant's store may evict: an integer, or text such as `1GiB`."""
     note: Note = ""

@@ -29,74 +29,28 @@ class TierPut(msgspec.Struct, forbid_unknown_fields=True):
     """A complete tier record; omitted fields get their defaults, and `type` and `budget_bytes` have none. Sizes are
     bytes, or text such as `4GiB`. Secrets are references: `env:NAME`, or `file:/path` of a file on each node."""
 
-    type: Annotated[
-        str | msgspec.UnsetType,
-        Meta(
-            description="Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.",
-            examples=["s3"],
-        ),
-    ] = msgspec.UNSET
-    budget_bytes: Annotated[
-        BudgetBytes | msgspec.UnsetType,
-        Meta(
-            description=(
-                "Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one "
-                "segment file, 1 GiB if `parameters` does not set `segment_bytes`."
-            ),
-            examples=["4GiB"],
-        ),
-    ] = msgspec.UNSET
-    parameters: Annotated[
-        dict[str, Any],
-        Meta(
-            description="Parameters of the type, such as the directories of a disk tier.",
-            examples=[{"url": "s3://bucket/larder", "region": "eu-central-1"}],
-        ),
-    ] = {}
-    order: Annotated[
-        Annotated[int, bounds(minimum=0, maximum=MAX_ORDER)],
-        Meta(
-            description=("A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000."),
-            examples=[10],
-        ),
-    ] = 0
-    spill: Annotated[
-        Spill,
-        Meta(
-            description=(
-                "Which blocks are copied to the tier: all that are stored (`commit`), those that are used "
-                "again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower "
-                "`order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none "
-                "either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted "
-                "before that is done."
-            )
-        ),
-    ] = "commit"
-    load_deadline_s: Annotated[
-        Annotated[float, bounds(exclusiveMinimum=0, maximum=MAX_DEADLINE_S)],
-        Meta(description="Seconds after which a load that has not begun is cancelled: at most 300.", examples=[2]),
-    ] = 5.0
-    max_bytes_in_flight: Annotated[
-        InFlightBytes,
-        Meta(
-            description=(
-                "Most bytes that are copied to the tier, and that are loaded from it, at the same time: "
-                "1 MiB to 64 GiB."
-            ),
-            examples=["128MiB"],
-        ),
-    ] = IN_FLIGHT_BYTES
-    compress: Annotated[
-        Compress,
-        Meta(
-            description=(
-                "How blocks are encoded when they are copied to the tier: as they are in memory (`none`), losslessly "
-                "(`zstd`), or in half the bytes with an error (`fp8`). Only the type `s3` supports `zstd` and `fp8`. "
-                "Blocks that the tier already holds stay as they are."
-            ),
-            examples=["zstd"],
-        ),
-    ] = "none"
+    type: Annotated[str | msgspec.UnsetType, Meta(examples=["s3"])] = msgspec.UNSET
+    """Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds."""
+    budget_bytes: Annotated[BudgetBytes | msgspec.UnsetType, Meta(examples=["4GiB"])] = msgspec.UNSET
+    """Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one segment file,
+    1 GiB if `parameters` does not set `segment_bytes`."""
+    parameters: Annotated[dict[str, Any], Meta(examples=[{"url": "s3://bucket/larder", "region": "eu-central-1"}])] = {}
+    """Parameters of the type, such as the directories of a disk tier."""
+    order: Annotated[int, bounds(minimum=0, maximum=MAX_ORDER), Meta(examples=[10])] = 0
+    """A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000."""
+    spill: Spill = "commit"
+    """Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`),
+    those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds
+    (`cascade`), or none (`off`). With `drain`, it gets none either, the blocks that it alone holds are copied to
+    another tier, and the record cannot be deleted before that is done."""
+    load_deadline_s: Annotated[float, bounds(exclusiveMinimum=0, maximum=MAX_DEADLINE_S), Meta(examples=[2])] = 5.0
+    """Seconds after which a load that has not begun is cancelled: at most 300."""
+    max_bytes_in_flight: Annotated[InFlightBytes, Meta(examples=["128MiB"])] = IN_FLIGHT_BYTES
+    """Most bytes that are copied to the tier, and that are loaded from it, at the same time: 1 MiB to 64 GiB."""
+    compress: Annotated[Compress, Meta(examples=["zstd"])] = "none"
+    """How blocks are encoded when they are copied to the tier: as they are in memory (`none`), losslessly (`zstd`), or
+    in half the bytes with an error (`fp8`). Only the type `s3` supports `zstd` and `fp8`. Blocks that the tier already
+    holds stay as they are."""
     note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None

@@ -13,40 +13,18 @@ from app.schemas.base.records import Note
 class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
     """The tokenizer of one model, as its engines load it. `model` and `tokenizer` have no default."""
 
-    model: Annotated[
-        ModelName | msgspec.UnsetType,
-        Meta(description="Required: model name with which engines attach. A model has at most one tokenizer."),
-    ] = msgspec.UNSET
-    tokenizer: Annotated[
-        dict[str, Any] | str | msgspec.UnsetType,
-        Meta(
-            description=(
-                "Required: the Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB."
-            )
-        ),
-    ] = msgspec.UNSET
-    chat_template: Annotated[
-        str | None,
-        Meta(
-            description=(
-                "Jinja template that renders `messages`; its variables are `messages`, "
-                "`add_generation_prompt` and the special tokens."
-            )
-        ),
-    ] = None
-    special_tokens: Annotated[
-        Annotated[dict[Annotated[str, text(VARIABLE)], str], Meta(max_length=64)] | None,
-        Meta(description="Special tokens for the template, such as `bos_token` and `eos_token`."),
-    ] = None
-    add_special_tokens: Annotated[
-        bool,
-        Meta(
-            description=(
-                "Let the tokenizer add its special tokens to a `text`, as engines do for completions. For "
-                "`messages`, only the template adds special tokens."
-            )
-        ),
-    ] = True
+    model: ModelName | msgspec.UnsetType = msgspec.UNSET
+    """Required: model name with which engines attach. A model has at most one tokenizer."""
+    tokenizer: dict[str, Any] | str | msgspec.UnsetType = msgspec.UNSET
+    """Required: the Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB."""
+    chat_template: str | None = None
+    """Jinja template that renders `messages`; its variables are `messages`, `add_generation_prompt` and the special
+    tokens."""
+    special_tokens: Annotated[dict[Annotated[str, text(VARIABLE)], str], Meta(max_length=64)] | None = None
+    """Special tokens for the template, such as `bos_token` and `eos_token`."""
+    add_special_tokens: bool = True
+    """Let the tokenizer add its special tokens to a `text`, as engines do for completions. For `messages`, only the
+    template adds special tokens."""
     note: Note = ""
 
     REQUIRED: ClassVar = ("model", "tokenizer")

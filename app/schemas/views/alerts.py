@@ -21,8 +21,6 @@ MAX_STORED_BYTES = 8192
 VERSIONS = ("4", "1")
 FINGERPRINT = "[A-Za-z0-9_-]{0,64}"
 _TextName = Annotated[str, bounds(minLength=1, maxLength=MAX_NAME)]
-
-
 _Labels = Annotated[
     dict[_TextName, Annotated[str, bounds(maxLength=MAX_TEXT)]], bounds(minProperties=1, maxProperties=MAX_LABELS)
 ]
@@ -32,48 +30,30 @@ class WebhookAlert(msgspec.Struct, frozen=True, rename="camel"):
     """One alert of a webhook. Unknown fields are ignored."""
 
     status: Literal["firing", "resolved"]
-    labels: Annotated[
-        Annotated[
-            dict[_TextName, Annotated[str, bounds(maxLength=MAX_TEXT)]],
-            bounds(minProperties=1, maxProperties=MAX_LABELS),
-        ],
-        Meta(
-            description="At most 64, of at most 1,024 characters, and at most 4 KiB together. `tenant` "
-            "and `node` name what the alert is about."
-        ),
-    ]
-    starts_at: Annotated[
-        Annotated[str, bounds(format="date-time")], Meta(description="RFC 3339.", examples=["2026-01-31T12:00:00Z"])
-    ]
-    annotations: Annotated[
-        Annotated[dict[_TextName, str], bounds(maxProperties=MAX_LABELS)],
-        Meta(
-            description="At most 64; values are cut after 1,024 characters, and 8 KiB of labels and annotations "
-            "are kept. `runbook_url` becomes a link."
-        ),
-    ] = {}
-    ends_at: Annotated[
-        Annotated[str, bounds(anyOf=[{"format": "date-time"}, {"const": ""}])],
-        Meta(
-            description="End of a resolved alert; for a firing one, when it expires unless it is sent again. The year "
-            "1 or no value: after `alert_expire_s`."
-        ),
-    ] = ""
+    labels: _Labels
+    """At most 64, of at most 1,024 characters, and at most 4 KiB together. `tenant` and `node` name what the alert is
+    about."""
+    starts_at: Annotated[str, bounds(format="date-time"), Meta(examples=["2026-01-31T12:00:00Z"])]
+    """RFC 3339."""
+    annotations: Annotated[dict[_TextName, str], bounds(maxProperties=MAX_LABELS)] = {}
+    """At most 64; values are cut after 1,024 characters, and 8 KiB of labels and annotations are kept. `runbook_url`
+    becomes a link."""
+    ends_at: Annotated[str, bounds(anyOf=[{"format": "date-time"}, {"const": ""}])] = ""
+    """End of a resolved alert; for a firing one, when it expires unless it is sent again. The year 1 or no value: after
+    `alert_expire_s`."""
     generator_url: str = msgspec.field(default="", name="generatorURL")
-    fingerprint: Annotated[
-        Annotated[str, text(FINGERPRINT)],
-        Meta(description="1 to 64 of the characters A-Z a-z 0-9 _ -; by default a hash of the labels."),
-    ] = ""
+    fingerprint: Annotated[str, text(FINGERPRINT)] = ""
+    """1 to 64 of the characters A-Z a-z 0-9 _ -; by default a hash of the labels."""
 
 
 class AlertsPost(msgspec.Struct, frozen=True, rename="camel"):
     """Body of a webhook of Alertmanager (version 4) or Grafana alerting (version 1). Unknown fields are ignored."""
 
-    version: Annotated[
-        Annotated[str, bounds(enum=list(VERSIONS))], Meta(description="`4` of Alertmanager, `1` of Grafana.")
-    ]
+    version: Annotated[str, bounds(enum=list(VERSIONS))]
+    """`4` of Alertmanager, `1` of Grafana."""
     alerts: Annotated[list[WebhookAlert], Meta(max_length=MAX_ALERTS)]
-    truncated_alerts: Annotated[int, Meta(description="Alerts that the sender left out.", ge=0, le=(1 << 53))] = 0
+    truncated_alerts: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    """Alerts that the sender left out."""
 
 
 class AlertsTaken(msgspec.Struct, frozen=True):

@@ -22,12 +22,13 @@ from app.cli import larder
 from app.cli.commands.machine.doctor import doctor
 from app.cli.commands.machine.up import up
 from app.cli.support.machine import checkup, gpus
+from app.schemas.base.descriptions import descriptions
 from app.settings import AppSettings, Settings, without_secrets
 from dataplane.base.redaction import redacted, without_password
 from dataplane.base.settings import Common, with_defaults
 from dataplane.memory.named import NamedFile
 from dataplane.protocol.spaces import LMCACHE
-from docs.settings_table import TABLES, texts
+from docs.settings_table import TABLES
 from tests.app.doctor import examined, examined_with_processes
 
 
@@ -313,7 +314,7 @@ def test_settings_are_shown_without_secrets(folder: Path, monkeypatch: pytest.Mo
 
 def test_every_setting_has_a_text() -> None:
     for _, _, kind in TABLES:
-        assert set(texts(kind)) == set(kind.__struct_fields__), kind
+        assert set(descriptions(kind)) == set(kind.__struct_fields__), kind
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 
 from app.observe.catalogue import CATALOGUE, NOT_STORED, OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
 from app.observe.catalogue.records import RECORD_EVENTS
+from app.schemas.base.descriptions import descriptions
 from app.services.documents.resource_types import KINDS
 from app.services.records.ceilings import CEILINGS
 from app.services.records.prefill_rates import PREFILL_RATES
 from app.services.records.tokenizers import TOKENIZERS
 from dataplane.protocol.event import COMMON_FIELDS
 from dataplane.protocol.event_sums import BLOCK_TRAFFIC
-from docs.settings_table import texts
 
 ROOT = Path(__file__).parents[3]
 DECLARING = ("app/observe/catalogue/", "dataplane/protocol/event", "dataplane/observe/log.py")
@@ -76,7 +76,7 @@ def test_every_event_is_published_somewhere() -> None:
 def test_every_event_and_each_field_has_a_meaning() -> None:
     for kind in EVENTS:
         assert (kind.__doc__ or "").rstrip().endswith("."), f"{kind} has no docstring"
-        described = {} if kind in OF_RECORDS else texts(kind)
+        described = {} if kind in OF_RECORDS else descriptions(kind)
         for field in msgspec.structs.fields(kind):
             assert field.name in described or field.name in COMMON_FIELDS, (kind, field.name)
 

@@ -1,6 +1,6 @@
 """Options of `set` commands, made from the fields of a record's PUT body."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
@@ -8,6 +8,7 @@ import msgspec
 
 from app.cli.support.keys import FINITE, F, seconds
 from app.cli.support.resources.options import NONE, selector, selector_option
+from app.schemas.base.descriptions import descriptions
 from dataplane.base.field_errors import member_types
 
 NO_FLAGS: Mapping[str, str] = {}
@@ -42,9 +43,16 @@ def field_options(
     """Add an option for each of these fields, with the field's description as its help: `--floor` for `floor_bytes`,
     `--admission/--no-admission` for a bool. `none` stands for null. `flags` are those that do not follow from the name
     of their field."""
-    hints = get_type_hints(put, include_extras=True)
+    hints, about = get_type_hints(put, include_extras=True), descriptions(put)
     options = [
-        _option(name, hints[name], flags.get(name, flag(name)), required=name in required) for name in field_names
+        _option(
+            name,
+            hints[name],
+            flags.get(name, flag(name)),
+            about.get(name) or _of_type(hints[name]),
+            required=name in required,
+        )
+        for name in field_names
     ]
 
     def add(command: F) -> F:
@@ -87,7 +95,7 @@ def flag(name: str) -> str:
     return "--" + name.removeprefix("max_").removesuffix("_bytes").removesuffix("_s").replace("_", "-")
 
 
-def _option(name: str, hint: Any, flag: str, *, required: bool) -> Callable[[F], F]:
+def _option(name: str, hint: Any, flag: str, about: str, *, required: bool) -> Callable[[F], F]:
     if name == "selector":
         return selector_option
     types = set(member_types(hint))
@@ -98,7 +106,7 @@ def _option(name: str, hint: Any, flag: str, *, required: bool) -> Callable[[F],
         if get_origin(kind) is Literal
         for value in get_args(kind)
     ]
-    about = next(_descriptions(hint)).replace("null", f"`{NONE}`")
+    about = about.replace("null", f"`{NONE}`")
     if bool in types:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=about)
     kind: Any = str
@@ -113,8 +121,9 @@ def _option(name: str, hint: Any, flag: str, *, required: bool) -> Callable[[F],
     return click.option(flag, name, type=kind, metavar=metavar, multiple=bool(lists), required=required, help=about)
 
 
-def _descriptions(hint: Any) -> Iterator[str]:
-    return (note.description for note in getattr(hint, "__metadata__", ()) if note.description)
+def _of_type(hint: Any) -> str:
+    """Return the description that a type has in every struct; empty if it has none."""
+    return next((note.description for note in getattr(hint, "__metadata__", ()) if note.description), "")
 
 
 def _is_none(value: Any) -> bool:
