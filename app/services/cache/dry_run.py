@@ -20,8 +20,7 @@ from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.base.yielding import in_thread
 from app.services.fleet.targets import Targets
-from app.services.records import pin_intent, policy_intent, quota_intent, tier_intent
-from app.services.records.pin_intent import check_sources
+from app.services.records import pins, policies, quotas, tiers
 from app.services.records.prefixes import PrefixService
 from app.services.records.progress import with_names
 from app.services.records.record_types import Values
@@ -68,10 +67,10 @@ class DryRuns:
         for number, (name, quota) in enumerate((request.quotas or {}).items(), 1):
             if number % RECORDS_PER_PAUSE == 0:
                 await asyncio.sleep(0)  # give other requests a turn, and notice a disconnected client
-            intent = _with_path(f"quotas.{name}", lambda: quota_intent.resolve(name, quota))  # noqa: B023 - called at once
+            intent = _with_path(f"quotas.{name}", lambda: quotas.resolve(name, quota))  # noqa: B023 - called at once
             candidates.setdefault("quotas", []).append((intent["selector"], _spec(QuotaSpec, intent)))
         for name, policy in (request.policies or {}).items():
-            rules = _with_path(f"policies.{name}", lambda: policy_intent.resolve(name, policy))  # noqa: B023 - called at once
+            rules = _with_path(f"policies.{name}", lambda: policies.resolve(name, policy))  # noqa: B023 - called at once
             spec = msgspec.structs.replace(_spec(PolicySpec, rules), name=POLICY_IN_FORCE)
             candidates.setdefault("policies", []).append((rules["selector"], spec))
         for name, tier in (request.tiers or {}).items():
@@ -100,16 +99,16 @@ class DryRuns:
         def check() -> None:
             faults = checks.Faults()
             checks.pin_name(name)
-            check_sources(pin, faults)
+            pins.check_sources(pin, faults)
             faults.stop()
 
         _with_path(path, check)
         prefix = None if pin.prefix is None else await self._prefixes.keys(pin.prefix, by)
         encoded = await self._tokenizers.encoded(pin, by)
         now = time.time()
-        intent = await in_thread(_with_path, path, lambda: pin_intent.resolve(pin, prefix, now, encoded))
-        bodies[intent.values["keys_digest"]] = intent.body
-        return intent.values["selector"], _spec(PinSpec, {"name": name, **intent.values})
+        values, body = await in_thread(_with_path, path, lambda: pins.resolve(pin, prefix, now, encoded))
+        bodies[values["keys_digest"]] = body
+        return values["selector"], _spec(PinSpec, {"name": name, **values})
 
     async def validated(
         self, kind: SnapshotType, records: Candidates, bodies: Mapping[str, bytes], node: FleetNode
@@ -184,7 +183,7 @@ def _with_path(path: str, rule: Callable[[], T]) -> T:
 
 
 def _tier(name: str, tier: TierPut) -> tuple[dict[str, str] | None, TierSpec]:
-    values = tier_intent.resolve(checks.pin_name(name), tier)
+    values = tiers.resolve(checks.pin_name(name), tier)
     return values["selector"], _spec(TierSpec, values)
 
 

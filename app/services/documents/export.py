@@ -14,7 +14,7 @@ from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.documents.declared import API_VERSION
 from app.services.documents.resource_types import KINDS
-from app.services.records import quota_intent
+from app.services.records.quotas import DEFAULTS
 from app.services.records.record_types import PushedType, Values, defaults, fields
 from app.store.base.database import Database
 from app.store.records import bulk, generations, pins
@@ -23,7 +23,7 @@ from dataplane.protocol.keys import KEY_BYTES
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
 _DEFAULTS: dict[SnapshotType, Values] = {
-    "quotas": {name: value for name, value in quota_intent.DEFAULTS.items() if name != "limit_bytes"},
+    "quotas": {name: value for name, value in DEFAULTS.items() if name != "limit_bytes"},
     "pins": defaults(PinPut),
     "policies": defaults(PolicyPut),
     "tiers": defaults(TierPut),

@@ -9,12 +9,8 @@ from app.errors import FieldError, Invalid
 from app.schemas.records.pins import PinPut
 from app.services.base import checks
 from app.services.base.expiry import moment
-from app.services.records import pin_intent, policy_intent, quota_intent, tier_intent
-from app.services.records.pin_intent import PINS
-from app.services.records.policy_intent import POLICIES
-from app.services.records.quota_intent import QUOTAS
+from app.services.records import pins, policies, quotas, tiers
 from app.services.records.record_types import PushedType, Values
-from app.services.records.tier_intent import TIERS
 from app.services.records.tokenizers import EncodedText
 from dataplane.protocol.control.snapshots import SnapshotType
 
@@ -71,17 +67,19 @@ def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> CheckedRecord
     at = _moment(intent.expires_at)
     ended = at is not None and at <= now
     at_least = at - 1 if at is not None and ended else now
-    resolved = _named(name, lambda: pin_intent.resolve(intent, None, at_least, encode(intent)))
-    return CheckedRecord({"name": name, **resolved.values}, resolved.body, intent.ttl_s, ended)
+    values, body = _named(name, lambda: pins.resolve(intent, None, at_least, encode(intent)))
+    return CheckedRecord({"name": name, **values}, body, intent.ttl_s, ended)
 
 
-KINDS: dict[SnapshotType, PushedType[Any]] = {kind.name: kind for kind in (QUOTAS, PINS, POLICIES, TIERS)}
+KINDS: dict[SnapshotType, PushedType[Any]] = {
+    kind.name: kind for kind in (quotas.QUOTAS, pins.PINS, policies.POLICIES, tiers.TIERS)
+}
 """Types in the order of their sections in a document."""
 RESOLVE: dict[SnapshotType, Resolve] = {
-    "quotas": lambda name, intent, *_: CheckedRecord(quota_intent.resolve(name, intent)),
+    "quotas": lambda name, intent, *_: CheckedRecord(quotas.resolve(name, intent)),
     "pins": _pin,
-    "policies": lambda name, intent, *_: CheckedRecord(_named(name, lambda: policy_intent.resolve(name, intent))),
-    "tiers": lambda name, intent, *_: CheckedRecord(_named(name, lambda: tier_intent.resolve(name, intent))),
+    "policies": lambda name, intent, *_: CheckedRecord(_named(name, lambda: policies.resolve(name, intent))),
+    "tiers": lambda name, intent, *_: CheckedRecord(_named(name, lambda: tiers.resolve(name, intent))),
 }
 KEPT_FIELDS = {"pins": ("origin",)}
 """Columns of a pin that stay unchanged while its keys do; changes of them are not shown."""

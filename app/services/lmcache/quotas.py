@@ -16,8 +16,7 @@ from app.schemas.records.quotas import QuotaAnswer, QuotaPut
 from app.services.base import checks
 from app.services.base.preconditions import Precondition
 from app.services.base.principals import Principal
-from app.services.records.quota_intent import DEFAULTS, QUOTAS
-from app.services.records.quotas import Quotas
+from app.services.records.quotas import DEFAULTS, QUOTAS, Quotas
 from app.services.records.tenant_totals import totals_by_tenant
 from dataplane.base.units import MAX_SIZE_BYTES
 from dataplane.protocol.salts import shown

@@ -45,38 +45,33 @@ CEILINGS = RecordType(
 )
 
 
-def resolve(tenant: str, request: CeilingPut) -> Values:
-    """Return the columns of a checked request. Raises Invalid with every fault found."""
-    salt = checks.valid("tenant", lambda: checks.new_tenant(tenant))
-    faults = checks.Faults()
-    sizes = {name: faults.check(name, partial(_size, getattr(request, name))) for name in SIZES}
-    if request.max_weight is not None and not 0.01 <= request.max_weight <= 1000:
-        faults.add("max_weight", f"expected 0.01 to 1000, got {request.max_weight:g}")
-    if (max_ttl_s := request.max_ttl_s) is not None:
-        faults.check("max_ttl_s", lambda: ttl(max_ttl_s))
-    for name in request.no_bound:
-        if getattr(request, name) is not None:
-            faults.add("no_bound", f"{name} has a bound: leave it out of here, or give {name} no value")
-    values = {"tenant": salt, **checked(msgspec.structs.asdict(request), faults), **sizes}
-    faults.stop()
-    values["strengths"] = None if request.strengths is None else sorted(set(request.strengths))
-    values["no_bound"] = sorted(set(request.no_bound) - {"max_ttl_s"})
-    return values
-
-
 class Ceilings(RecordService[CeilingRow, CeilingPut, CeilingAnswer]):
     """Also the callers that a ceiling binds see it."""
 
     kind = CEILINGS
 
     def _columns(self, name: str, intent: CeilingPut) -> Values:
-        return resolve(name, intent)
+        salt = checks.valid("tenant", lambda: checks.new_tenant(name))
+        faults = checks.Faults()
+        sizes = {field: faults.check(field, partial(_size, getattr(intent, field))) for field in SIZES}
+        if intent.max_weight is not None and not 0.01 <= intent.max_weight <= 1000:
+            faults.add("max_weight", f"expected 0.01 to 1000, got {intent.max_weight:g}")
+        if (max_ttl_s := intent.max_ttl_s) is not None:
+            faults.check("max_ttl_s", lambda: ttl(max_ttl_s))
+        for field in intent.no_bound:
+            if getattr(intent, field) is not None:
+                faults.add("no_bound", f"{field} has a bound: leave it out of here, or give {field} no value")
+        values = {"tenant": salt, **checked(msgspec.structs.asdict(intent), faults), **sizes}
+        faults.stop()
+        values["strengths"] = None if intent.strengths is None else sorted(set(intent.strengths))
+        values["no_bound"] = sorted(set(intent.no_bound) - {"max_ttl_s"})
+        return values
 
     def _patched(self, row: CeilingRow, patch: dict[str, Any], now: float) -> Values:
         current = CEILINGS.as_put(row)
         if "no_bound" not in patch:  # a field that gets a bound by this patch leaves the list
             current["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
-        return resolve(shown(row.tenant), patched(CeilingPut, current, patch))
+        return self._columns(shown(row.tenant), patched(CeilingPut, current, patch))
 
     def answers(self, rows: Sequence[CeilingRow], by: Principal = PLANE) -> list[CeilingAnswer]:
         """Return ceilings; callers limited to tenants do not see the note, which is for admins."""

@@ -26,19 +26,6 @@ PREFILL_RATES = RecordType(
 )
 
 
-def resolve(_name: str, request: RatePut) -> Values:
-    """Return the checked columns of a request. Raises Invalid with every fault found."""
-    faults = checks.Faults()
-    faults.check("model", lambda: checks.model(checks.given(request.model, "text")))
-    faults.check("note", lambda: checks.note(request.note))
-    if request.space and re.fullmatch(LOWER_SPACE, request.space) is None:
-        faults.add("space", f"expected 32 hex digits in lower case, or nothing, got {request.space[:40]!r}")
-    tokens_per_s = request.prefill_tokens_per_s
-    faults.check("prefill_tokens_per_s", lambda: _tokens_per_s(checks.given(tokens_per_s, "a number")))
-    faults.stop()
-    return columns(request, PREFILL_RATES.written)
-
-
 def _tokens_per_s(rate: float) -> float:
     """Check a rate. Raises ValueError."""
     if not 0 < rate <= MAX_TOKENS_PER_S:
@@ -50,7 +37,15 @@ class PrefillRates(RecordService[PrefillRateRow, RatePut, RateAnswer]):
     kind = PREFILL_RATES
 
     def _columns(self, name: str, intent: RatePut) -> Values:
-        return resolve(name, intent)
+        faults = checks.Faults()
+        faults.check("model", lambda: checks.model(checks.given(intent.model, "text")))
+        faults.check("note", lambda: checks.note(intent.note))
+        if intent.space and re.fullmatch(LOWER_SPACE, intent.space) is None:
+            faults.add("space", f"expected 32 hex digits in lower case, or nothing, got {intent.space[:40]!r}")
+        tokens_per_s = intent.prefill_tokens_per_s
+        faults.check("prefill_tokens_per_s", lambda: _tokens_per_s(checks.given(tokens_per_s, "a number")))
+        faults.stop()
+        return columns(intent, PREFILL_RATES.written)
 
     async def _check(self, change: Change, key: str, row: PrefillRateRow | None, values: Values) -> None:
         """Check that no other rate is of the same model and space, and the number of rates."""

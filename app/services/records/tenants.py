@@ -15,8 +15,7 @@ from app.services.base import checks
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
 from app.services.base.yielding import with_pauses
-from app.services.records.quota_intent import resolve
-from app.services.records.quotas import Quotas
+from app.services.records.quotas import Quotas, resolve
 from app.services.records.record_types import columns
 from app.services.records.tenant_totals import SUMMED, TenantTotals, totals_by_tenant
 from app.store.base.database import Database

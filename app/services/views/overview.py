@@ -22,8 +22,7 @@ from app.schemas.views.overview import Overview
 from app.services.base import redaction
 from app.services.base.principals import PLANE, Principal
 from app.services.fleet.nodes import Nodes
-from app.services.records.pin_intent import PINS
-from app.services.records.pins import Pins
+from app.services.records.pins import PINS, Pins
 from app.services.records.policies import Policies
 from app.services.records.progress import RecordProgress
 from app.services.records.tenants import known_tenants
