@@ -46,15 +46,6 @@ SHAPES = {Direction.OUT: (2, 1024), Direction.IN: (4, 1024), Direction.WITHIN: (
 """Most blocks of a launch, and threads of each block. A copy within a device takes all of it, for a short time."""
 
 
-class PageCopier(Protocol):
-    """Copies pages of one size."""
-
-    def copy(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction) -> None:
-        """Enqueue copies. Sizes and addresses are multiples of 16. Raise DeviceError."""
-
-    def close(self) -> None: ...
-
-
 class Kernel(Protocol):
     """A kernel that was loaded for one device."""
 
@@ -104,6 +95,7 @@ class PageKernel:
         """Serialises launches by several threads."""
 
     def copy(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction) -> None:
+        """Enqueue copies of pages of one size. Sizes and addresses are multiples of 16. Raise DeviceError."""
         with self._lock:
             for first in range(0, len(targets), MAX_PAGES):
                 batch = slice(first, first + MAX_PAGES)

@@ -13,7 +13,7 @@ from enum import Enum
 
 import numpy as np
 
-from dataplane.devices.kernels import Direction, PageCopier
+from dataplane.devices.kernels import Direction, PageKernel
 from dataplane.devices.paged import Runs
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceRuntime, DeviceStream
 from dataplane.devices.split_stream import SplitStream
@@ -40,7 +40,7 @@ class Method(Enum):
 class Methods:
     """Methods of one device. Without a kernel there is only one."""
 
-    def __init__(self, runtime: DeviceRuntime, device: Device, pages: PageCopier | None = None) -> None:
+    def __init__(self, runtime: DeviceRuntime, device: Device, pages: PageKernel | None = None) -> None:
         self.pages = pages
         self._runtime = runtime
         self._device = device

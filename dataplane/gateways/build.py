@@ -94,7 +94,7 @@ def lmcache_gateway(
             memory.named,
             clock,
             devices,
-            holder=holder,
+            holder,
             inherited=inherited,
             gpu_copies=gpu_copies,
             request_spans=request_spans,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dataplane.devices.copying import CopyLane
-from dataplane.devices.kernels import Direction
+from dataplane.devices.kernels import Direction, PageKernel
 from dataplane.devices.methods import MAX_PIECE_BYTES, SIZES, Method, Methods
 from dataplane.devices.paged import Runs
 from dataplane.devices.pinning import PinnedMemory
@@ -19,7 +19,7 @@ PAGE = 8 << 10
 FAST, SLOW = 50.0, 5.0
 
 
-class Kernel:
+class Kernel(PageKernel):
     """Copies page by page, wherever the pages lie: kernels know no registrations."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dataplane.copies.devices import Devices
 from dataplane.core.inprocess import InProcess
@@ -15,6 +15,7 @@ from dataplane.gateways.lmcache.workers.instances import Timeouts
 from dataplane.gateways.lmcache.zmtp.sockets import AdoptedSocket
 from dataplane.holding import CONNECTION
 from dataplane.io.loop import Loop
+from dataplane.memory.named import NamedFile
 from dataplane.protocol.layout import H_MEMORY
 from tests.dataplane.bench_node import Bench
 from tests.dataplane.plane import WAIT_S
@@ -109,10 +110,10 @@ class Gateway:
             GatewayOptions(url, self.folder, self._allow_clear, Timeouts()),
             self.loop,
             InProcess(self.bench.node),
-            self.pool,
+            cast(NamedFile, self.pool),
             lambda: self.bench.now,
             self.devices,
-            holder=self.holder,
+            self.holder,
         )
 
     def client(self, *, greet: bool = True) -> Client:

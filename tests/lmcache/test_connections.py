@@ -216,7 +216,7 @@ def test_a_listener_of_this_network_namespace_is_continued(gateway: Gateway) -> 
     with listen("tcp://127.0.0.1:0") as listener:
         fd = os.dup(listener.fileno())
         after = ZmtpServer(
-            gateway.loop, url_of(listener), lambda *_: None, lambda _: None, 16, None, [("listener", 0, fd)]
+            gateway.loop, url_of(listener), lambda *_: None, lambda _: None, 16, Holder(), [("listener", 0, fd)]
         )
         try:
             assert after._listener.fileno() == fd
@@ -227,7 +227,10 @@ def test_a_listener_of_this_network_namespace_is_continued(gateway: Gateway) -> 
 def test_sockets_without_a_next_data_plane_are_closed(gateway: Gateway) -> None:
     with gateway.client() as client:
         (fd,) = gateway.holder.descriptors.values()
-        release([("connection", 1, os.dup(fd)), ("listener", 0, os.open("/dev/null", os.O_RDONLY))])
+        holder = Holder()
+        holder.descriptors = {1: os.dup(fd), 0: os.open("/dev/null", os.O_RDONLY)}
+        release([("connection", 1, holder.descriptors[1]), ("listener", 0, holder.descriptors[0])], holder)
+        assert not holder.descriptors
         client.wait_lost()
 
 

@@ -27,13 +27,13 @@ from dataplane.gateways.lmcache.wire.frames import MAX_REQUEST_FRAMES
 from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.workers.digests import Digests
 from dataplane.gateways.lmcache.workers.instances import Instances, Timeouts
-from dataplane.gateways.lmcache.workers.named_pool import NamedPool
 from dataplane.gateways.lmcache.workers.registrations import Registrations
 from dataplane.gateways.lmcache.workers.registry import Registry
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer, ZmtpServer
 from dataplane.gateways.lmcache.zmtp.processes import ProcessWatch
 from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore
 from dataplane.io.loop import Loop
+from dataplane.memory.named import NamedFile
 from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.events import LeaseBroken
@@ -67,11 +67,11 @@ class LMCacheServer:
         options: GatewayOptions,
         loop: Loop,
         cache: InProcess,
-        pool: NamedPool,
+        pool: NamedFile,
         clock: Callable[[], float],
         devices: Devices,
+        holder: SocketStore,
         *,
-        holder: SocketStore | None = None,
         inherited: Sequence[InheritedSocket] = (),
         gpu_copies: GpuCopyService | None = None,
         request_spans: RequestSpans | None = None,

@@ -17,9 +17,9 @@ from dataplane.gateways.lmcache.handlers.tier_waits import Later
 from dataplane.gateways.lmcache.wire.messages import Key
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.instances import Instances
-from dataplane.gateways.lmcache.workers.named_pool import NamedPool
 from dataplane.gateways.lmcache.workers.registry import Registry
 from dataplane.gateways.lmcache.workers.transfers import Transfer
+from dataplane.memory.named import NamedFile
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.keys import KEY_BYTES, TokenError
@@ -30,7 +30,8 @@ class GatewayParts:
     """The core, the workers and the state of one gateway."""
 
     cache: InProcess
-    pool: NamedPool
+    pool: NamedFile
+    """The named segment, which clients map."""
     registry: Registry
     instances: Instances
     sessions: LookupSessions

@@ -129,7 +129,7 @@ class ZmtpServer:
         on_message: Callable[[ZmtpPeer, list[bytes]], None],
         closed: Callable[[ZmtpPeer], None],
         max_frames: int,
-        holder: SocketStore | None = None,
+        holder: SocketStore,
         inherited: Sequence[InheritedSocket] = (),
     ) -> None:
         """Listen at `url`. Raise OSError if that is not possible.
@@ -165,12 +165,12 @@ class ZmtpServer:
         self.url = url_of(self._listener)
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         loop.register(self._epoll.fileno(), self.turn)
-        if holder is not None and listener is None:
+        if listener is None:
             holder.made(LISTENER, 0, AdoptedSocket(self._listener.fileno()))
         for number, sock in connections.items():
             connection = self._begin(sock, ZmtpConnection.continued(MAX_MESSAGE_BYTES, max_frames), number)
-            connection.handed_over = connection.doubtful = holder is not None
-            self._handed_over += connection.handed_over
+            connection.handed_over = connection.doubtful = True
+            self._handed_over += 1
 
     def numbered(self, number: int) -> ZmtpPeer | None:
         """Return the connection with this number, or None. Holders store the number."""
@@ -296,8 +296,6 @@ class ZmtpServer:
 
         Called after requests were served, so that a request that ends this process does not reach the next one.
         """
-        if self._holder is None:
-            return
         is_idle = connection.protocol.ready and connection.protocol.whole and not connection.unsent
         if is_idle == connection.handed_over or (is_idle and self._handed_over >= MAX_HANDED_OVER):
             return
@@ -309,7 +307,7 @@ class ZmtpServer:
         self._holder.made(CONNECTION, connection.number, AdoptedSocket(connection.socket.fileno()))
 
     def _drop(self, connection: ZmtpPeer) -> None:
-        if connection.handed_over and self._holder is not None:
+        if connection.handed_over:
             connection.handed_over = False
             self._handed_over -= 1
             self._holder.dropped(CONNECTION, connection.number)

@@ -38,19 +38,18 @@ class SocketStore(Protocol):
     def dropped(self, kind: str, number: int, /) -> None: ...
 
 
-def release(inherited: Sequence[InheritedSocket], holder: SocketStore | None = None) -> None:
+def release(inherited: Sequence[InheritedSocket], holder: SocketStore) -> None:
     """Close inherited sockets that are not continued."""
     for kind, number, fd in inherited:
         try:
             shut_down(socket.socket(fileno=fd))
         except OSError:  # no socket
             os.close(fd)
-        if holder is not None:
-            holder.dropped(kind, number)
+        holder.dropped(kind, number)
 
 
 def sorted_out(
-    inherited: Sequence[InheritedSocket], url: str, holder: SocketStore | None
+    inherited: Sequence[InheritedSocket], url: str, holder: SocketStore
 ) -> tuple[socket.socket | None, dict[int, socket.socket]]:
     """Return the listener at this URL, if any, and the connections by number. Close all other sockets."""
     listener: socket.socket | None = None
