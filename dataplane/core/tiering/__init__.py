@@ -24,7 +24,7 @@ Sources propose copies and loads. They know the catalog, and `copies`, `loads` o
     pin_loads      blocks of pins in tiers, for memory
     cascades       blocks that a tier evicts soon, for the next tier
     drains         blocks that a tier alone holds, before it is removed
-    moves          an operator's moves: memory_moves, tier_moves, reencodings; move_chains selects their blocks
+    moves          an operator's moves; move_chains selects their blocks in tiers
 
 `tiering` puts the parts together. Nothing here does I/O or reads a clock: `dataplane.tiering.mover` does the I/O.
 """

@@ -118,7 +118,7 @@ class Cascades:
 
     def _look_at_copies(self, cascade: Cascade, now: float) -> None:
         target = cascade.target
-        for name, reason in self._table.take_ended(cascade.copies):
+        for name, _, reason in self._table.take_ended(cascade.copies):
             if name not in target.contents.entries and name not in cascade.source.contents.entries:
                 target.refuse(EVICTED, name)
             elif name not in target.contents.entries:

@@ -57,7 +57,7 @@ class Copies:
             for copy_request in waits:
                 older = copy_request.waiting[name]
                 if older is not None and not self._pool.readable(*older):
-                    copy_request.wait(name, block)
+                    copy_request.wait(name, (block, block.control))
             if waits or tier.entry_of(name) is not None:
                 continue
             if not tier.serves:
@@ -65,7 +65,7 @@ class Copies:
             elif len(request.waiting) >= MAX_WAITING_BLOCKS:
                 tier.refuse("waiting", name)
             else:
-                self._table.wait(request, name, block)
+                self._table.wait(request, name, (block, block.control))
 
     def _propose_again(self, tier: TierState) -> None:
         """Propose blocks of memory whose older ones were invalidated while they were being copied."""

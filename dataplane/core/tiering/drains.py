@@ -73,7 +73,7 @@ class Drains:
                 self._step(self._drains.setdefault(source, TierDrain(source, target, now)), now)
 
     def _step(self, drain: TierDrain, now: float) -> None:
-        for name, _ in self._table.take_ended(drain.copies):
+        for name, _, _ in self._table.take_ended(drain.copies):
             if name in drain.source.contents.entries and name not in drain.target.contents.entries:
                 drain.refused_blocks += 1
         numbered = drain.source.contents.numbered

@@ -83,6 +83,8 @@ class IllegalTransition(Exception):
 
 
 _NO_FORM = BlockForm()
+MemoryBlock = tuple[Block, int]
+"""A block of memory, and its control word when it was chosen."""
 
 
 @dataclass(eq=False, slots=True)
@@ -158,26 +160,25 @@ class CopyRequest:
     target: TierState
     began: float = inf
     """Its copies evict no block of the target that was stored or used at or after this time."""
-    waiting: OrderedDict[BlockName, tuple[Block, int] | None] = field(default_factory=OrderedDict)
-    """Blocks that wait, in order; those of memory with their control words. The first key of a dict whose first keys
-    were removed is slow to find."""
+    waiting: OrderedDict[BlockName, MemoryBlock | None] = field(default_factory=OrderedDict)
+    """Blocks that wait, in order; None for those of a tier. The first key of a dict whose first keys were removed is
+    slow to find."""
     waiting_bytes: int = 0
     """Bytes of those that are in memory."""
-    copying: dict[BlockName, None] = field(default_factory=dict)
+    copying: dict[BlockName, MemoryBlock | None] = field(default_factory=dict)
     """Blocks whose outcome the source has not taken, if it takes outcomes."""
 
-    def wait(self, name: BlockName, block: Block | None = None) -> None:
+    def wait(self, name: BlockName, block: MemoryBlock | None = None) -> None:
         """Let a block wait: at the end, or in the place of an older one of its name."""
         older = self.waiting.get(name)
         self.waiting_bytes -= 0 if older is None else older[0].nbytes
-        self.waiting[name] = None if block is None else (block, block.control)
-        self.waiting_bytes += 0 if block is None else block.nbytes
+        self.waiting_bytes += 0 if block is None else block[0].nbytes
+        self.waiting[name] = block
 
-    def take(self, name: BlockName) -> tuple[Block, int] | None:
+    def take(self, name: BlockName) -> None:
         """Remove a block that waits."""
-        waiting_block = self.waiting.pop(name)
-        self.waiting_bytes -= 0 if waiting_block is None else waiting_block[0].nbytes
-        return waiting_block
+        block = self.waiting.pop(name)
+        self.waiting_bytes -= 0 if block is None else block[0].nbytes
 
 
 class JobTable:
@@ -197,14 +198,14 @@ class JobTable:
 
     # ---- copies
 
-    def add(self, request: CopyRequest, name: BlockName, block: Block | None = None) -> None:
+    def add(self, request: CopyRequest, name: BlockName, block: MemoryBlock | None = None) -> None:
         """Copy a block, which is in memory if it is given. `take_ended` returns the outcome."""
-        request.copying[name] = None
+        request.copying[name] = block
         request.target.watched.setdefault(name, "")
         self.wait(request, name, block)
 
-    def wait(self, request: CopyRequest, name: BlockName, block: Block | None = None) -> None:
-        """Copy a block. Nobody takes the outcome."""
+    def wait(self, request: CopyRequest, name: BlockName, block: MemoryBlock | None = None) -> None:
+        """Copy a block whose outcome the source does not take."""
         request.wait(name, block)
         self.copies.setdefault(request)
 
@@ -243,12 +244,11 @@ class JobTable:
             return False
         return name in target.again or any(name in other.waiting for other in self.of_target(target))
 
-    def take_ended(self, request: CopyRequest) -> list[tuple[BlockName, str]]:
-        """Return the blocks of a request whose copies have ended, each with the reason if it failed."""
+    def take_ended(self, request: CopyRequest) -> list[tuple[BlockName, MemoryBlock | None, str]]:
+        """Return the blocks of a request whose copies have ended, as they were added, each with the reason if it
+        failed."""
         ended = [name for name in request.copying if not self.is_pending(request, name)]
-        for name in ended:
-            del request.copying[name]
-        return [(name, request.target.watched.pop(name, "")) for name in ended]
+        return [(name, request.copying.pop(name), request.target.watched.pop(name, "")) for name in ended]
 
     def of_target(self, tier: TierState) -> Iterator[CopyRequest]:
         """Iterate over the requests for copies from memory to a tier."""

@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from dataplane.core.operator import scopes
 from dataplane.core.tiering.catalog import Catalog
 from dataplane.core.tiering.tier_state import TierState
-from dataplane.protocol.control.moves import MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.keys import split_keys
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 
-CANCELLED = "cancelled"
-"""Why a block was not moved, or not released: an operator cancelled the move."""
 MAX_STEP_BLOCKS = 4096
 MAX_PART_BLOCKS = 256
 """Maximum number of blocks in one request for loads."""
@@ -197,44 +194,3 @@ class ChainSelection:
         self.bytes += sum(sizes.values())
         number = self._spaces[names[0].space]
         self.parts.append(ChainPart(number, [parent, *keys] if parent else keys, names, sizes))
-
-
-class SelectedMove:
-    """A move of blocks that tiers hold. Its first steps select them."""
-
-    def __init__(self, state: MoveState, selection: ChainSelection, *, dry_run: bool) -> None:
-        self.state = state
-        self._selection = selection
-        self._dry_run = dry_run
-        self._selecting = True
-
-    def step(self, now: float) -> bool:
-        if self._selecting:
-            self._selecting = self._select()
-            if self._selecting or self._dry_run:
-                return not self._selecting
-        return self._advance(now)
-
-    def _select(self) -> bool:
-        """Select some blocks, and return whether more are left. Count them at the end."""
-        selection = self._selection
-        if selection.step():
-            return True
-        self.state.blocks, self.state.bytes = selection.blocks, selection.bytes
-        if not self._dry_run:
-            self.state.refuse("detached", selection.unreachable)
-        return False
-
-    def _advance(self, now: float) -> bool:
-        """Do the next part of the move of the selected blocks, and return whether it has ended."""
-        raise NotImplementedError
-
-    def _unasked(self) -> int:
-        """Return the number of blocks that tiers are known to hold and whose copy or load was not asked for."""
-        return sum(len(part.sizes) for part in self._selection.parts)
-
-    def _cancel(self, left_blocks: int) -> None:
-        """Select no more, and count the blocks that are left."""
-        self._selecting = False
-        self.state.refuse(CANCELLED, left_blocks)
-        self._selection.parts.clear()

@@ -7,7 +7,7 @@ import contextlib
 import msgspec
 import pytest
 
-from dataplane.core.tiering import copies, memory_moves, move_chains, moves, reencodings
+from dataplane.core.tiering import copies, move_chains, moves
 from dataplane.core.tiering.jobs import JobState, TierJob
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.moves import Move, MoveState
@@ -55,7 +55,7 @@ def test_with_release_memory_is_freed_once_the_copy_is_there() -> None:
     assert (state.moved_blocks, state.released_blocks, state.released_bytes) == (4, 4, 4 * PAGE)
     assert (run.engine.lookup(chain), len(run.stores[0])) == (0, 4)
     evicted = run.bench.events(BlocksEvicted)
-    assert {event.reason for event in evicted} == {memory_moves.RELEASED}
+    assert {event.reason for event in evicted} == {moves.RELEASED}
     run.ask(chain)
     run.settle()
     assert run.engine.lookup(chain) == 4
@@ -163,7 +163,7 @@ def test_a_tier_that_hangs_ends_the_move_at_its_deadline() -> None:
 
 
 def test_only_some_blocks_wait_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_moves, "MAX_OUTSTANDING", 10)
+    monkeypatch.setattr(moves, "MAX_OUTSTANDING", 10)
     run = tier_bench(256, OFF)
     run.engine.store(make.keys(100), PAGE)
     state = run.begin_move()
@@ -796,7 +796,7 @@ def test_a_block_that_was_forgotten_concurrently_is_deleted_again() -> None:
 
 
 def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reencodings, "MAX_STEP_BLOCKS", 10)
+    monkeypatch.setattr(move_chains, "MAX_STEP_BLOCKS", 10)
     run = tier_bench(64, tier())
     for number in range(40):
         run.store(make.keys(1, number))
@@ -804,7 +804,7 @@ def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) ->
     counts = []
     while state.ended_at is None:
         run.bench.pass_time(0.05)
-        counts.append(state.blocks)
+        counts.append(state.present_blocks)
     assert (state.blocks, state.present_blocks) == (40, 40)
     assert {after - before for before, after in zip([0, *counts], counts, strict=False)} == {0, 10}
 
@@ -824,13 +824,13 @@ def test_a_cancelled_reencoding_leaves_the_remaining_blocks_unchanged(monkeypatc
 
 
 def test_a_selection_that_is_cancelled_chooses_no_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reencodings, "MAX_STEP_BLOCKS", 10)
+    monkeypatch.setattr(move_chains, "MAX_STEP_BLOCKS", 10)
     run = tier_bench(64, tier())
     for number in range(40):
         run.store(make.keys(1, number))
     state = run.begin_move(scope=Scope(), compress=True)
-    while not state.blocks:
+    while not state.present_blocks:
         run.bench.pass_time(0.05)
     run.tiering.moves.cancel(state.number)
     run.bench.pass_time(0.05)
-    assert (state.blocks, state.cancelled, state.ended_at is None) == (10, True, False)
+    assert (state.present_blocks, state.cancelled, state.ended_at is None) == (10, True, False)
