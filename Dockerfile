@@ -21,7 +21,7 @@ ENV UV_COMPILE_BYTECODE=1
 COPY pyproject.toml constraints.txt ./
 COPY dataplane/pyproject.toml dataplane/
 RUN uv pip install --no-cache --python /opt/larder/bin/python --torch-backend "${TORCH_BACKEND}" \
-    -c constraints.txt -r pyproject.toml --extra server --extra otel --extra redis --extra s3
+    -c constraints.txt -r pyproject.toml --extra server --extra otel --extra s3
 COPY README.md LICENSE ./
 COPY app/ app/
 COPY dataplane/ dataplane/

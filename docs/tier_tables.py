@@ -23,8 +23,7 @@ TYPES = {
     "master ends, or the process that provided their memory (`segment_bytes`). Calls cannot be "
     "cancelled: a tier that hangs is taken out of service. Larder does not authenticate to Mooncake.",
     "redis": "Redis, and what speaks its protocol, such as Valkey: one server, or a Redis Cluster. "
-    "Larder's tests run Redis 7.0. Needs "
-    "`pip install 'larder[redis]'`. Each value is the block's header and its data, as one string. "
+    "Larder's tests run Redis 7.0. Each value is the block's header and its data, as one string. "
     "The user needs the commands "
     "`SET`, `GET`, `GETEX` (with `ttl_s`), `GETRANGE`, `UNLINK`, `SCAN` and `PING`, and `CLUSTER "
     "SLOTS` in a cluster. Bound the "

@@ -3,9 +3,9 @@
 import re
 import socket
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from redis.crc import key_slot
 
 from dataplane.protocol.stored_blocks import Loaded, Outcome
-from dataplane.tiers.redis.replies import ReplyBuffer, TimedSocket
+from dataplane.tiers.redis.resp import ReplyReader, TimedSocket
 from dataplane.tiers.redis.tier import RedisTier
 from dataplane.tiers.registry import ParameterError, TierContext, open_tier
 from dataplane.tiers.tier import BlockLoad, BlockStore, TierError
@@ -305,16 +305,30 @@ def test_a_scan_that_repeats_is_given_up(tiers: Any) -> None:
 
 def test_a_reply_without_an_end_is_given_up() -> None:
     class Endless:
+        def __init__(self) -> None:
+            self._pieces = chain([b"*1000000\r\n"], repeat(b"+" + b"x" * 8000 + b"\r\n"))
+
         def receive(self, memory: memoryview, deadline: float, *, whole: bool) -> int:
-            memory[:] = (b"$1\r\n" * len(memory))[: len(memory)]
-            return len(memory)
+            piece = next(self._pieces)
+            memory[: len(piece)] = piece
+            return len(piece)
 
     sock: Any = Endless()
-    buffer = ReplyBuffer(sock, soon())
-    buffer.left_bytes = 1 << 16  # of the bytes that it counts down
-    lines = (buffer.readline() for _ in range(20_000))
     with pytest.raises(ValueError, match="a reply is longer than 16777216 bytes"):
-        deque(lines, maxlen=0)
+        ReplyReader(sock).read_short(soon())
+
+
+@pytest.mark.parametrize("depth", [8, 9])
+def test_a_reply_of_arrays_within_each_other_is_bounded(depth: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"*1\r\n" * depth + b":7\r\n")
+        reader = ReplyReader(TimedSocket(ours))
+        if depth == 8:
+            assert reader.read_short(soon()) == [[[[[[[[7]]]]]]]]
+        else:
+            with pytest.raises(ValueError, match="more than 8 arrays"):
+                reader.read_short(soon())
 
 
 def test_a_connection_that_is_reset_is_lost() -> None:
@@ -323,7 +337,7 @@ def test_a_connection_that_is_reset_is_lost() -> None:
         ours.send(b"which the server did not read")
         theirs.close()
         with pytest.raises(ConnectionError, match="reset by peer"):
-            TimedSocket(ours, 60.0).receive(memoryview(bytearray(1)), soon(), whole=False)
+            TimedSocket(ours).receive(memoryview(bytearray(1)), soon(), whole=False)
 
 
 def test_calls_of_many_threads_share_few_connections(tiers: Any, server: RedisServer) -> None:

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 
-from redis.exceptions import ResponseError
-
 from dataplane.protocol.stored_blocks import BlockName, Buffer, Loaded, Outcome, StoredBlock
 from dataplane.tiers.header import HEADER_BYTES
 from dataplane.tiers.redis.connection import BlockConnection, refusal, server
 from dataplane.tiers.redis.parameters import Address, port_number
+from dataplane.tiers.redis.resp import END, ErrorReply, Reply, ReplyReader, packed, packed_word
 from dataplane.tiers.tier import BlockLoad, BlockStore, TierError
 from dataplane.tiers.values import read_header, value_name, value_size, verify
 
-_END = b"\r\n"
+ASKING = packed(b"ASKING")
 
 
 class Redirect(Exception):
@@ -43,19 +42,29 @@ class Command:
         raise NotImplementedError
 
     def read(self, connection: BlockConnection, deadline: float) -> None:
-        """Read the reply and set the outcome. Raises Redirect, TierError and the exceptions of `replies`."""
+        """Read the reply and set the outcome. Raises Redirect, TierError and the exceptions of `resp`."""
+        reply = self._receive(connection.replies, deadline)
+        if isinstance(reply, ErrorReply):
+            self.outcome = self._refused(reply, connection.address)
+        else:
+            self.outcome = self._answered(reply)
+
+    def _receive(self, replies: ReplyReader, deadline: float) -> Reply:
+        return replies.read_short(deadline)
+
+    def _answered(self, reply: Reply) -> Outcome:
+        """Return the outcome for a reply that is no error. Raises ValueError for one that the command never gets."""
         raise NotImplementedError
 
-    def refused(self, error: ResponseError, connection: BlockConnection) -> None:
-        """Set the outcome for an error that the server answered. Raises Redirect, TierError."""
-        if error.status_code in {"MOVED", "ASK"}:
-            host, _, port = str(error).partition(" ")[2].rpartition(":")
-            address = (host or connection.address[0], port_number(int(port)))
-            raise Redirect(address, asking=error.status_code == "ASK")
+    def _refused(self, error: ErrorReply, address: Address) -> Outcome:
+        """Return the outcome for an error that the server answered. Raises Redirect, TierError."""
+        if error.code in {"MOVED", "ASK"}:
+            host, _, port = error.message.partition(" ")[2].rpartition(":")
+            raise Redirect((host or address[0], port_number(int(port))), asking=error.code == "ASK")
         sentence = refusal(error)
         if sentence:
-            raise TierError(f"{server(connection.address)}: {sentence}")
-        self.outcome = {"OOM": Outcome.FULL, "WRONGTYPE": self.other_type}.get(error.status_code or "", Outcome.FAILED)
+            raise TierError(f"{server(address)}: {sentence}")
+        return {"OOM": Outcome.FULL, "WRONGTYPE": self.other_type}.get(error.code, Outcome.FAILED)
 
 
 class StoreCommand(Command):
@@ -71,18 +80,14 @@ class StoreCommand(Command):
     def pieces(self) -> Sequence[Buffer]:
         value = b"$%d\r\n%b" % (value_size(len(self._data)), self._header)
         if not self._ttl_s:
-            return [_words(b"SET", self.key, following=1) + value, self._data, _END]
-        expiry = b"".join(map(_word, (b"EX", b"%d" % self._ttl_s)))
-        return [_words(b"SET", self.key, following=3) + value, self._data, _END + expiry]
+            return [packed(b"SET", self.key, following=1) + value, self._data, END]
+        expiry = b"".join(map(packed_word, (b"EX", b"%d" % self._ttl_s)))
+        return [packed(b"SET", self.key, following=3) + value, self._data, END + expiry]
 
-    def read(self, connection: BlockConnection, deadline: float) -> None:
-        reply = connection.parser.read_short(deadline)
-        if isinstance(reply, ResponseError):
-            self.refused(reply, connection)
-        elif reply == b"OK":
-            self.outcome = Outcome.OK
-        else:
+    def _answered(self, reply: Reply) -> Outcome:
+        if reply != b"OK":
             raise ValueError("expected OK")
+        return Outcome.OK
 
 
 class LoadCommand(Command):
@@ -102,20 +107,20 @@ class LoadCommand(Command):
 
     def pieces(self) -> Sequence[Buffer]:
         if self._ttl_s:
-            return [_words(b"GETEX", self.key, b"EX", b"%d" % self._ttl_s)]
-        return [_words(b"GET", self.key)]
+            return [packed(b"GETEX", self.key, b"EX", b"%d" % self._ttl_s)]
+        return [packed(b"GET", self.key)]
 
-    def read(self, connection: BlockConnection, deadline: float) -> None:
+    def _receive(self, replies: ReplyReader, deadline: float) -> Reply:
         header = memoryview(bytearray(HEADER_BYTES))
-        reply = connection.parser.read_value(header, self._into, deadline)
-        if isinstance(reply, ResponseError):
-            self.refused(reply, connection)
-        elif reply is None:
-            self.outcome = Outcome.MISSING
-        else:
-            if reply == self.in_flight:
-                self._block = verify(header, self._into, self.cluster, self.name)
-            self.outcome = Outcome.OK if self._block else Outcome.CORRUPT
+        reply = replies.read_value(header, self._into, deadline)
+        if reply == self.in_flight:
+            self._block = verify(header, self._into, self.cluster, self.name)
+        return reply
+
+    def _answered(self, reply: Reply) -> Outcome:
+        if reply is None:
+            return Outcome.MISSING
+        return Outcome.OK if self._block else Outcome.CORRUPT
 
 
 class LookupCommand(Command):
@@ -125,42 +130,22 @@ class LookupCommand(Command):
     other_type = Outcome.CORRUPT
 
     def pieces(self) -> Sequence[Buffer]:
-        return [_words(b"GETRANGE", self.key, b"0", b"%d" % (HEADER_BYTES - 1))]
+        return [packed(b"GETRANGE", self.key, b"0", b"%d" % (HEADER_BYTES - 1))]
 
-    def read(self, connection: BlockConnection, deadline: float) -> None:
-        reply = connection.parser.read_short(deadline)
-        if isinstance(reply, ResponseError):
-            self.refused(reply, connection)
-        elif not isinstance(reply, bytes):
+    def _answered(self, reply: Reply) -> Outcome:
+        if not isinstance(reply, bytes):
             raise ValueError("expected a string")
-        else:
-            self.block = read_header(reply, self.cluster, self.name)
-            self.outcome = Outcome.OK if self.block else Outcome.CORRUPT if reply else Outcome.MISSING
+        self.block = read_header(reply, self.cluster, self.name)
+        return Outcome.OK if self.block else Outcome.CORRUPT if reply else Outcome.MISSING
 
 
 class DeleteCommand(Command):
     """UNLINK: delete a value."""
 
     def pieces(self) -> Sequence[Buffer]:
-        return [_words(b"UNLINK", self.key)]
+        return [packed(b"UNLINK", self.key)]
 
-    def read(self, connection: BlockConnection, deadline: float) -> None:
-        reply = connection.parser.read_short(deadline)
-        if isinstance(reply, ResponseError):
-            self.refused(reply, connection)
-        elif not isinstance(reply, int):
+    def _answered(self, reply: Reply) -> Outcome:
+        if not isinstance(reply, int):
             raise ValueError("expected a number")
-        else:
-            self.outcome = Outcome.OK
-
-
-ASKING = b"*1\r\n$6\r\nASKING\r\n"
-
-
-def _words(*words: bytes, following: int = 0) -> bytes:
-    """Return a command, or the beginning of one that `following` words follow."""
-    return b"*%d\r\n" % (len(words) + following) + b"".join(map(_word, words))
-
-
-def _word(word: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(word), word)
+        return Outcome.OK

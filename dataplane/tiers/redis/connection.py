@@ -1,23 +1,22 @@
 """One connection to a Redis server. Every step has a deadline; after any failure the connection is closed.
 
-The exceptions are those of `replies`: TimeoutError, ConnectionError, ValueError. Opening raises TierError.
+The exceptions are those of `resp`: TimeoutError, ConnectionError, ValueError. Opening raises TierError.
 """
 
+import socket
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Any
-
-import redis.exceptions as errors
-from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection
-from redis.retry import Retry
+from contextlib import ExitStack, closing
 
 from dataplane.protocol.stored_blocks import Buffer
 from dataplane.tiers.redis.parameters import Address, RedisParameters
-from dataplane.tiers.redis.replies import BlockParser
+from dataplane.tiers.redis.resp import ErrorReply, Reply, ReplyReader, TimedSocket, packed
 from dataplane.tiers.references import read_certificates, resolve
 from dataplane.tiers.tier import TierError
+
+_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""Seconds without traffic after which the kernel asks an idle server, between its questions, and how many it asks."""
 
 
 class BlockConnection:
@@ -29,42 +28,48 @@ class BlockConnection:
         timeout = min(parameters.connect_timeout_s, deadline - time.monotonic())
         if timeout <= 0:
             raise TimeoutError("the deadline has passed")
-        self._connection = _connection(address, parameters, timeout)
-        try:
-            self._connection.connect()
-            reply = self.execute("PING", deadline=time.monotonic() + timeout)
-        except (errors.RedisError, OSError, ValueError, RecursionError) as error:
-            self._connection.disconnect()
-            if isinstance(error, (TimeoutError, errors.TimeoutError)) and time.monotonic() >= deadline:
-                raise TimeoutError("the deadline has passed") from None
-            raise TierError(f"{server(address)}: {_why_not(error, timeout)}") from None
-        if isinstance(reply, errors.ResponseError) and reply.status_code != "NOPERM":
-            self._connection.disconnect()
-            raise TierError(f"{server(address)}: {_why_not(reply, timeout)}")
+        until = time.monotonic() + timeout
+        commands = _handshake(parameters)
+        for field in ("ca_file", "certificate_file", "key_file"):
+            if path := getattr(parameters, field):
+                read_certificates(field, path)  # OpenSSL would read a device for ever
+        with ExitStack() as opened:
+            try:
+                self._sock = opened.enter_context(closing(TimedSocket(_connected(address, parameters, timeout))))
+                self.replies = ReplyReader(self._sock)
+                refused = self._refused(commands, until)
+            except (OSError, ValueError) as error:
+                if isinstance(error, TimeoutError) and time.monotonic() >= deadline:
+                    raise TimeoutError("the deadline has passed") from None
+                raise TierError(f"{server(address)}: {_why_not(error, timeout)}") from None
+            if refused is not None:
+                why = refusal(refused) or "the server refuses the connection with an error"
+                raise TierError(f"{server(address)}: {why}")
+            opened.pop_all()
+
+    def _refused(self, commands: Sequence[Sequence[bytes]], deadline: float) -> ErrorReply | None:
+        """Introduce this client. Return the error with which the server refuses it, or None."""
+        for words in commands:
+            reply = self.execute(*words, deadline=deadline)
+            if isinstance(reply, ErrorReply):
+                return reply
+            if reply != b"OK":
+                raise ValueError("expected OK")
+        reply = self.execute(b"PING", deadline=deadline)
+        return reply if isinstance(reply, ErrorReply) and reply.code != "NOPERM" else None
 
     def send(self, pieces: Sequence[Buffer], deadline: float) -> None:
         """Send bytes. Raises TimeoutError, ConnectionError."""
-        self._parser.sock.send(pieces, deadline)
+        self._sock.send(pieces, deadline)
 
-    def execute(self, *words: str | bytes | int, deadline: float) -> Any:
-        """Send a short command and return its reply; an error that the server answered is returned."""
-        self.send([b"".join(self._connection.pack_command(*words))], deadline)
-        return self._parser.read_short(deadline)
-
-    @property
-    def parser(self) -> BlockParser:
-        """The reader of replies."""
-        return self._parser
-
-    @property
-    def _parser(self) -> BlockParser:
-        parser = self._connection._parser
-        assert isinstance(parser, BlockParser)
-        return parser
+    def execute(self, *words: bytes, deadline: float) -> Reply:
+        """Send a short command and return its reply."""
+        self.send([packed(*words)], deadline)
+        return self.replies.read_short(deadline)
 
     def close(self) -> None:
         """Close the connection. May be called twice, and from another thread."""
-        self._connection.disconnect()
+        self._sock.close()
 
 
 def server(address: Address) -> str:
@@ -72,12 +77,12 @@ def server(address: Address) -> str:
     return f"Redis server {address[0]}:{address[1]}"
 
 
-def refusal(error: errors.ResponseError) -> str | None:
+def refusal(error: ErrorReply) -> str | None:
     """Return a sentence if the error reply means that the server can serve no block at all, else None."""
     for text, sentence in _ERR_REFUSALS.items():
-        if text in str(error):
+        if text in error.message:
             return sentence
-    return _REFUSALS.get(error.status_code or "")
+    return _REFUSALS.get(error.code)
 
 
 _ERR_REFUSALS = {
@@ -96,44 +101,46 @@ _REFUSALS = {
 }
 
 
-def _connection(address: Address, parameters: RedisParameters, timeout: float) -> Connection:
-    options: dict[str, Any] = {
-        "host": address[0],
-        "port": address[1],
-        "db": parameters.database,
-        "username": parameters.username or None,
-        "password": resolve("password", parameters.password) or None,
-        "protocol": 2,
-        "parser_class": BlockParser,
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "driver_info": None,
-    }
-    if not parameters.tls:
-        return Connection(**options)
-    for field in ("ca_file", "certificate_file", "key_file"):
-        if path := getattr(parameters, field):
-            read_certificates(field, path)  # OpenSSL would read a device for ever
-    return SSLConnection(
-        **options,
-        ssl_ca_certs=parameters.ca_file or None,
-        ssl_certfile=parameters.certificate_file or None,
-        ssl_keyfile=parameters.key_file or None,
-    )
+def _handshake(parameters: RedisParameters) -> list[list[bytes]]:
+    """Return the commands that introduce a client, each of which the server answers with OK. Raises TierError."""
+    commands: list[list[bytes]] = []
+    if password := resolve("password", parameters.password):
+        user = [parameters.username.encode()] if parameters.username else []
+        commands.append([b"AUTH", *user, password.encode()])
+    if parameters.database:
+        commands.append([b"SELECT", b"%d" % parameters.database])
+    return commands
 
 
-def _why_not(error: Exception, timeout: float) -> str:
+def _connected(address: Address, parameters: RedisParameters, timeout: float) -> socket.socket:
+    """Connect, with TLS if the parameters say so. Raises OSError, ValueError."""
+    sock = socket.create_connection(address, timeout)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        if not parameters.tls:
+            return sock
+        context = ssl.create_default_context()
+        if parameters.ca_file:
+            context.load_verify_locations(parameters.ca_file)
+        if parameters.certificate_file or parameters.key_file:
+            context.load_cert_chain(parameters.certificate_file, parameters.key_file or None)
+        return context.wrap_socket(sock, server_hostname=address[0])
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _why_not(error: OSError | ValueError, timeout: float) -> str:
     """Return a clause that says why there is no connection. Text of the server is not part of it."""
-    cause = error.__context__ if isinstance(error, errors.ConnectionError) else error
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"the server's certificate is not trusted: {cause.verify_message}"
-    if isinstance(cause, (FileNotFoundError, PermissionError)):
-        return f"ca_file, certificate_file or key_file cannot be read: {cause.strerror}"
-    if isinstance(error, errors.ResponseError):
-        return refusal(error) or "the server refuses the connection with an error"
-    if isinstance(error, (TimeoutError, errors.TimeoutError)):
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted: {error.verify_message}"
+    if isinstance(error, (FileNotFoundError, PermissionError)):
+        return f"ca_file, certificate_file or key_file cannot be read: {error.strerror}"
+    if isinstance(error, TimeoutError):
         return f"no answer within {timeout:.1f} s"
-    if isinstance(cause, (ValueError, RecursionError, errors.InvalidResponse)):
-        return "the server answers, but not in the protocol of Redis"
-    return f"cannot connect: {cause.strerror if isinstance(cause, OSError) and cause.strerror else 'no connection'}"
+    if isinstance(error, OSError):
+        return f"cannot connect: {error.strerror or 'no connection'}"
+    return "the server answers, but not in the protocol of Redis"

@@ -1,19 +1,15 @@
-"""The servers of a tier: which one holds a key, idle connections, and backoff from a server that does not answer.
-
-redis-py's client of clusters is not used: its requests cannot be bounded by a deadline, and it chooses its own parser.
-"""
+"""The servers of a tier: which one holds a key, idle connections, and backoff from a server that does not answer."""
 
 import contextlib
 import threading
 import time
+from binascii import crc_hqx
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from redis.crc import key_slot
-from redis.exceptions import ResponseError
-
 from dataplane.tiers.redis.connection import BlockConnection, server
 from dataplane.tiers.redis.parameters import Address, RedisParameters, port_number
+from dataplane.tiers.redis.resp import ErrorReply
 from dataplane.tiers.tier import TierError
 
 _SLOTS = 16_384
@@ -47,7 +43,7 @@ class RedisServers:
         if not self._parameters.cluster:
             return [self._seeds[0]] * len(keys)
         slots = self._slots or self._read_slots(deadline)
-        return [slots[key_slot(key)] for key in keys]
+        return [slots[crc_hqx(key, 0) % _SLOTS] for key in keys]  # names of values have no hash tags
 
     def addresses(self, deadline: float) -> list[Address]:
         """Return all servers that hold keys. Raises TierError, TimeoutError."""
@@ -65,13 +61,13 @@ class RedisServers:
         for address in dict.fromkeys([*self._addresses, *self._seeds]):
             try:
                 with self.connected(address, deadline) as connection:
-                    reply = connection.execute("CLUSTER", "SLOTS", deadline=deadline)
+                    reply = connection.execute(b"CLUSTER", b"SLOTS", deadline=deadline)
                     slots = _slot_map(reply, address)
                 self._slots, self._addresses = slots, sorted(set(slots))
                 return slots
             except TierError as error:
                 failure = error
-            except (ConnectionError, ValueError, RecursionError) as error:
+            except (ConnectionError, ValueError) as error:
                 failure = TierError(f"{server(address)}: cannot read the slots of the cluster: {error}")
         raise failure
 
@@ -135,7 +131,7 @@ class RedisServers:
 
 def _slot_map(reply: object, queried: Address) -> list[Address]:
     """Return the server of each slot from the reply to CLUSTER SLOTS. Raises ValueError, TierError."""
-    if isinstance(reply, ResponseError):
+    if isinstance(reply, ErrorReply):
         raise TierError(f"{server(queried)}: expected a server of a Redis Cluster, got a server without one")
     slots: list[Address | None] = [None] * _SLOTS
     if not isinstance(reply, list):

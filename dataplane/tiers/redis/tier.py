@@ -7,8 +7,6 @@ from functools import partial
 from math import inf
 from typing import TypeVar
 
-from redis.exceptions import ResponseError
-
 from dataplane.protocol.stored_blocks import BlockName, Loaded, Outcome, StoredBlock
 from dataplane.tiers.redis.commands import (
     ASKING,
@@ -21,6 +19,7 @@ from dataplane.tiers.redis.commands import (
 )
 from dataplane.tiers.redis.connection import BlockConnection, refusal, server
 from dataplane.tiers.redis.parameters import Address, RedisParameters
+from dataplane.tiers.redis.resp import ErrorReply
 from dataplane.tiers.redis.servers import RedisServers
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.shared import SharedTier
@@ -28,7 +27,7 @@ from dataplane.tiers.tier import BlockLoad, BlockStore, TierError, TierHealth
 from dataplane.tiers.values import packed_header, value_prefix, value_size
 
 C = TypeVar("C", bound=Command)
-Lost = (ConnectionError, ValueError, RecursionError)
+Lost = (ConnectionError, ValueError)
 """How a connection ends besides TimeoutError: closed, or with bytes that are not of the protocol."""
 
 _MAX_REDIRECTS = 3
@@ -124,18 +123,18 @@ class RedisTier(SharedTier):
         """Return what is wrong with a server, "" for nothing."""
         try:
             with self._servers.connected(address, deadline) as connection:
-                reply = connection.execute("PING", deadline=deadline)
+                reply = connection.execute(b"PING", deadline=deadline)
         except TierError as error:
             return str(error)
         except (TimeoutError, *Lost):
             self._servers.drop_idle(address)
             return f"{server(address)}: no valid answer to PING by the deadline"
-        sentence = refusal(reply) if isinstance(reply, ResponseError) and reply.status_code != "NOPERM" else None
+        sentence = refusal(reply) if isinstance(reply, ErrorReply) and reply.code != "NOPERM" else None
         return f"{server(address)}: {sentence}" if sentence else ""
 
     def _scan(self, address: Address, cursor: int, deadline: float) -> tuple[int, list[BlockName]]:
         """Return the next cursor, 0 at the end, and some names of blocks that a server holds."""
-        words = ("SCAN", cursor, "MATCH", self._prefix + b"*", "COUNT", _SCAN_COUNT)
+        words = (b"SCAN", b"%d" % cursor, b"MATCH", self._prefix + b"*", b"COUNT", b"%d" % _SCAN_COUNT)
         until = min(deadline, time.monotonic() + _SCAN_TIMEOUT_S)
         try:
             with self._servers.connected(address, until) as connection:
@@ -144,7 +143,7 @@ class RedisTier(SharedTier):
                     case [bytes(following), [*keys]]:
                         texts = [key.decode("ascii", errors="replace") for key in keys if isinstance(key, bytes)]
                         return int(following), [name for text in texts if (name := self._named(text)) is not None]
-                    case ResponseError():
+                    case ErrorReply():
                         raise TierError(f"{server(address)}: {refusal(reply) or 'SCAN was refused'}")
                     case _:
                         raise ValueError("expected a cursor and a list of keys")
@@ -263,7 +262,7 @@ class RedisTier(SharedTier):
                 with self._servers.connected(current.address, deadline) as connection:
                     if current.asking:
                         connection.send([ASKING], deadline)
-                        connection.parser.read_short(deadline)
+                        connection.replies.read_short(deadline)
                     connection.send(command.pieces(), deadline)
                     command.read(connection, deadline)
                 return
