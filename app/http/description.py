@@ -91,6 +91,13 @@ _SESSION: Json = {"session": []}
 _READ_SECURITY = [_BEARER, _SESSION]
 _CHANGE_SECURITY = [_BEARER, {**_SESSION, "csrf": []}]
 _UNSAFE = frozenset({"put", "patch", "post", "delete"})
+_WITH_BODY = ("malformed", "invalid", "unsupported-media-type", "too-large")
+_OF_EVERY_ROUTE = (
+    *("unauthorized", "forbidden", "foreign-origin", "too-many-requests", "internal", "store-unavailable"),
+    *("malformed", "head-too-large"),
+)
+"""Codes of problems that routes with a body, and all routes, can answer without declaring them, besides those of a
+server that is busy or stops."""
 
 
 def _header(description: str, kind: str = "string", *, always: bool = True, **rules: str) -> Json:
@@ -159,10 +166,10 @@ def document(app: Litestar) -> Json:
     for path, item in paths.items():
         for method, operation in item.items():
             handler = handlers[operation["operationId"]]
-            _parameters(operation)
             _patch_body(method, operation, item, schemas, handler.opt)
             _media_types(operation, handler)
             _responses(path, method, operation, handler)
+            _parameters(operation)
             _headers(path, method, operation, handler)
             _access(method, operation, handler)
     for name, example in EXAMPLES.items():
@@ -359,32 +366,24 @@ def _media_types(operation: Json, handler: HTTPRouteHandler) -> None:
 
 
 def _responses(path: str, method: str, operation: Json, handler: HTTPRouteHandler) -> None:
-    """Add the problems that a route can answer without declaring them."""
-    codes = ["malformed", "head-too-large", "stopping"]
+    """Describe the problems that a route can answer, those that it declares first."""
+    answers = {status: answer for status, answer in operation["responses"].items() if status < "400"}
+    has_body = "requestBody" in operation
+    codes = [*handler.opt["problems"], *(_WITH_BODY if has_body else ()), *_OF_EVERY_ROUTE]
+    codes += ["server-busy", "stopping"] if has_body else ["stopping"]
     if path.startswith(API):  # see `negotiation`
-        codes.append("invalid")
-        if "204" not in operation["responses"]:
-            codes.append("not-acceptable")
-    if method == "put" or "201" in operation["responses"]:
+        codes += ["invalid"] if "204" in answers else ["invalid", "not-acceptable"]
+    if method == "put" or "201" in answers:
         codes.append("conflict")  # another client may create it first
-    if "requestBody" in operation:
-        codes += ["too-large", "unsupported-media-type"]
-    for code in codes:
-        _add_problem(operation["responses"], code)
+    by_status: dict[str, list[str]] = {}
+    for code in dict.fromkeys(codes):
+        by_status.setdefault(str(KINDS[code].status), []).append(f"`{TYPE_PREFIX}{code}`: {KINDS[code].title}")
+    for status, texts in by_status.items():
+        content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        answers[status] = {"description": "; ".join(texts), "content": content}
     if _has_etag(path, method, handler):
-        operation["responses"]["304"] = {"description": "The caller already has this state (`If-None-Match`)."}
-    operation["responses"] = dict(sorted(operation["responses"].items()))
-
-
-def _add_problem(responses: Json, code: str) -> None:
-    kind = KINDS[code]
-    problem = f"`{TYPE_PREFIX}{code}`: {kind.title}"
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    response = responses.setdefault(str(kind.status), {"description": "", "content": content})
-    if not response["description"].startswith("`"):  # Litestar's own description of the error
-        response["description"], response["content"] = "", content
-    if problem not in response["description"].split("; "):
-        response["description"] = "; ".join(filter(None, (response["description"], problem)))
+        answers["304"] = {"description": "The caller already has this state (`If-None-Match`)."}
+    operation["responses"] = dict(sorted(answers.items()))
 
 
 def _has_etag(path: str, method: str, handler: HTTPRouteHandler) -> bool:

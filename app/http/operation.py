@@ -8,10 +8,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 
 from app.http.middleware.turns import in_turn
-from app.http.problems import declared
+from app.http.problems import MEDIA_TYPE
+from app.schemas.base.problems import Problem
 
-WITH_BODY = ("malformed", "invalid", "unsupported-media-type", "too-large")
-"""Codes of every route that has a body."""
+_PROBLEM = ResponseSpec(Problem, generate_examples=False, media_type=MEDIA_TYPE)
+"""Makes Litestar describe `Problem`; `app.http.description` lists the problems of each route."""
 
 
 def operation(
@@ -34,12 +35,10 @@ def operation(
 
     def declare(handler: Callable[..., Any]) -> HTTPRouteHandler:
         types = get_type_hints(handler)
-        metadata: dict[str, Any] = {**(opt or {}), "role": role, "scoped": scoped}
-        codes = refusals
+        metadata: dict[str, Any] = {**(opt or {}), "role": role, "scoped": scoped, "problems": refusals}
         if "data" in types:
             metadata["body"] = types["data"]
-            codes += WITH_BODY
-        responses = dict(answers or {})
+        responses = {500: _PROBLEM, **(answers or {})}
         if method is put:
             (record,) = get_args(types["return"])
             responses[201] = ResponseSpec(record, generate_examples=False, description="The record was created.")
@@ -52,7 +51,7 @@ def operation(
             operation_id=_camel_case(handler.__name__),
             summary=" ".join((handler.__doc__ or "").split()).removesuffix("."),
             opt=metadata,
-            responses={**responses, **declared(*codes)},
+            responses=responses,
             **options,
         )(handler)
 

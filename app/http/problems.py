@@ -9,7 +9,6 @@ import structlog
 from litestar import Request, Response
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException, ValidationException
-from litestar.openapi.datastructures import ResponseSpec
 
 from app.errors import MAX_FAULTS, FieldError, LarderError, NotReady, ServerBusy, TooManyRequests
 from app.http.negotiation import allowed, with_head
@@ -170,29 +169,3 @@ def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:
     """Log an unexpected exception and answer without its details."""
     structlog.get_logger().error("request.crashed", path=request.url.path, exc_info=error)
     return _respond(request, "internal", CRASHED)
-
-
-def declared(*codes: str) -> dict[int, ResponseSpec]:
-    """Return the OpenAPI declarations of the problems `codes` and of those that every route can answer."""
-    by_status: dict[int, list[str]] = {}
-    common_codes: tuple[str, ...] = (
-        "unauthorized",
-        "forbidden",
-        "foreign-origin",
-        "too-many-requests",
-        "internal",
-        "store-unavailable",
-    )
-    if "too-large" in codes:
-        common_codes = (*common_codes, "server-busy")
-    for code in dict.fromkeys((*codes, *common_codes)):
-        by_status.setdefault(KINDS[code].status, []).append(code)
-    return {
-        status: ResponseSpec(
-            data_container=Problem,
-            generate_examples=False,
-            description="; ".join(f"`{TYPE_PREFIX}{code}`: {KINDS[code].title}" for code in problem_codes),
-            media_type=MEDIA_TYPE,
-        )
-        for status, problem_codes in by_status.items()
-    }
