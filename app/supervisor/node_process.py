@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import select
 import signal
@@ -12,7 +11,10 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
+from dataplane.base.parent_death import end_with
 from dataplane.holding.messages import CREDENTIALS
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
@@ -22,7 +24,6 @@ from dataplane.protocol.supervision import BEGIN, BEGUN, FAILED, MAX_BYTES, READ
 ANSWER_POLL_S = 0.002
 KILLED_S = 10.0
 """Longest wait in seconds for a killed process to end. It takes longer only if the process hangs in a driver."""
-_PR_SET_PDEATHSIG = 1
 _SO_PEERPIDFD = 77
 _MAX_ANSWER_BYTES = 1 << 16
 
@@ -140,17 +141,23 @@ class NodeProcess:
             self._pidfd = -1
 
 
-def start(command: tuple[str, ...], environ: Mapping[str, str], *, survives: bool) -> NodeProcess:
-    """Start a process that waits for `begin`. Raises OSError."""
+def start(
+    command: tuple[str, ...],
+    environ: Mapping[str, str],
+    *,
+    survives: bool,
+    popen: Callable[..., Any] = subprocess.Popen,
+) -> NodeProcess:
+    """Start a process that waits for `begin`; `popen` takes what `subprocess.Popen` does. Raises OSError."""
     own_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with child_end:
         try:
-            process = subprocess.Popen(
+            process = popen(
                 [*command, "--supervisor-fd", str(child_end.fileno())],
                 env=dict(environ),
                 start_new_session=True,
                 pass_fds=(child_end.fileno(),),
-                preexec_fn=None if survives else _die_with(os.getpid()),
+                preexec_fn=None if survives else partial(end_with, os.getpid(), signal.SIGKILL),
             )
             pidfd = os.pidfd_open(process.pid)
         except BaseException:
@@ -228,15 +235,3 @@ def _pidfd_of(connection: socket.socket, pid: int) -> int:
         return os.pidfd_open(pid)
     os.set_inheritable(pidfd, False)
     return pidfd
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    """Return a function to run between fork and exec that makes the child end with this process."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def prepare() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before the prctl call
-            os._exit(1)
-
-    return prepare

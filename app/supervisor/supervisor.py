@@ -8,11 +8,13 @@ milliseconds instead of the start of an interpreter on a busy machine.
 
 import asyncio
 import signal
+import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -61,12 +63,13 @@ class Supervisor:
         state_dir: Path | None = None,
         survives: bool = True,
         standby: bool = True,
+        popen: Callable[..., Any] = subprocess.Popen,
     ) -> None:
         """Create the supervisor.
 
         `on_exit` gets the exit code (None if another process started the data plane) and the seconds until the next
         start; `on_start` gets the pid. With `survives`, the data plane outlives this process. With `standby`, a standby
-        process waits to take over.
+        process waits to take over. `popen` starts processes.
         """
         self._environ = dict(environ)
         self._on_exit = on_exit
@@ -76,6 +79,7 @@ class Supervisor:
         self._state_dir = state_dir
         self._survives = survives
         self._with_standby = standby
+        self._popen = popen
         self._log = structlog.get_logger()
         self._first: NodeProcess | None = None
         self._child: NodeProcess | None = None
@@ -129,6 +133,9 @@ class Supervisor:
             pause_s = min(max(pause_s * 2, BACKOFF_FIRST_S), BACKOFF_MAX_S)
             self.restarts += not planned
 
+    def _new_process(self) -> NodeProcess:
+        return start(self._command, self._environ, survives=self._survives, popen=self._popen)
+
     async def _start(self) -> NodeProcess:
         """Return the standby, or a new process, which takes the memory from the holder."""
         standby, self._standby = self._standby, None
@@ -136,7 +143,7 @@ class Supervisor:
             self._ignore(standby)
             if await self._takes_over(standby):
                 return standby
-        child = start(self._command, self._environ, survives=self._survives)
+        child = self._new_process()
         child.begin()
         return child
 
@@ -210,7 +217,7 @@ class Supervisor:
     def _prepare(self) -> None:
         """Start the standby process."""
         with suppress(OSError):
-            self._standby = start(self._command, self._environ, survives=self._survives)
+            self._standby = self._new_process()
             asyncio.get_running_loop().add_reader(
                 self._standby.connection.fileno(), self._on_standby_message, self._standby
             )
@@ -353,7 +360,7 @@ class Supervisor:
         """Replace the standby by a process that runs the code that is now on disk. Raise CannotReplace."""
         await self._end_standby()
         try:
-            standby = start(self._command, self._environ, survives=self._survives)
+            standby = self._new_process()
         except OSError as error:
             raise CannotReplace(f"a new data plane process cannot be started: {error.strerror}") from None
         deadline = time.monotonic() + STANDBY_READY_S

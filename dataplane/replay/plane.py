@@ -1,6 +1,5 @@
 """The data plane that a replay drives: its own, or one that is already running."""
 
-import ctypes
 import os
 import shutil
 import signal
@@ -15,6 +14,7 @@ import msgspec
 
 from dataplane.base import settings
 from dataplane.base.child_command import module_command
+from dataplane.base.parent_death import end_with
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.control.records import PolicySpec
 from dataplane.replay.control import ControlError, ControlLink
@@ -23,7 +23,6 @@ START_S = 30.0
 STOP_S = 10.0
 _ASK_S = 1.0
 _LOG_LINES = 12
-_PR_SET_PDEATHSIG = 1
 
 
 class PlaneError(Exception):
@@ -84,7 +83,7 @@ def own(
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches only the replay, which then stops it
-                preexec_fn=partial(_die_with, os.getpid(), ctypes.CDLL(None)),
+                preexec_fn=partial(end_with, os.getpid(), signal.SIGTERM),
             )
         try:
             _wait_until_up(process, plane, folder / "log")
@@ -124,13 +123,6 @@ def _control_urls(engine_socket: str) -> Iterator[str]:
 
 class _NoSettings(msgspec.Struct):
     """The replay reads only the shared settings."""
-
-
-def _die_with(parent: int, libc: ctypes.CDLL) -> None:
-    """Make the child end when its parent does, even if the parent is killed. Runs in the child."""
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], plane: Plane, log: Path) -> None:

@@ -3,11 +3,12 @@ tests.dataplane.recovery.support.forked_plane PARENT ARGUMENT…`, where PARENT 
 
 import os
 import runpy
+import signal
 import sys
 
-from app.supervisor.node_process import _die_with
+from dataplane.base.parent_death import end_with
 
 if __name__ == "__main__":
     os.setsid()
-    _die_with(int(sys.argv.pop(1)))()
+    end_with(int(sys.argv.pop(1)), signal.SIGKILL)
     runpy.run_module("dataplane", run_name="__main__", alter_sys=True)

@@ -15,11 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dataplane.run  # noqa: F401 (loaded ahead of the forks)
-from app.supervisor import node_process
 from app.supervisor.supervisor import COMMAND, Supervisor
 from dataplane.observe.log import configure
 from dataplane.settings import load
@@ -50,6 +48,7 @@ async def main() -> None:
         state_dir=Path(common.state_dir),
         standby=True,
         survives=False,
+        popen=fork,
     )
     done = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -74,5 +73,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     serve_from_here("dataplane")
-    node_process.subprocess = SimpleNamespace(Popen=fork)  # type: ignore[assignment, attr-defined]
     asyncio.run(main())
