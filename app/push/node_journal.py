@@ -151,7 +151,7 @@ class NodeJournal:
     async def _write(self, session: AsyncSession, batch: list[_Entry], may_be_written: bool) -> None:
         for entry in batch:
             if entry.push is not None and not (may_be_written and await pushes.exists(session, **entry.push)):
-                await pushes.add(session, pushes.PushRow(**entry.push))
+                session.add(pushes.PushRow(**entry.push))
         kinds_by_node: dict[str, tuple[FleetNode, set[SnapshotType]]] = {}
         for entry in batch:
             kinds_by_node.setdefault(entry.node.name, (entry.node, set()))[1].update(entry.kinds)

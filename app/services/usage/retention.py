@@ -2,16 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Any
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from app.errors import StoreUnavailable
 from app.ingest.usage import HOUR_S
-from app.store import retention
 from app.store.base.database import Database
 from app.store.fleet.pushes import PushRow
+from app.store.retention import delete_below, newest
+from app.store.usage.ledger import TierUsageRow, UsageRow
+from app.store.views.alerts import AlertRow
 from app.store.views.events import EventRow
 
 EVERY_S = 600.0
@@ -21,7 +24,6 @@ PAUSE_S = 0.05
 MAX_KEPT_EVENTS = 500_000
 """Newest events that are kept, however many come: any alert that starts or ends is one."""
 DAY_S = 86_400
-Batch = Callable[[AsyncSession], Awaitable[int]]
 
 
 class Retention:
@@ -59,24 +61,23 @@ class Retention:
         since = now - self._keep_events_s
         hour = int((now - self._keep_usage_s) // HOUR_S) * HOUR_S
         deleted = {
-            "events": await self._delete_all(lambda session: retention.events_before(session, since, BATCH))
-            + await self._delete_all(lambda session: retention.beyond(session, EventRow, MAX_KEPT_EVENTS, BATCH)),
-            "alerts": await self._delete_all(lambda session: retention.alerts_before(session, since, BATCH)),
-            "pushes": await self._delete_all(
-                lambda session: retention.beyond(session, PushRow, self._max_kept_pushes, BATCH)
-            ),
-            "usage": await self._delete_all(lambda session: retention.usage_before(session, hour, BATCH)),
-            "tier_usage": await self._delete_all(lambda session: retention.tier_usage_before(session, hour, BATCH)),
+            "events": await self._delete(EventRow.at, since)
+            + await self._delete(EventRow.id, newest(EventRow.id, MAX_KEPT_EVENTS)),
+            "alerts": await self._delete(AlertRow.ended_at, since),
+            "pushes": await self._delete(PushRow.id, newest(PushRow.id, self._max_kept_pushes)),
+            "usage": await self._delete(UsageRow.hour, hour),
+            "tier_usage": await self._delete(TierUsageRow.hour, hour),
         }
         if any(deleted.values()):
             self._log.info("retention.deleted", **deleted)
         return deleted
 
-    async def _delete_all(self, batch: Batch) -> int:
+    async def _delete(self, column: InstrumentedAttribute[Any], bound: Any) -> int:
+        """Delete the rows whose value in a column is less than `bound`, and return their number."""
         total = 0
         while True:
             async with self._database.write() as session:
-                count = await batch(session)
+                count = await delete_below(session, column, bound, BATCH)
             total += count
             if count < BATCH:
                 return total

@@ -1,4 +1,4 @@
-"""Snapshots sent to nodes, and their answers. The newest are kept; `retention` deletes the rest."""
+"""Snapshots sent to nodes, and their answers. `app.services.usage.retention` deletes old ones."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -9,9 +9,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base import listing
 from app.store.base.declarative import Base, Digest, Name, RowNumber, Seconds, Whole
-
-MAX_ROWS = 10_000
-PRUNE_EVERY = 100
 
 
 class PushRow(Base):
@@ -55,14 +52,6 @@ async def acknowledged(session: AsyncSession, generations: Collection[int]) -> d
         .group_by(PushRow.type, PushRow.generation)
     )
     return {(kind, number): at for kind, number, at in (await session.execute(query)).all() if at}
-
-
-async def add(session: AsyncSession, row: PushRow) -> None:
-    """Insert a push. From time to time, delete pushes older than the newest `MAX_ROWS`."""
-    session.add(row)
-    await session.flush()
-    if row.id % PRUNE_EVERY == 0:
-        await session.execute(sa.delete(PushRow).where(PushRow.id <= row.id - MAX_ROWS))
 
 
 async def newest(
