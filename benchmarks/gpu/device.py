@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.memory import MiB
-from dataplane.client.device_copies import DeviceLoad
-from dataplane.client.gpu import PagedCache
+from dataplane.client.gpu import DeviceLoad, PagedCache
 from dataplane.devices.find import find
 from dataplane.devices.pinning import PinnedMemory
 from dataplane.devices.runtime import (

@@ -24,19 +24,19 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 
 import numpy as np
 
 from dataplane.client import checks
-from dataplane.client.extents import Aside, OpenExtent
 from dataplane.client.leases import LeasedBlocks
 from dataplane.client.link import EngineLink
 from dataplane.client.memory import SharedMapping
-from dataplane.devices.runtime import Device, DeviceError, DeviceRuntime, Handle
+from dataplane.devices.runtime import Device, DeviceError, DeviceRuntime, Handle, OpenedMemory
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codes import Code, code_of
 from dataplane.protocol.gpu_copies import MAX_EXTENTS, GpuCopyIndex
@@ -55,6 +55,28 @@ _LASTING = frozenset({Code.UNSUPPORTED, Code.MALFORMED, Code.NOT_ALLOWED})
 """Refusals that hold for a whole attachment. A data plane that does not know the question answers MALFORMED."""
 
 _log = logging.getLogger("larder.client")
+
+
+class OpenExtent:
+    """An open extent with a count of its readers. It is closed when it is no longer needed and has no readers."""
+
+    __slots__ = ("_opened", "address", "gone", "nbytes", "number", "plane", "users")
+
+    def __init__(self, number: int, plane: int, opened: OpenedMemory, offset: int, nbytes: int) -> None:
+        self.number = number
+        self.plane = plane
+        """Data plane that numbered the extent, as counted by the link."""
+        self.address = opened.address + offset
+        """Address in this process."""
+        self.nbytes = nbytes
+        self.users = 0
+        self.gone = False
+        """Whether to close it as soon as it has no readers."""
+        self._opened = opened
+
+    def close(self) -> None:
+        """Close the extent. Raise DeviceError."""
+        self._opened.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +119,41 @@ class _Answer:
     number: int
     side: _Side | None
     """Side with the mapped table, if the question asked for the table."""
+
+
+class Aside:
+    """Runs work items one after another on a thread, which starts with the first item. The device may be slow, and
+    closing waits for all work that runs on it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._work.put(work)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=_run, args=(self._work,), name=self._name, daemon=True)
+                self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until all submitted work is done; return whether it is. Later work starts another thread."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            work, self._work = self._work, SimpleQueue()
+        if thread is not None:
+            work.put(None)
+            thread.join(timeout_s)
+            return not thread.is_alive()
+        return True
+
+
+def _run(waiting: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (work := waiting.get()) is not None:
+        work()
+        del work  # it refers to objects that may be collectable now
 
 
 class GpuCopies:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dataplane.client import Client, Space, attach
-from dataplane.client.device_copies import DeviceLoad, DeviceStore
-from dataplane.client.gpu import PagedCache
+from dataplane.client.gpu import DeviceLoad, DeviceStore, PagedCache
 from tests.dataplane.plane import wait_for
 from tests.gpu.layouts import TOKENS, Layout, layout
 from tests.gpu.machines import Machine, Other, array_at, start_process
