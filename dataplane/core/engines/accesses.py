@@ -1,13 +1,16 @@
 """The access trace: the requests of the last hour, in bounded memory.
 
 The trace has one record per request: the chain that an engine acquired, or the longer chain that the engine then
-stored, in one or more pieces. A request that hit nothing and stored nothing leaves no record. A block is identified by
-53 bits of its key, combined with those of its space: enough to tell blocks apart, and few enough for any JSON reader.
+stored, in one or more pieces. A longer chain replaces the record, and moves it to the end of the trace. A request that
+hit nothing and stored nothing leaves no record. A block is identified by 53 bits of its key, combined with those of its
+space: enough to tell blocks apart, and few enough for any JSON reader.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from array import array
+from collections import OrderedDict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,34 +33,12 @@ REQUEST_S = 60.0
 """Longest time between the acquire of a request and the first piece that its engine stores."""
 MAX_ENDS = 4096
 """Maximum number of blocks behind which the next piece of a record is expected."""
-MAX_PIECES = 65_536
-"""Maximum number of requests recorded since the first piece of a record to which another piece is added."""
-MAX_DROPPED = 1024
+MAX_CONTINUED_BLOCKS = 65_536
+"""Number of blocks from which on a record gets no further piece: blocks may name each other as parents."""
+MAX_DROPPED = 512
 """Maximum number of old requests that are dropped when one request is added."""
 MAX_RECORDS = 262_144
 _SHIFT = np.uint64(11)
-_ROW = np.dtype(
-    [
-        ("at", np.float64),
-        ("first", np.int64),
-        ("nbytes", np.int64),
-        ("tenant", np.int64),
-        ("space", np.int64),
-        ("before", np.int64),
-        ("same_end", np.int64),
-        ("oldest", np.int64),
-        ("oldest_first", np.int64),
-        ("own", np.int32),
-        ("blocks", np.int32),
-        ("hits", np.int32),
-        ("replaced", np.bool_),
-    ]
-)
-"""One request, or all pieces of one up to this one. `first` is the position of the first of its `own` blocks, counted
-over all blocks ever recorded. `before` is the number of the row of the piece before, and `same_end` that of the last
-record before with the same client, space and last block; -1 for none. `oldest` and `oldest_first` are the number and
-`first` of the first piece. `blocks` and `hits` are of all pieces. `replaced` means that a longer record of the same
-request follows."""
 
 
 class AccessRecord(msgspec.Struct):
@@ -75,52 +56,69 @@ class AccessRecord(msgspec.Struct):
     hit_blocks: int
 
 
+@dataclass(eq=False, slots=True)
+class TracedRequest:
+    """One request, as far as it is known."""
+
+    number: int
+    """Number of the record, in the order of the trace."""
+    at: float
+    client: int
+    space: int
+    salt: str
+    nbytes: int
+    marks: array[int]
+    """All its blocks, in chain order; empty once another record has replaced this one."""
+    hits: int
+
+    @property
+    def end(self) -> tuple[int, int, int]:
+        """Client, space and last block."""
+        return self.client, self.space, self.marks[-1]
+
+
 class AccessTrace:
-    """A ring of requests and a ring of their blocks. Requests are numbered from 0."""
+    """Requests, numbered from 0, with a bound on the number of their blocks."""
 
     def __init__(self, started_at: float, capacity_blocks: int) -> None:
         self._started_at = started_at
-        self._marks = np.zeros(capacity_blocks, np.uint64)
-        self._rows = np.zeros(MAX_RECORDS, _ROW)
-        self._written = 0
-        """Number of blocks ever recorded."""
-        self._oldest = self._next = 0
-        """Number of the oldest request that is kept, and of the next request."""
-        self._acquired: dict[int, int] = {}
-        """Number of each engine's last acquire that no store has followed yet, by client number."""
-        self._ends: OrderedDict[tuple[int, int, int], int] = OrderedDict()
-        """Number of the last record of a client in a space that ends with a block, oldest first."""
-        self._salts: dict[int, str] = {}
+        self._capacity_blocks = capacity_blocks
+        self._requests: deque[TracedRequest] = deque()
+        """Oldest first."""
+        self._blocks = 0
+        """Number of their blocks."""
+        self._next = 0
+        """Number of the next record."""
+        self._acquired: dict[int, TracedRequest] = {}
+        """Each engine's last acquire that no store has followed yet, by client number."""
+        self._ends: OrderedDict[tuple[int, int, int], deque[TracedRequest]] = OrderedDict()
+        """Requests, oldest first, by their `end`; the end that was recorded last is the last one."""
 
-    def continued(self, client: int, space: int, parent: bytes, now: float, *, acquired: bool) -> int:
-        """Return the number of the record of an engine's request of which a chain behind the key `parent` is the next
-        piece, which the caller then adds; -1 if it is of another request. `acquired`: whether the chain was acquired,
-        not stored."""
-        end = client, space, int.from_bytes(parent[:8], "little") >> int(_SHIFT)
-        number = self._ends.pop(end, -1)
-        while True:
-            if number < max(0, self._next - len(self._rows)):
-                return -1
-            row = self._rows[number % len(self._rows)]
-            if not row["replaced"] and self._is_whole(row):
-                break
-            number = int(row["same_end"])
-        is_hit, age = row["hits"] == row["blocks"], now - row["at"]
-        is_continued = number - row["oldest"] < MAX_PIECES
-        is_continued &= (is_hit or not acquired) and age <= (REQUEST_S if is_hit and not acquired else PIECES_S)
-        following = int(row["same_end"]) if is_continued else number
-        if following >= 0:
-            self._ends[end] = following
-        return number if is_continued else -1
+    def continued(self, client: int, space: int, parent: bytes, now: float, *, acquired: bool) -> TracedRequest | None:
+        """Return the record of an engine's request of which a chain behind the key `parent` is the next piece, which
+        the caller then adds; None if it is of another request. `acquired`: whether the chain was acquired, not
+        stored."""
+        requests = self._ends.get((client, space, int.from_bytes(parent[:8], "little") >> int(_SHIFT)))
+        if requests is None:
+            return None
+        last = requests[-1]
+        is_hit, age = last.hits == len(last.marks), now - last.at
+        is_continued = (is_hit or not acquired) and age <= (REQUEST_S if is_hit and not acquired else PIECES_S)
+        return last if is_continued and len(last.marks) < MAX_CONTINUED_BLOCKS else None
 
     def served(
-        self, client: int, tenant: Tenant, space: int, nbytes: int, words: U64, now: float, continued: int = -1
+        self,
+        client: int,
+        tenant: Tenant,
+        space: int,
+        nbytes: int,
+        words: U64,
+        now: float,
+        continued: TracedRequest | None = None,
     ) -> None:
         """Record that an engine acquired a chain. `words` are the first words of its keys, in chain order; of a piece,
         behind those of the record `continued`."""
-        if len(words):
-            self._append(client, tenant, space, nbytes, words >> _SHIFT, len(words), now, continued)
-            self._acquired[client] = self._next - 1
+        self._acquired[client] = self._add(client, tenant, space, nbytes, _marks_of(words), len(words), now, continued)
 
     def forget(self, client: int) -> None:
         """Drop the state of an engine that is gone."""
@@ -135,7 +133,7 @@ class AccessTrace:
         words: U64,
         hits: int,
         now: float,
-        continued: int = -1,
+        continued: TracedRequest | None = None,
     ) -> None:
         """Record that an engine asked to store a chain whose `hits` leading blocks were present; or, behind the record
         `continued`, the next piece of one.
@@ -143,133 +141,104 @@ class AccessTrace:
         When the engine's last acquire is the start of this chain, or this chain is its first piece, the new record
         replaces that of the acquire.
         """
-        marks = words >> _SHIFT
-        last = self._acquired.pop(client, -1) if continued < 0 else -1
-        if last >= self._oldest:
-            row = self._rows[last % len(self._rows)]
-            is_open = not row["replaced"] and now - row["at"] <= REQUEST_S
-            if is_open and self._is_whole(row) and self._is_start(row, space, marks):
-                row["replaced"] = True
-                hits = min(int(row["hits"]), len(marks))
-        if len(marks):
-            self._append(client, tenant, space, nbytes, marks, hits, now, continued)
+        marks = _marks_of(words)
+        last = self._acquired.pop(client, None) if continued is None else None
+        if last is not None and last.space == space and now - last.at <= REQUEST_S:
+            count = min(len(last.marks), len(marks))
+            if count and last.marks[:count] == marks[:count]:
+                self._clear(last)
+                hits = last.hits
+        self._add(client, tenant, space, nbytes, marks, hits, now, continued)
 
-    def _is_start(self, last: np.void, space: int, marks: U64) -> bool:
-        count = min(int(last["blocks"]), len(marks))
-        if last["space"] != space or not count:
-            return False
-        return bool(np.array_equal(self._marks_of(last)[:count], marks[:count]))
-
-    def _marks_of(self, row: np.void) -> U64:
-        pieces: list[U64] = []
-        while True:
-            first = int(row["first"])
-            pieces.append(self._marks.take(np.arange(first, first + int(row["own"])), mode="wrap"))
-            if row["before"] < 0:
-                return np.concatenate(pieces[::-1])
-            row = self._rows[int(row["before"]) % len(self._rows)]
-
-    def _append(
-        self, client: int, tenant: Tenant, space: int, nbytes: int, marks: U64, hits: int, now: float, continued: int
-    ) -> None:
-        ring = self._marks
-        count = min(len(marks), len(ring))
-        start = self._written % len(ring)
-        until_end = min(count, len(ring) - start)
-        ring[start : start + until_end] = marks[:until_end]
-        if until_end < count:
-            ring[: count - until_end] = marks[until_end:count]
-        oldest, oldest_first, blocks, hits = self._next, self._written, count, min(hits, count)
-        if continued >= 0:
-            row = self._rows[continued % len(self._rows)]
-            row["replaced"] = True
-            oldest, oldest_first = int(row["oldest"]), int(row["oldest_first"])
-            hits = int(row["hits"]) + (hits if row["hits"] == row["blocks"] else 0)
-            blocks += int(row["blocks"])
-        end = client, space, int(marks[count - 1])
-        same_end = self._ends.pop(end, -1)
-        self._ends[end] = self._next
+    def _add(
+        self,
+        client: int,
+        tenant: Tenant,
+        space: int,
+        nbytes: int,
+        marks: array[int],
+        hits: int,
+        now: float,
+        continued: TracedRequest | None,
+    ) -> TracedRequest:
+        hits = min(hits, len(marks))
+        if continued is not None:
+            hits = continued.hits + (hits if continued.hits == len(continued.marks) else 0)
+            marks = continued.marks + marks
+            self._clear(continued)
+        request = TracedRequest(self._next, now, client, space, tenant.salt, nbytes, marks, hits)
+        self._next += 1
+        self._requests.append(request)
+        self._blocks += len(marks)
+        self._ends.setdefault(request.end, deque()).append(request)
+        self._ends.move_to_end(request.end)
         if len(self._ends) > MAX_ENDS:
             self._ends.popitem(last=False)
-        self._rows[self._next % len(self._rows)] = (
-            now,
-            self._written,
-            nbytes,
-            tenant.number,
-            space,
-            continued,
-            same_end,
-            oldest,
-            oldest_first,
-            count,
-            blocks,
-            hits,
-            False,
-        )
-        if tenant.number not in self._salts:
-            self._name(tenant)
-        self._written += count
-        self._next += 1
         self._drop_old(now)
+        return request
 
-    def _name(self, tenant: Tenant) -> None:
-        if len(self._salts) >= 2 * len(self._rows):  # most belong to requests that are no longer kept
-            used_numbers = set(self._rows["tenant"].tolist())
-            self._salts = {number: salt for number, salt in self._salts.items() if number in used_numbers}
-        self._salts[tenant.number] = tenant.salt
+    def _clear(self, request: TracedRequest) -> None:
+        """Remove the blocks of a request, whose record then counts no more."""
+        end = request.end
+        of_end = self._ends.get(end, deque())
+        if of_end and of_end[-1] is request:
+            of_end.pop()
+        elif request in of_end:
+            of_end.remove(request)
+        if not of_end:
+            self._ends.pop(end, None)
+        self._blocks -= len(request.marks)
+        request.marks = array("Q")
 
     def _drop_old(self, now: float) -> None:
-        rows, last = self._rows, self._next - 1
-        self._oldest = max(self._oldest, self._next - len(rows))
-        for _ in range(MAX_DROPPED):
-            row = rows[self._oldest % len(rows)]
-            if self._oldest == last or (self._is_whole(row) and now - row["at"] <= RETAINED_S):
+        for _ in range(min(MAX_DROPPED, len(self._requests) - 1)):
+            oldest = self._requests[0]
+            fits = self._blocks <= self._capacity_blocks and len(self._requests) <= MAX_RECORDS
+            if oldest.marks and fits and now - oldest.at <= RETAINED_S:
                 return
-            self._oldest += 1
-
-    def _is_whole(self, row: np.void) -> bool:
-        """Return whether the blocks of a request have not been overwritten."""
-        first, oldest = self._written - len(self._marks), self._next - len(self._rows)
-        return bool(row["oldest_first"] >= first and row["oldest"] >= oldest)
-
-    def _retained(self, after: int, since: float) -> list[int]:
-        """Return the numbers of the requests that an export includes."""
-        numbers = np.arange(min(max(after, self._oldest), self._next), self._next)
-        rows = self._rows[numbers % len(self._rows)]
-        if len(rows):
-            since = max(since, float(rows["at"][-1]) - RETAINED_S)
-        complete = rows["oldest_first"] >= self._written - len(self._marks)
-        complete &= rows["oldest"] >= self._next - len(self._rows)
-        shown: list[int] = numbers[complete & (rows["at"] >= since) & ~rows["replaced"]].tolist()
-        return shown
+            if oldest.marks:
+                self._clear(oldest)
+            self._requests.popleft()
 
     def part(self, since: float, after: int, max_bytes: int, spaces: Spaces) -> tuple[bytes, int]:
         """Return requests from number `after` on as JSON lines, and the number to continue with (0 at the end)."""
         encoder = msgspec.json.Encoder()
         lines: list[bytes] = []
         size = 0
-        for number in self._retained(after, since):
-            row = self._rows[number % len(self._rows)]
-            line = encoder.encode(self._line(row, spaces))
+        for request in self._from(since, after):
+            line = encoder.encode(self._line(request, spaces))
             if lines and size + len(line) > max_bytes:
-                return b"\n".join([*lines, b""]), number
+                return b"\n".join([*lines, b""]), request.number
             lines.append(line)
             size += len(line) + 1
         return b"\n".join([*lines, b""]), 0
 
-    def _line(self, row: np.void, spaces: Spaces) -> AccessRecord:
-        blocks, nbytes = int(row["blocks"]), int(row["nbytes"])
-        space = spaces.declared(int(row["space"]))
-        marks = self._marks_of(row)
-        if space is not None:
-            marks ^= np.uint64(int(space.identity()[:16], 16)) >> _SHIFT
+    def _from(self, since: float, after: int) -> list[TracedRequest]:
+        """Return the requests that an export includes, oldest first."""
+        if self._requests:
+            since = max(since, self._requests[-1].at - RETAINED_S)
+        included: list[TracedRequest] = []
+        for request in reversed(self._requests):
+            if request.number < after or request.at < since:
+                break
+            if request.marks:
+                included.append(request)
+        return included[::-1]
+
+    def _line(self, request: TracedRequest, spaces: Spaces) -> AccessRecord:
+        space = spaces.declared(request.space)
+        of_space = 0 if space is None else int(space.identity()[:16], 16) >> int(_SHIFT)
         return AccessRecord(
-            timestamp=int((row["at"] - self._started_at) * 1000),
-            input_length=blocks * DEFAULT_CHUNK_TOKENS,
+            timestamp=int((request.at - self._started_at) * 1000),
+            input_length=len(request.marks) * DEFAULT_CHUNK_TOKENS,
             output_length=0,
-            hash_ids=marks.tolist(),
-            tenant=shown(self._salts.get(int(row["tenant"]), "")),
+            hash_ids=[mark ^ of_space for mark in request.marks],
+            tenant=shown(request.salt),
             model="" if space is None else space.model,
-            block_bytes=nbytes if space is None else spaces.chunk_bytes(space, nbytes),
-            hit_blocks=int(row["hits"]),
+            block_bytes=request.nbytes if space is None else spaces.chunk_bytes(space, request.nbytes),
+            hit_blocks=request.hits,
         )
+
+
+def _marks_of(words: U64) -> array[int]:
+    return array("Q", (words >> _SHIFT).tobytes())

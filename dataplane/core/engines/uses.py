@@ -118,11 +118,11 @@ class AccessReports:
         self._prefixes.served(run, now)
         if not engine.spaces:  # a gateway's scheduler: its engine has these blocks itself, and then reads what follows
             return 0
-        continued, walked = -1, 0
+        continued, walked = None, 0
         line = [first]
         if first.parent:
             continued = self._accesses.continued(engine.client, first.space, first.parent, now, acquired=True)
-            if continued < 0 and whole:
+            if continued is None and whole:
                 line, walked = self._chains_up_to([first])
         words = self._words([*run, *line[1:]][::-1])
         self._accesses.served(engine.client, first.tenant, first.space, first.nbytes, words, now, continued)
@@ -154,9 +154,9 @@ class AccessReports:
         if not self._pool.spaces.leads(message.space):
             return
         client, space, marks = engine.client, message.space, words[:, 0]
-        continued = -1
+        continued = None
         if message.parent:
             continued = self._accesses.continued(client, space, message.parent, now, acquired=False)
-            if continued < 0 and before:
+            if continued is None and before:
                 marks, hits = np.concatenate((self._words(before), marks)), len(before) + hits
         self._accesses.stored(client, tenant, space, message.nbytes, marks, hits, now, continued)

@@ -275,7 +275,7 @@ def test_a_parent_among_the_keys_of_its_request_is_refused(at: int) -> None:
 def test_blocks_that_name_each_other_as_parents_do_not_grow_a_record_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accesses, "MAX_PIECES", 16)
+    monkeypatch.setattr(accesses, "MAX_CONTINUED_BLOCKS", 16)
     bench, engine = bench_of(64)
     one, two = make.keys(2)
     engine.store([one], PAGE, parent=two)
@@ -328,18 +328,19 @@ def test_only_later_requests_are_returned_with_since() -> None:
     assert len(bench.node.trace(bench.now - 3.5, 0)[0].splitlines()) == 3
 
 
-def test_a_ring_that_wraps_around_keeps_the_youngest_requests_whole() -> None:
+def test_the_youngest_requests_are_kept_whole() -> None:
     bench, _ = bench_of(64)
     tenant = bench.node.pool.tenants.get("a")
     trace = AccessTrace(bench.now, 100)
     sent: list[list[int]] = []
     for number in range(50):
         words = pack_keys(make.keys(1 + number % 7, number))[:, 0]
-        joined = -1
+        joined = None
         if number % 3:  # the next piece of the request before
             parent = make.keys(1 + (number - 1) % 7, number - 1)[-1]
             joined = trace.continued(1, 1, parent, bench.now + number, acquired=False)
-            assert joined == number - 1
+            assert joined is not None
+            assert joined.number == number - 1
         trace.stored(1, tenant, 1, PAGE, words, 0, bench.now + number, joined)
         marks = (words >> 11).tolist()
         sent.append(sent.pop() + marks if number % 3 else marks)
@@ -347,7 +348,7 @@ def test_a_ring_that_wraps_around_keeps_the_youngest_requests_whole() -> None:
     got = [msgspec.json.decode(line)["hash_ids"] for line in lines.splitlines()]
     assert end == 0
     assert got == sent[-len(got) :]
-    assert 82 <= sum(map(len, got)) <= 100, "a request is lost with its first piece"
+    assert 82 <= sum(map(len, got)) <= 100, "a request is lost as a whole"
 
 
 def test_entries_older_than_an_hour_are_forgotten() -> None:
@@ -408,11 +409,11 @@ def test_records_that_are_continued_are_not_walked_by_later_pieces() -> None:
         for _ in range(3000):
             trace.served(1, tenant, 1, PAGE, words, bench.now)
         for _ in range(3000):
-            number = trace.continued(1, 1, prefix, bench.now, acquired=False)
-            assert number >= 0
-            trace.stored(1, tenant, 1, PAGE, piece, 0, bench.now, number)
+            request = trace.continued(1, 1, prefix, bench.now, acquired=False)
+            assert request is not None
+            trace.stored(1, tenant, 1, PAGE, piece, 0, bench.now, request)
     for _ in range(3000):  # and one after the other
         trace.served(1, tenant, 1, PAGE, words, bench.now)
-        number = trace.continued(1, 1, prefix, bench.now, acquired=False)
-        trace.stored(1, tenant, 1, PAGE, piece, 0, bench.now, number)
+        request = trace.continued(1, 1, prefix, bench.now, acquired=False)
+        trace.stored(1, tenant, 1, PAGE, piece, 0, bench.now, request)
     assert lines_run(lambda: trace.continued(1, 1, prefix, bench.now, acquired=False)) < 100
