@@ -9,6 +9,7 @@ import httpx
 
 from app.settings import Settings
 from tests.app.plane import Plane, serving, settings_in
+from tests.app.problems import accepted
 
 ADMIN = "an-admin-token-that-is-long-enough-0123456789"
 
@@ -32,9 +33,8 @@ async def guarding(folder: Path, database_url: str = "", **app: Any) -> AsyncIte
 
 async def create_token(plane: Plane, name: str, role: str = "viewer", **fields: Any) -> str:
     """A new token."""
-    answer = await plane.http.post("/api/v1/tokens", json={"name": name, "role": role, **fields})
-    assert answer.status_code == 201, answer.text
-    token: str = answer.json()["token"]
+    answer = accepted(await plane.http.post("/api/v1/tokens", json={"name": name, "role": role, **fields}), 201)
+    token: str = answer["token"]
     return token
 
 

@@ -23,6 +23,7 @@ from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import bearer, create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, TOKENS, Plane
+from tests.app.problems import accepted
 from tests.app.tokenizer_files import TEMPLATE, words
 
 pytestmark = pytest.mark.anyio
@@ -234,10 +235,9 @@ async def test_of_tokenizers_a_tenant_sees_which_models_have_one(guarded: Plane)
         "model": "m", "tokenizer": words(), "chat_template": TEMPLATE,
         "special_tokens": {"bos_token": "<bos>"}, "note": "for the rival",
     }  # fmt: skip
-    put = await guarded.http.put("/api/v1/tokenizers/t", json=body)
-    assert put.status_code == 201, put.text
+    put = accepted(await guarded.http.put("/api/v1/tokenizers/t", json=body), 201)
     token = await create_token(guarded, "acme-op", "operator", tenants=["acme"])
     one = (await send(guarded, token, "GET", "/api/v1/tokenizers/t")).json()
     (listed,) = (await send(guarded, token, "GET", "/api/v1/tokenizers")).json()["items"]
     blank = {"digest": "", "chat_template": None, "special_tokens": None, "note": ""}
-    assert one == listed == {**put.json(), **blank}
+    assert one == listed == {**put, **blank}

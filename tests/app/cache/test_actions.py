@@ -12,6 +12,7 @@ from dataplane.protocol.keys import chain
 from tests.app.callers import ADMIN, create_token, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, TOKENS, Plane
+from tests.app.problems import accepted
 
 pytestmark = pytest.mark.anyio
 SPACE = "ab" * 16
@@ -19,9 +20,7 @@ KEY = "cd" * 32
 
 
 async def act(plane: Plane, verb: str, **scope: Any) -> Any:
-    response = await plane.http.post(f"/api/v1/actions/{verb}", json=scope)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return accepted(await plane.http.post(f"/api/v1/actions/{verb}", json=scope), 200)
 
 
 async def test_every_node_is_sent_the_verification_and_names_its_sweep(new_plane: Plane, new_node: FakeNode) -> None:
@@ -60,9 +59,8 @@ async def test_a_verification_is_followed_by_callers_of_its_tenant_and_of_all(
         (ADMIN, {"tenant": "rival"}),
         (ADMIN, {}),
     ):
-        begun = await send(new_guarded, token, "POST", "/api/v1/actions/verify", json=body)
-        assert begun.status_code == 200, begun.text
-        assert begun.json()["items"][0]["verification"]["tenant"] == body.get("tenant")
+        begun = accepted(await send(new_guarded, token, "POST", "/api/v1/actions/verify", json=body), 200)
+        assert begun["items"][0]["verification"]["tenant"] == body.get("tenant")
     seen: dict[str, list[Any]] = {mine: [], viewer: []}
     for token, number in product(seen, range(1, 5)):
         followed = await send(new_guarded, token, "GET", f"/api/v1/actions/verify/node-a/{number}")

@@ -13,6 +13,7 @@ from dataplane.client import Client, attach
 from dataplane.protocol.keys import chain
 from tests.app.command import output, refused
 from tests.app.plane import Plane
+from tests.app.problems import accepted
 from tests.app.tokenizer_files import TEMPLATE, text, words
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
@@ -43,9 +44,7 @@ async def all_blocks(plane: Plane, **query: str) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     cursor = ""
     while True:
-        response = await plane.http.get("/api/v1/blocks", params={**query, "cursor": cursor})
-        assert response.is_success, response.text
-        page = response.json()
+        page = accepted(await plane.http.get("/api/v1/blocks", params={**query, "cursor": cursor}))
         assert page["failed_nodes"] == []
         items += page["items"]
         cursor = page["next_cursor"]

@@ -17,6 +17,7 @@ from tests.app.callers import ADMIN, create_token, send
 from tests.app.command import larder, output, refused
 from tests.app.fake_node import FakeNode
 from tests.app.plane import TOKENS, Plane
+from tests.app.problems import accepted, fault_paths
 from tests.app.real_node import governing
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
@@ -27,9 +28,7 @@ WAIT = "30s"
 
 
 async def move(plane: Plane, wait: str = WAIT, **body: Any) -> Any:
-    response = await plane.http.post(f"/api/v1/actions/move?wait={wait}", json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return accepted(await plane.http.post(f"/api/v1/actions/move?wait={wait}", json=body), 200)
 
 
 async def test_nodes_report_their_progress(new_plane: Plane, new_node: FakeNode) -> None:
@@ -93,9 +92,7 @@ async def test_invalid_values_are_refused_by_field(new_plane: Plane, new_node: F
         ({"tenant": "acme", "tier": "memory", "source": "disk"}, "source"),
     ]
     for body, path in cases:
-        response = await new_plane.http.post("/api/v1/actions/move", json=body)
-        assert response.status_code == 422, response.text
-        assert [error["path"] for error in response.json()["errors"]] == [path]
+        assert fault_paths(await new_plane.http.post("/api/v1/actions/move", json=body)) == [path]
     assert new_node.moved == []
     (item,) = (await move(new_plane, tenant="acme", tier="tape"))["items"]
     assert (item["move"], "no tier 'tape' is open" in item["error"]) == (None, True)
@@ -121,15 +118,13 @@ async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(
         answer = await send(new_guarded, token, "POST", "/api/v1/actions/move", json=body)
         assert answer.status_code == status, (body, answer.text)
     assert new_node.moved == []
-    answer = await send(new_guarded, acme, "POST", "/api/v1/actions/move", json=mine)
-    assert answer.status_code == 200
+    accepted(await send(new_guarded, acme, "POST", "/api/v1/actions/move", json=mine), 200)
     assert [each.scope for each in new_node.moved] == [Scope("acme")]
     for body in ({"tenant": "other", "tier": "disk"}, {"model": "m", "tier": "disk"}):
         assert (await send(new_guarded, ADMIN, "POST", "/api/v1/actions/move", json=body)).is_success
     new_node.held_moves = True
     path = "/api/v1/actions/move/node-a"
-    progress = await send(new_guarded, acme, "GET", f"{path}/1")
-    assert (progress.status_code, progress.json()["move"]["tenant"]) == (200, "acme")
+    assert accepted(await send(new_guarded, acme, "GET", f"{path}/1"), 200)["move"]["tenant"] == "acme"
     assert (await send(new_guarded, viewer, "GET", f"{path}/3")).json()["move"]["tenant"] is None
     for number in (2, 3):
         for method in ("GET", "DELETE"):
@@ -149,9 +144,7 @@ async def test_claims_of_a_node_about_a_move_are_answered(new_plane: Plane, new_
         most, "\0" * 100, most, most, refused={"\x1b[2J": most, "": most}, started_at=inf, ended_at=nan
     )
     for body in ({"tenant": "acme", "tier": "disk"}, {"tenant": "acme", "tier": "disk", "dry_run": True}):
-        response = await new_plane.http.post("/api/v1/actions/move?wait=1s", json=body)
-        assert response.status_code == 200, response.text
-        (item,) = response.json()["items"]
+        (item,) = accepted(await new_plane.http.post("/api/v1/actions/move?wait=1s", json=body), 200)["items"]
         assert item["move"]["started_at"] is None
     new_node.claimed_move = msgspec.structs.replace(new_node.claimed_move, number=1, ended_at=1.0)
     out = await output(new_plane, "move", "--to", "disk", "--tenant", "acme", "--yes")
@@ -182,15 +175,14 @@ async def test_a_move_is_cancelled_audited_and_stays_as_it_is_once_it_has_ended(
     new_node.held_moves = True
     begun = await move(new_plane, "0s", tenant="acme", tier="disk", release=True)
     assert begun["items"][0]["move"]["cancelled"] is False
-    cancelled = await new_plane.http.delete("/api/v1/actions/move/node-a/1?wait=20s")
-    assert cancelled.status_code == 200, cancelled.text
-    state = cancelled.json()["move"]
+    cancelled = accepted(await new_plane.http.delete("/api/v1/actions/move/node-a/1?wait=20s"), 200)
+    state = cancelled["move"]
     assert (state["cancelled"], state["moved_blocks"], state["refused"]) == (True, 0, {"cancelled": 3})
     (entry,) = (await new_plane.get("/api/v1/audit?kind=move"))["items"]
     assert (entry["action"], entry["name"]) == ("cancel", "node-a/1")
     assert entry["after"] == {"node": "node-a", "move": 1, "tier": "disk", "tenant": "acme"}
     again = await new_plane.http.delete("/api/v1/actions/move/node-a/1")
-    assert again.json() == cancelled.json()
+    assert again.json() == cancelled
     assert (await new_plane.get("/api/v1/audit?kind=move"))["total"] == 1, "there was nothing to cancel"
     (event,) = await new_plane.stored_events("name=move.cancelled")
     assert (event["node"], event["fields"]["move"], event["fields"]["tenant"]) == ("node-a", 1, "acme")
@@ -227,8 +219,7 @@ async def test_a_real_node_moves_a_tenant_to_disk_and_back(
     async with governing(data_plane, socket_dir) as plane:
         parameters = {"directories": [str(tmp_path / "t")], "segment_bytes": 4 << 20}
         tier = {"type": "disk", "budget_bytes": "64MiB", "parameters": parameters, "spill": "off"}
-        response = await plane.http.put(f"/api/v1/tiers/fast?wait={WAIT}", json=tier)
-        assert response.status_code == 201, response.text
+        accepted(await plane.http.put(f"/api/v1/tiers/fast?wait={WAIT}", json=tier), 201)
         await plane.until(lambda: any(t.serves for each in plane.app.parts.fleet.stats() for t in each.tiers), 60.0)
         with chains.connect(data_plane):  # a space without engines and blocks in memory is forgotten
             await asyncio.to_thread(store)

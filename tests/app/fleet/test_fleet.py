@@ -27,6 +27,7 @@ from dataplane.protocol.codes import Code
 from dataplane.protocol.join import Join, Joined, JoinToken, parse_token, token_text
 from tests.app.command import larder, refused
 from tests.app.plane import Plane, serving, settings_in
+from tests.app.problems import accepted, is_problem
 from tests.dataplane import factories as make
 from tests.dataplane.plane import WAIT_S, wait_for
 from tests.dataplane.plane import Plane as DataPlane
@@ -79,9 +80,7 @@ def make_node(socket_dir: Path) -> Iterator[MakeNode]:
 
 
 async def token_of(plane: Plane, **fields: Any) -> str:
-    answer = await plane.http.post("/api/v1/join-tokens", json=fields)
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["token"])
+    return str(accepted(await plane.http.post("/api/v1/join-tokens", json=fields), 201)["token"])
 
 
 async def states(plane: Plane) -> dict[str, str]:
@@ -249,9 +248,8 @@ async def test_another_key_of_the_management_plane_reaches_no_node(
 
 async def test_a_node_is_drained_and_undrained(settings: Settings, make_node: MakeNode) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):
-        answer = await plane.http.post("/api/v1/nodes/a/drain?wait=30s", json={"on": True})
-        assert answer.status_code == 200
-        assert (answer.json()["draining"], answer.json()["stats"]["draining"]) == (True, True)
+        answer = accepted(await plane.http.post("/api/v1/nodes/a/drain?wait=30s", json={"on": True}), 200)
+        assert (answer["draining"], answer["stats"]["draining"]) == (True, True)
         with pytest.raises(AttachRefused) as caught:
             await asyncio.to_thread(attach, a.socket, [make.space()], timeout_s=60)
         assert caught.value.code is Code.DRAINING
@@ -329,9 +327,7 @@ async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_
     settings: Settings, make_node: MakeNode
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, a, _):
-        refused = await plane.http.delete("/api/v1/nodes/a")
-        assert refused.status_code == 409
-        assert "drain" in refused.json()["detail"]
+        assert "drain" in is_problem(await plane.http.delete("/api/v1/nodes/a"), 409)["detail"]
         await plane.http.post("/api/v1/nodes/a/drain?wait=30s", json={"on": True})
         assert (await plane.http.delete("/api/v1/nodes/a")).status_code == 204
         await until_states(plane, b="in_sync")
@@ -424,8 +420,7 @@ async def test_of_the_policies_that_match_a_node_the_highest_priority_is_in_forc
             ("gpus", {"algorithm": "arc", "selector": {"gpu": "h200"}, "priority": 1}),
             ("zone-x", {"algorithm": "lfu", "selector": {"zone": "x"}, "priority": 2}),
         ):
-            answer = await plane.http.put(f"/api/v1/policies/{name}?wait=30s", json=body)
-            assert answer.is_success, answer.text
+            accepted(await plane.http.put(f"/api/v1/policies/{name}?wait=30s", json=body))
         await until_states(plane, a="in_sync", b="in_sync")
 
         def algorithms() -> dict[str, str]:
@@ -494,9 +489,8 @@ async def test_a_join_token_needs_a_join_socket_and_sane_fields(settings: Settin
     alone = socket_dir / "alone"
     alone.mkdir()
     async with serving(settings_in(alone)) as plane:
-        answer = await plane.http.post("/api/v1/join-tokens", json={})
-        assert answer.status_code == 409
-        assert "LARDER_APP__JOIN_URL" in answer.json()["detail"]
+        problem = is_problem(await plane.http.post("/api/v1/join-tokens", json={}), 409)
+        assert "LARDER_APP__JOIN_URL" in problem["detail"]
     assert not (alone / "manager.key").exists(), "who needs no key makes none"
 
 

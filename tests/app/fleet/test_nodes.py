@@ -16,6 +16,7 @@ from dataplane.protocol.control.prefixes import TracePart
 from dataplane.replay.trace import read_trace
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, Plane
+from tests.app.problems import accepted, fault_paths, is_problem
 
 pytestmark = pytest.mark.anyio
 N = "/api/v1/nodes/node-a"
@@ -29,9 +30,7 @@ def line(number: int, **fields: Any) -> bytes:
 async def test_a_pool_grows_and_grows_again_when_its_node_comes_back_smaller(
     new_plane: Plane, new_node: FakeNode
 ) -> None:
-    response = await new_plane.http.post(f"{N}/resize", json={"pool_bytes": "2GiB"})
-    assert response.status_code == 200, response.text
-    answer = response.json()
+    answer = accepted(await new_plane.http.post(f"{N}/resize", json={"pool_bytes": "2GiB"}), 200)
     assert (answer["node"], answer["capacity_bytes"]) == ("node-a", 2 << 30)
     new_node.capacity_bytes = 1 << 30
     await new_node.restart()
@@ -75,13 +74,10 @@ async def test_a_resize_shows_how_many_blocks_the_node_can_name(new_plane: Plane
 @IMPATIENT
 async def test_an_invalid_size_is_refused(new_plane: Plane, new_node: FakeNode) -> None:
     for body in ({"pool_bytes": 0}, {"pool_bytes": -1}, {"pool_bytes": "big"}, {"pool_bytes": None}, {}):
-        response = await new_plane.http.post(f"{N}/resize", json=body)
-        assert response.status_code == 422
-        assert [error["path"] for error in response.json()["errors"]] == ["pool_bytes"]
+        assert fault_paths(await new_plane.http.post(f"{N}/resize", json=body)) == ["pool_bytes"]
     assert (await new_plane.http.post("/api/v1/nodes/nobody/resize", json={"pool_bytes": 1})).status_code == 404
-    smaller = await new_plane.http.post(f"{N}/resize", json={"pool_bytes": 1})
-    assert smaller.status_code == 409
-    assert "the pool cannot shrink" in smaller.json()["detail"]
+    smaller = is_problem(await new_plane.http.post(f"{N}/resize", json={"pool_bytes": 1}), 409)
+    assert "the pool cannot shrink" in smaller["detail"]
     refused = (await new_plane.get("/api/v1/audit"))["items"][0]
     assert (refused["action"], refused["decision"], refused["after"]) == ("resize", "denied", {"pool_bytes": 1})
     assert "the pool cannot shrink" in refused["reason"]

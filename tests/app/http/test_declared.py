@@ -15,6 +15,7 @@ from app.services.base.principals import ROLES
 from tests.app.callers import bearer, create_token, guarding
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
+from tests.app.problems import accepted
 from tests.app.published import RECORDS, body_of, description, example_of, operations
 
 pytestmark = pytest.mark.anyio
@@ -69,8 +70,7 @@ async def asking(socket_dir: Path, new_node: FakeNode) -> AsyncIterator[Asking]:
     async with guarding(socket_dir, push_timeout_s=1.0, **limits) as plane:
         await plane.until_state("in_sync")
         for noun, body in RECORDS.items():
-            answer = await plane.http.put(f"/api/v1/{noun}/e", json=EXAMPLES[body])
-            assert answer.status_code == 201, answer.text
+            accepted(await plane.http.put(f"/api/v1/{noun}/e", json=EXAMPLES[body]), 201)
         tokens: dict[str, str] = {role: await create_token(plane, f"{role}-token", role) for role in ROLES}
         tokens["limited"] = await create_token(plane, "e", "operator", tenants=["acme"])
         yield Asking(plane, tokens)

@@ -15,6 +15,7 @@ from app.http.problems import KINDS, TYPE_PREFIX
 from app.services.base import checks
 from tests.app.callers import bearer, create_token
 from tests.app.plane import Plane
+from tests.app.problems import accepted
 from tests.app.published import RECORDS, description, operations
 
 pytestmark = pytest.mark.anyio
@@ -125,9 +126,8 @@ async def test_null_removes_a_member_of_every_map_that_a_patch_changes(described
                 left = {key: value for key, value in answer.json()[field].items() if key in ("a", "b")}
                 assert left == merged, (name, answer.text)
     for tiers in ({"disk": {"floor_bytes": 1, "limit_bytes": 9}}, {"disk": {"floor_bytes": None}}):
-        answer = await plane.http.patch("/api/v1/quotas/e", json={"tiers": tiers})
-        assert answer.status_code == 200, answer.text
-    assert answer.json()["tiers"] == {"disk": {"limit_bytes": 9}}
+        answer = accepted(await plane.http.patch("/api/v1/quotas/e", json={"tiers": tiers}), 200)
+    assert answer["tiers"] == {"disk": {"limit_bytes": 9}}
     inner = schemas["TierQuotaPatch"]["properties"]
     assert all({"type": "null"} in field["anyOf"] for field in inner.values())
 

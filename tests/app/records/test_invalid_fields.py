@@ -7,6 +7,7 @@ import pytest
 
 from app.texts import jobs
 from tests.app.plane import PIN, Plane
+from tests.app.problems import fault_paths
 from tests.app.tokenizer_files import PUT
 
 pytestmark = pytest.mark.anyio
@@ -139,9 +140,7 @@ async def test_invalid_fields_are_refused_by_path(shared_plane: Plane, path: str
         fields, paths = cases[0]
         records = {kind: {name: {**whole, **fields}}}
         document = {"apiVersion": "larder/v1", **records}
-        applied = await shared_plane.http.post("/api/v1/apply", json={"document": document})
-        assert applied.status_code == 422, applied.text
-        found = [error["path"] for error in applied.json()["errors"]]
+        found = fault_paths(await shared_plane.http.post("/api/v1/apply", json={"document": document}))
         assert found == [f"{kind}.{name}.{field}" for field in paths]
         assert (await shared_plane.http.post("/api/v1/actions/dry-run", json=records)).status_code == 422
     assert (await shared_plane.get(f"/api/v1/{path.partition('/')[0]}"))["total"] == 0

@@ -9,22 +9,19 @@ from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
+from tests.app.problems import accepted, is_problem
 
 pytestmark = pytest.mark.anyio
 Q = "/api/v1/quotas/acme"
 
 
 async def put(plane: Plane, tenant: str = "acme", **body: Any) -> Any:
-    response = await plane.http.put(f"/api/v1/quotas/{tenant}?wait=30s", json=body)
-    assert response.is_success, response.text
-    return response.json()
+    return accepted(await plane.http.put(f"/api/v1/quotas/{tenant}?wait=30s", json=body))
 
 
 async def test_floors_beyond_the_smallest_node_are_refused_with_sum_and_capacity(plane: Plane) -> None:
     await put(plane, "other", floor_bytes=1 << 29)
-    response = await plane.http.put(Q, json={"floor_bytes": (1 << 29) + 1})
-    assert response.status_code == 409
-    problem = response.json()
+    problem = is_problem(await plane.http.put(Q, json={"floor_bytes": (1 << 29) + 1}), 409)
     assert problem["type"] == "urn:larder:problem:floors-exceed-capacity"
     assert str((1 << 30) + 1) in problem["detail"]
     assert str(1 << 30) in problem["detail"]
@@ -40,9 +37,7 @@ async def test_floors_may_shrink_when_the_pool_is_already_too_small_for_them(pla
 
 
 async def test_without_a_node_the_check_of_floors_is_left_to_nodes(lone: Plane) -> None:
-    response = await lone.http.put(Q, json={"floor_bytes": "100TiB"})
-    assert response.status_code == 201
-    assert response.json()["effective_floor_bytes"] is None
+    assert accepted(await lone.http.put(Q, json={"floor_bytes": "100TiB"}), 201)["effective_floor_bytes"] is None
 
 
 async def test_reports_of_nodes_about_a_tenant_are_in_its_answer(plane: Plane, node: FakeNode) -> None:

@@ -18,6 +18,7 @@ from app.services.records import ceilings as services
 from app.store.base.declarative import Base
 from app.store.records import ceilings as store
 from tests.app.plane import Plane
+from tests.app.problems import fault_paths
 from tests.recipes import blocks
 
 pytestmark = pytest.mark.anyio
@@ -52,8 +53,7 @@ async def test_the_type_of_the_recipe_is_served(new_plane: Plane, recipe: dict[s
     assert (made.status_code, made.json()["address"]) == (201, "people@acme.example"), made.text
     patched = await new_plane.http.patch(f"{PATH}/acme", json={"note": "n"}, headers={"If-Match": made.headers["etag"]})
     assert (patched.status_code, patched.json()["note"]) == (200, "n"), patched.text
-    wrong = await new_plane.http.put(f"{PATH}/acme", json={"address": "a\x00"})
-    assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "address")
+    assert fault_paths(await new_plane.http.put(f"{PATH}/acme", json={"address": "a\x00"}))[0] == "address"
 
     commands = record_commands(recipe["noun"])
     for arguments in (["set", "acme", "--note", "more"], ["list"], ["delete", "acme"]):

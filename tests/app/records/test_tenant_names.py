@@ -12,6 +12,7 @@ from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import ADMIN, bearer, guarding
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, Plane
+from tests.app.problems import accepted
 
 pytestmark = pytest.mark.anyio
 UNSEEN = {
@@ -66,8 +67,7 @@ async def test_clients_of_such_a_salt_are_shown_and_can_be_invalidated(socket_di
         adopted = await plane.http.post(f"/api/v1/tenants/{at}/adopt", json={}, headers=bearer(ADMIN))
         assert adopted.status_code == 422
         body = {"tenant": "a\u202eb", "dry_run": True}
-        response = await plane.http.post("/api/v1/actions/invalidate", json=body, headers=bearer(ADMIN))
-        assert response.status_code == 200, response.text
+        accepted(await plane.http.post("/api/v1/actions/invalidate", json=body, headers=bearer(ADMIN)), 200)
 
 
 @pytest.mark.parametrize("name", [".", ".."])

@@ -12,6 +12,7 @@ import pytest
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tier_directory import MAX_TIERS
 from tests.app.plane import Plane
+from tests.app.problems import accepted
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
 from tests.dataplane.tiering import chains
@@ -39,9 +40,8 @@ async def until_tier(plane: Plane, holds: Callable[[TierStats | None], bool]) ->
 async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is_deleted(
     governed: Plane, data_plane: DataPlane, tmp_path: Path
 ) -> None:
-    made = await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t"))
-    assert made.status_code == 201, made.text
-    assert made.json()["status"]["applied"] is True
+    made = accepted(await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t")), 201)
+    assert made["status"]["applied"] is True
     await until_tier(governed, lambda tier: tier is not None and tier.serves)
     chain = make.keys(chains.BLOCKS, "chain")
 
@@ -64,8 +64,7 @@ async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is
     assert (gone["blocks"], gone["nodes"]) == (chains.BLOCKS, [name])
     await until_tier(governed, lambda tier: tier is None)
     assert list((tmp_path / "t").iterdir()), "the blocks are still on the disk"
-    again = await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t"))
-    assert again.status_code == 201
+    accepted(await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t")), 201)
     await until_tier(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
 
 

@@ -13,6 +13,7 @@ from app.services.base.principals import Principal
 from app.services.records import tokenizing
 from app.texts import jobs
 from tests.app.plane import Plane
+from tests.app.problems import fault_paths, is_problem
 from tests.app.tokenizer_files import BOS, END, PUT, TEMPLATE, UNKNOWN, USER, T, put, text, words
 
 pytestmark = pytest.mark.anyio
@@ -38,17 +39,14 @@ async def test_a_tokenizer_is_stored_with_its_digest_and_listed_without_its_file
 
 async def test_a_model_has_one_tokenizer(plane: Plane) -> None:
     await put(plane)
-    response = await plane.http.put("/api/v1/tokenizers/second", json=PUT)
-    assert response.status_code == 409
-    assert response.json()["errors"][0]["path"] == "model"
-    assert "'llama'" in response.json()["detail"]
+    problem = is_problem(await plane.http.put("/api/v1/tokenizers/second", json=PUT), 409)
+    assert problem["errors"][0]["path"] == "model"
+    assert "'llama'" in problem["detail"]
 
 
 @pytest.mark.parametrize("body", [{}, {"model": ""}])
 async def test_all_missing_fields_are_named_at_once(plane: Plane, body: dict[str, Any]) -> None:
-    response = await plane.http.put(T, json=body)
-    assert response.status_code == 422, response.text
-    assert [error["path"] for error in response.json()["errors"]] == ["model", "tokenizer"]
+    assert fault_paths(await plane.http.put(T, json=body)) == ["model", "tokenizer"]
 
 
 async def encoded(plane: Plane, **options: Any) -> list[int]:

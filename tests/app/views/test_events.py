@@ -18,6 +18,7 @@ from dataplane.protocol.events import GatewayNameLost, MemoryAdopted
 from tests.app.command import output
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
+from tests.app.problems import fault_paths
 
 pytestmark = pytest.mark.anyio
 H = "/api/v1/events/history"
@@ -77,8 +78,7 @@ async def test_an_invalid_filter_names_the_field(new_plane: Plane) -> None:
         ("sort=fields", "sort"),
         ("limit=0", "limit"),
     ):
-        wrong = await new_plane.http.get(f"{H}?{query}")
-        assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, field)
+        assert fault_paths(await new_plane.http.get(f"{H}?{query}"))[0] == field
 
 
 async def test_the_history_survives_a_restart(socket_dir: Path) -> None:

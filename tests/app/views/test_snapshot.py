@@ -12,6 +12,7 @@ from app.services.views import snapshot
 from app.services.views.snapshot import Snapshots
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, WAIT_S, Plane, serving, settings_in
+from tests.app.problems import fault_paths
 
 pytestmark = pytest.mark.anyio
 S = "/api/v1/snapshot"
@@ -96,8 +97,7 @@ async def test_waiting_requests_are_answered_when_the_plane_stops(lone: Plane) -
     ("query", "field"), [("wait=301s", "wait"), ("wait=soon", "wait"), ("index=-1", "index"), ("index=x", "index")]
 )
 async def test_an_invalid_query_names_the_field(shared_plane: Plane, query: str, field: str) -> None:
-    wrong = await shared_plane.http.get(f"{S}?{query}")
-    assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, field)
+    assert fault_paths(await shared_plane.http.get(f"{S}?{query}"))[0] == field
 
 
 async def test_many_waiting_requests_share_one_read(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
