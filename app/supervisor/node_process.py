@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -15,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from dataplane.base.parent_death import end_with
-from dataplane.holding.messages import CREDENTIALS
+from dataplane.ipc.processes import has_exited, peer_of
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import VERSION, EngineReply, Ping, Refused, Serving
@@ -24,7 +23,6 @@ from dataplane.protocol.supervision import BEGIN, BEGUN, FAILED, MAX_BYTES, READ
 ANSWER_POLL_S = 0.002
 KILLED_S = 10.0
 """Longest wait in seconds for a killed process to end. It takes longer only if the process hangs in a driver."""
-_SO_PEERPIDFD = 77
 _MAX_ANSWER_BYTES = 1 << 16
 
 _decoder = decoder(EngineReply)
@@ -95,7 +93,7 @@ class NodeProcess:
 
     @property
     def ended(self) -> bool:
-        return self._pidfd < 0 or has_exited(self._pidfd, 0.0)
+        return self._pidfd < 0 or has_exited(self._pidfd)
 
     def end(self, grace_s: float) -> None:
         """Ask it to end, wait, and kill it after `grace_s` seconds. Does nothing if it is closed."""
@@ -192,26 +190,12 @@ def find_running(path: str) -> NodeProcess | None:
     connection.setblocking(False)
     try:
         connection.connect(path)
-        pid = pid_of(connection)
-        pidfd = _pidfd_of(connection, pid)
         connection.send(encode(Ping(1, VERSION)))
+        peer = peer_of(connection)
     except OSError:
         connection.close()
         return None
-    return NodeProcess(pid, pidfd, connection)
-
-
-def pid_of(connection: socket.socket) -> int:
-    """Return the process id of the other end. Raises OSError."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    return int(CREDENTIALS.unpack(raw)[0])
-
-
-def has_exited(pidfd: int, timeout_s: float) -> bool:
-    """Wait for the end of a process. Return False on the timeout."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
+    return NodeProcess(peer.pid, peer.pidfd, connection)
 
 
 def _reap(pidfd: int, options: int = 0) -> int | None:
@@ -226,12 +210,3 @@ def _reap(pidfd: int, options: int = 0) -> int | None:
     if ended is None:
         return None
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-
-def _pidfd_of(connection: socket.socket, pid: int) -> int:
-    try:
-        pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
-    except OSError:
-        return os.pidfd_open(pid)
-    os.set_inheritable(pidfd, False)
-    return pidfd

@@ -13,10 +13,10 @@ from app.cli.support.machine.left_memory import left_memory
 from app.cli.support.printing.terminal import say
 from app.cli.support.resources.options import Output, output_option
 from app.settings import Settings, load
-from app.supervisor.node_process import has_exited, pid_of
 from dataplane.base.units import format_size
 from dataplane.holding.folder import DATA_PLANE_LOCK_NAME, is_locked
 from dataplane.holding.record import load_record
+from dataplane.ipc.processes import has_exited, peer_of
 from dataplane.protocol.signals import RELEASE_SIGNAL
 
 POLL_S = 0.05
@@ -111,7 +111,7 @@ def _stop_data_plane(settings: Settings) -> tuple[int, int] | None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(DATA_PLANE_ENDS_S)
             connection.connect(settings.common.engine_socket)
-            pidfd = os.pidfd_open(pid_of(connection))
+            pidfd = peer_of(connection).pidfd
     except OSError as error:
         raise click.ClickException(
             f"a data plane runs with the state directory {settings.state_dir}, and cannot be reached at "
