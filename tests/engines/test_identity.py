@@ -21,9 +21,10 @@ import torch
 
 from dataplane.copies.devices import Devices
 from dataplane.devices.runtime import DeviceError, DeviceRuntime
+from dataplane.engines.identity import digest_of
 from dataplane.engines.sglang.page_keys import PageKeys
 from dataplane.engines.vllm.layouts import copies_of, identity_of
-from dataplane.engines.vllm.options import digest_of, options_of
+from dataplane.engines.vllm.options import options_of
 from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.weights import WeightsUnknown
 from dataplane.gateways.lmcache.handlers.chains import RequestChains

@@ -1,23 +1,22 @@
 """What distinguishes the KV bytes of two SGLang engines of one model, by SGLang's arguments.
 
-Every argument that differs from its default counts, unless it is known to leave KV values as they are: by its
-namespace, which is SGLang's own classification, or by its name. An argument that a later release adds to what is
-computed therefore separates engines until it is listed here; it does not mix their pages. Choices between
-implementations of one computation (backends, kernels, communication, graphs) do not count.
+All arguments count that are not at their defaults, except those listed here: by their namespace, which is SGLang's own
+classification, or by their name. Choices between implementations of one computation (backends, kernels, communication,
+graphs) do not count.
 """
 
 from __future__ import annotations
 
 import os
-from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from dataplane.engines import weights
+from dataplane.engines.identity import is_listed, listed
 
-UNCOUNTED_NAMESPACES = (
+HARMLESS_NAMESPACES = (
     "device",
     "disagg",
     "exec.comm",
@@ -35,110 +34,49 @@ UNCOUNTED_NAMESPACES = (
 a draft model counts if pages have layers of it."""
 COUNTED = ("weight_version", "forward_hooks", "image_processor_backend")
 """Arguments that count although their namespaces or names do not."""
-UNCOUNTED = (
-    "*_backend",
-    # model: where weights come from, how they are loaded, and what `identity` compares by itself
-    "model_path",
-    "revision",
-    "load_format",
-    "download_dir",
-    "json_model_override_args",
-    "quantization",
-    "kv_cache_dtype",
-    "dtype",
-    "trust_remote_code",
-    "context_length",
-    "is_embedding",
-    "model_impl",
-    "model_checksum",
-    "modelopt_checkpoint_save_path",
-    "modelopt_export_path",
-    "startup_weight_load_mode",
-    "custom_weight_loader",
-    "weight_loader_*",
-    "weight_cache_*",
-    "remote_instance_weight_loader_*",
-    "checkpoint_engine_wait_weights_before_ready",
-    "engine_info_bootstrap_port",
-    "modelexpress_config",
-    "delete_ckpt_after_loading",
-    # mm
-    "enable_multimodal",
-    "enable_broadcast_mm_inputs_process",
-    "enable_prefix_mm_cache",
-    "enable_mm_global_cache",
-    "mm_enable_dp_encoder",
-    "mm_processor_worker_num",
-    "mm_io_worker_num",
-    "mm_preprocess_cache_size_mb",
-    "mm_feature_transport",
-    "allowed_media_domains",
-    "media_url_max_file_size_mb",
-    "limit_mm_data_per_request",
-    # lora: `lora_paths` is compared by contents
-    "enable_lora",
-    "enable_lora_overlap_loading",
-    "lora_paths",
-    "lora_eviction_policy",
-    "lora_use_virtual_experts",
-    "lora_strict_loading",
-    "lora_drain_wait_threshold",
-    "max_lora_rank",
-    "max_lora_chunk_size",
-    "max_loaded_loras",
-    "max_loras_per_batch",
-    # exec.features: output, and memory of weights
-    "enable_fp32_lm_head",
-    "enable_memory_saver",
-    "enable_weights_cpu_backup",
-    "enable_draft_weights_cpu_backup",
-    "enable_custom_logit_processor",
-    "enable_return_*",
-    "return_*",
-    "aux_hidden_state_capture",
-    "sampling_mask_max_tokens",
-    "disable_outlines_disk_cache",
-    "enable_watermark",
-    "watermark_*",
-    # exec.kernel
-    "enable_lean_attention",
-    "enable_fused_qk_norm_rope",
-    "enable_amd_monokernel",
-    "enable_nvidia_megakernel",
-    "enable_dsa_fused_indexer",
-    "dsa_triton_union",
-    "triton_attention_*",
-    "flashinfer_mla_disable_ragged",
-    "disable_flashinfer_autotune",
-    "flashinfer_autotune_skip_ops",
-    # exec.moe: places of experts
-    "enable_fused_moe_sum_all_reduce",
-    "disable_flashinfer_cutlass_moe_fp4_allgather",
-    "disable_shared_experts_fusion",
-    "deepep_mode",
-    "deepep_v2_mode",
-    "deepep_config",
-    "fuseep_mode",
-    "ep_num_redundant_experts",
-    "ep_dispatch_algorithm",
-    "ep_join_mode",
-    "init_expert_location",
-    "enable_eplb",
-    "eplb_*",
-    "expert_distribution_recorder_*",
-    "expert_balancedness_report_mode",
-    "enable_elastic_expert_backup",
-    "elastic_ep_scale_timeout",
-    "mooncake_ib_device",
-    "enable_waterfill",
-    "enable_paged_experts",
-    "paged_experts_num_resident",
-    "kt_cpuinfer",
-    "kt_threadpool_count",
-    # exec.dllm
-    "dllm_fdfo",
+HARMLESS = listed(
+    {
+        "choices between implementations of one computation": "*_backend",
+        "model: where weights come from, how they are loaded, and what `identity` compares by itself": (
+            "model_path revision load_format download_dir json_model_override_args quantization kv_cache_dtype "
+            "dtype trust_remote_code context_length is_embedding model_impl model_checksum "
+            "modelopt_checkpoint_save_path modelopt_export_path startup_weight_load_mode custom_weight_loader "
+            "weight_loader_* weight_cache_* remote_instance_weight_loader_* "
+            "checkpoint_engine_wait_weights_before_ready engine_info_bootstrap_port modelexpress_config "
+            "delete_ckpt_after_loading"
+        ),
+        "mm: caches, places, and rights": (
+            "enable_multimodal enable_broadcast_mm_inputs_process enable_prefix_mm_cache enable_mm_global_cache "
+            "mm_enable_dp_encoder mm_processor_worker_num mm_io_worker_num mm_preprocess_cache_size_mb "
+            "mm_feature_transport allowed_media_domains media_url_max_file_size_mb limit_mm_data_per_request"
+        ),
+        "lora: `lora_paths` is compared by contents": (
+            "enable_lora enable_lora_overlap_loading lora_paths lora_eviction_policy lora_use_virtual_experts "
+            "lora_strict_loading lora_drain_wait_threshold max_lora_rank max_lora_chunk_size max_loaded_loras "
+            "max_loras_per_batch"
+        ),
+        "exec.features: output, and memory of weights": (
+            "enable_fp32_lm_head enable_memory_saver enable_weights_cpu_backup enable_draft_weights_cpu_backup "
+            "enable_custom_logit_processor enable_return_* return_* aux_hidden_state_capture "
+            "sampling_mask_max_tokens disable_outlines_disk_cache enable_watermark watermark_*"
+        ),
+        "exec.kernel: implementations": (
+            "enable_lean_attention enable_fused_qk_norm_rope enable_amd_monokernel enable_nvidia_megakernel "
+            "enable_dsa_fused_indexer dsa_triton_union triton_attention_* flashinfer_mla_disable_ragged "
+            "disable_flashinfer_autotune flashinfer_autotune_skip_ops"
+        ),
+        "exec.moe: places of experts": (
+            "enable_fused_moe_sum_all_reduce disable_flashinfer_cutlass_moe_fp4_allgather "
+            "disable_shared_experts_fusion deepep_mode deepep_v2_mode deepep_config fuseep_mode "
+            "ep_num_redundant_experts ep_dispatch_algorithm ep_join_mode init_expert_location enable_eplb eplb_* "
+            "expert_distribution_recorder_* expert_balancedness_report_mode enable_elastic_expert_backup "
+            "elastic_ep_scale_timeout mooncake_ib_device enable_waterfill enable_paged_experts "
+            "paged_experts_num_resident kt_cpuinfer kt_threadpool_count"
+        ),
+        "exec.dllm: order of work": "dllm_fdfo",
+    }
 )
-"""Arguments of the other namespaces that do not count."""
+"""Arguments of the other namespaces that do not count, by why they do not."""
 _DRAFT = ("algorithm", "draft_model_quantization", "draft_kv_cache_dtype")
 """Arguments that change the KV values of a draft model, after `speculative_`."""
 _FILES = ("_path", "_file", "_config")
@@ -267,7 +205,7 @@ def counts(name: str, namespace: str) -> bool:
     """Return whether an argument may change KV values."""
     if name in COUNTED:
         return True
-    return namespace not in UNCOUNTED_NAMESPACES and not any(fnmatchcase(name, known) for known in UNCOUNTED)
+    return namespace not in HARMLESS_NAMESPACES and not is_listed(name, HARMLESS)
 
 
 def _adapters(server: Any) -> list[tuple[str, object]]:

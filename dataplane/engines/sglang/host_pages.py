@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from dataplane.engines.identity import revision_of
 from dataplane.engines.sglang.settings import BackendSettings
 from dataplane.protocol.layout import I64
-from dataplane.protocol.spaces import MAX_NAME_CHARACTERS, Space
+from dataplane.protocol.spaces import Space
 
 MAX_PIECES = 1 << 16
 KINDS = ("MHATokenToKVPoolHost", "AsymmetricMHATokenToKVPoolHost", "MLATokenToKVPoolHost")
@@ -141,11 +142,9 @@ class HostPages:
         digest = sha256(msgspec.msgpack.encode(shape)).hexdigest()[:16]
         # Ranks of tensor parallelism hold equal bytes with latent attention; ranks of context parallelism never do.
         ranks, rank = (1, 0) if config.is_mla_model else (config.tp_size, config.tp_rank)
-        parts = [settings.revision, *revision]
-        text = "/".join(parts).rstrip("/")
         return Space(
             model=model,
-            revision=text if len(text) <= MAX_NAME_CHARACTERS else sha256(text.encode()).hexdigest(),
+            revision=revision_of([settings.revision, *revision]),
             layout=f"sglang:{pool.layout}:{self.page_tokens}:{digest}",
             dtype=str(pool.dtype).removeprefix("torch."),
             world_size=ranks * config.attn_cp_size,

@@ -25,12 +25,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from dataplane.devices.runtime import DeviceError
 from dataplane.engines.guards import ErrorLog, guarded
+from dataplane.engines.identity import digest_of
 from dataplane.engines.vllm import releases
 from dataplane.engines.vllm.adapters import AdapterFiles, files_of
 from dataplane.engines.vllm.layouts import CacheRefused, ModelIdentity, copies_of, identity_of, slides
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
 from dataplane.engines.vllm.metrics import LarderPromMetrics, LarderStats
-from dataplane.engines.vllm.options import digest_of, options_of
+from dataplane.engines.vllm.options import options_of
 from dataplane.engines.vllm.request_blocks import RequestBlocks
 from dataplane.engines.vllm.scheduler import SchedulerSide
 from dataplane.engines.vllm.settings import read_settings

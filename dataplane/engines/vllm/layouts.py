@@ -16,11 +16,12 @@ from dataplane.client.gpu import PagedCache
 from dataplane.devices.paged import LayoutRefused, Planes, TensorGroup, block_axis, planes_of
 from dataplane.devices.runtime import DeviceEvent
 from dataplane.engines import weights
+from dataplane.engines.identity import digest_of, revision_of
 from dataplane.engines.pages import pages_of
 from dataplane.engines.vllm.copies import CpuCopies, DeviceCopies, GroupCopies
 from dataplane.engines.vllm.messages import GroupLayout
-from dataplane.engines.vllm.options import digest_of, options_of
-from dataplane.protocol.spaces import MAX_NAME_CHARACTERS, Space
+from dataplane.engines.vllm.options import options_of
+from dataplane.protocol.spaces import Space
 
 KINDS = {
     "FullAttentionSpec",
@@ -228,11 +229,8 @@ def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
     if vllm_config.cache_config.cache_dtype != "auto":
         changes.append(("dtype", str(config.dtype)))
     parts.append(digest_of(changes))
-    revision = "/".join(parts).rstrip("/")
-    return ModelIdentity(
-        named or weights.default_name(config.model, str(getattr(config, "served_model_name", None) or "")),
-        revision if len(revision) <= MAX_NAME_CHARACTERS else sha256(revision.encode()).hexdigest(),
-    )
+    name = named or weights.default_name(config.model, str(getattr(config, "served_model_name", None) or ""))
+    return ModelIdentity(name, revision_of(parts))
 
 
 _PARTS = ("model_config", "multimodal_config", "cache_config", "attention_config", "diffusion_config")

@@ -228,14 +228,14 @@ def open_engine(on: str, **options: Any) -> dict[str, Any]:
 
 def arguments(of: dict[str, Any]) -> dict[str, Any]:
     names = namespace_of(ServerArgs)
-    listed = [*identities.COUNTED, *identities.UNCOUNTED]
+    listed = [*identities.COUNTED, *identities.HARMLESS]
     server = ServerArgs(model_path="dummy", **of)
     check_lora_server_args(server)
     with mock.patch("sglang.srt.runtime_context.get_server_args", return_value=server):
         identity = identities.identity("m", vouched=True, has_draft_layers=False)
     return {
         "unknown": [known for known in listed if not any(fnmatchcase(name, known) for name in names)]
-        + [known for known in identities.UNCOUNTED_NAMESPACES if known not in names.values()],
+        + [known for known in identities.HARMLESS_NAMESPACES if known not in names.values()],
         "identity": identity,
     }
 
