@@ -50,12 +50,10 @@ from app.services.documents.export import Export
 from app.services.documents.startup_document import StartupDocument
 from app.services.fleet.cache_start import is_cold
 from app.services.fleet.enrolment import Enrolment
-from app.services.fleet.expelling import EngineExpulsion
 from app.services.fleet.managers import Managers
-from app.services.fleet.node_intent import NodeIntent
+from app.services.fleet.node_actions import NodeActions
 from app.services.fleet.nodes import Nodes
 from app.services.fleet.pushes import Pushes
-from app.services.fleet.resize import PoolResize
 from app.services.fleet.restarts import Restarts
 from app.services.fleet.retirement import Retirement
 from app.services.fleet.targets import Targets
@@ -241,11 +239,9 @@ class FleetServices:
     enrolment: Enrolment
     node_conditions: NodeConditions
     nodes: Nodes
-    node_intent: NodeIntent
+    node_actions: NodeActions
     retirement: Retirement
     pushes: Pushes
-    resizing: PoolResize
-    expelling: EngineExpulsion
     supervisor: Supervisor | None
     restarts: Restarts
 
@@ -256,7 +252,7 @@ class FleetServices:
         keys = cache(lambda: key_pair(settings.state_dir, app.curve_key_file))
         key_file = key_path(settings.state_dir, app.curve_key_file)
         conditions = NodeConditions(bus, app.condition_kept_s)
-        intent = NodeIntent(changes, fleet, bus)
+        node_actions = NodeActions(base.node_requests, changes, fleet, bus)
         supervisor = _supervisor(settings, fleet, bus) if app.embedded_data_plane else None
         return FleetServices(
             keys,
@@ -264,11 +260,9 @@ class FleetServices:
             Enrolment(database, changes, fleet, keys, join_addresses(app), lambda: next_key(key_file, keys().public)),
             conditions,
             Nodes(base.progress, fleet, conditions),
-            intent,
-            Retirement(fleet, intent, base.pushes, app.retire_nodes_after_s),
+            node_actions,
+            Retirement(fleet, node_actions, base.pushes, app.retire_nodes_after_s),
             Pushes(database),
-            PoolResize(database, base.node_requests, changes, fleet),
-            EngineExpulsion(base.targets, changes),
             supervisor,
             Restarts(settings, supervisor, fleet, changes, database.origin),
         )

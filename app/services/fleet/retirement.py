@@ -8,7 +8,7 @@ from contextlib import suppress
 from app.errors import Conflict, NotFound
 from app.ingest.fleet import Fleet
 from app.services.base.principals import PLANE
-from app.services.fleet.node_intent import NodeIntent
+from app.services.fleet.node_actions import NodeActions
 
 LOOK_S = 5.0
 """Seconds between two looks at the fleet."""
@@ -20,7 +20,7 @@ class Retirement:
     def __init__(
         self,
         fleet: Fleet,
-        intent: NodeIntent,
+        actions: NodeActions,
         leads: Callable[[], bool],
         after_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -28,7 +28,7 @@ class Retirement:
         """`leads`: whether this manager is the leader; only the leader retires nodes. `after_s`: seconds for which a
         node must be lost."""
         self._fleet = fleet
-        self._intent = intent
+        self._actions = actions
         self._leads = leads
         self._after_s = after_s
         self._clock = clock
@@ -48,4 +48,4 @@ class Retirement:
             lost_s = self._clock() - node.seen
             if node.lost and node.public_key and lost_s >= self._after_s and self._leads():
                 with suppress(NotFound, Conflict):  # an operator was faster, or the node is back
-                    await self._intent.forget(node.name, PLANE, lost_s=lost_s)
+                    await self._actions.forget(node.name, PLANE, lost_s=lost_s)

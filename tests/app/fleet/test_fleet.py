@@ -303,7 +303,7 @@ async def test_a_node_that_is_lost_for_long_leaves_the_fleet_unless_all_are_lost
     async with two_nodes(settings, make_node) as (plane, a, b):
         parts, later, leads = plane.app.parts, 0.0, True
         retirement = Retirement(
-            parts.fleet, parts.fleet_services.node_intent, lambda: leads, 1000.0, lambda: time.monotonic() + later
+            parts.fleet, parts.fleet_services.node_actions, lambda: leads, 1000.0, lambda: time.monotonic() + later
         )
         await asyncio.to_thread(a.kill)
         await until_states(plane, a="lost", b="in_sync")

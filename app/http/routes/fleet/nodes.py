@@ -25,10 +25,8 @@ from app.schemas.fleet.nodes import (
     TracedRequest,
 )
 from app.services.cache.traces import Traces
-from app.services.fleet.expelling import EngineExpulsion
-from app.services.fleet.node_intent import NodeIntent
+from app.services.fleet.node_actions import NodeActions
 from app.services.fleet.nodes import Nodes
-from app.services.fleet.resize import PoolResize
 
 _ASKS_NODE = ("not-found", "node-refused", "node-unreachable")
 
@@ -47,18 +45,18 @@ async def get_node(nodes: NamedDependency[Nodes], name: NodeName) -> NodeAnswer:
 
 @operation(post, "/{name:str}/resize", *_ASKS_NODE, role="operator")
 async def resize_node(
-    resizing: NamedDependency[PoolResize], name: NodeName, data: JSONBody[ResizePost]
+    node_actions: NamedDependency[NodeActions], name: NodeName, data: JSONBody[ResizePost]
 ) -> ResizeAnswer:
     """Enlarge a node's pool, now and whenever the node returns with a smaller one."""
     with span("nodes.resize"):
-        return await resizing.resize(name, data, caller())
+        return await node_actions.resize(name, data, caller())
 
 
 @operation(delete, "/{name:str}/resize", "not-found", role="operator")
-async def forget_size(resizing: NamedDependency[PoolResize], name: NodeName) -> None:
+async def forget_size(node_actions: NamedDependency[NodeActions], name: NodeName) -> None:
     """Withdraw the requested size of a node's pool; the pool keeps its size until the node stops."""
     with span("nodes.forget_size"):
-        await resizing.forget(name, caller())
+        await node_actions.forget_size(name, caller())
 
 
 @operation(
@@ -86,42 +84,42 @@ async def get_trace(
 @operation(post, "/{name:str}/drain", "not-found", role="operator")
 async def drain_node(
     nodes: NamedDependency[Nodes],
-    node_intent: NamedDependency[NodeIntent],
+    node_actions: NamedDependency[NodeActions],
     name: NodeName,
     data: JSONBody[DrainPost],
     wait: Wait = "",
 ) -> NodeAnswer:
     """Drain a node, or end the drain: a draining node accepts no engines and stores no blocks, but serves reads."""
     with span("nodes.drain"):
-        await node_intent.drain(name, data.on, caller(), wait_seconds(wait))
+        await node_actions.drain(name, data.on, caller(), wait_seconds(wait))
     return nodes.get(name, caller())
 
 
 @operation(post, "/{name:str}/engines/{client:int}/expel", *_ASKS_NODE, role="operator")
 async def expel_engine(
-    expelling: NamedDependency[EngineExpulsion], name: NodeName, client: Client, data: JSONBody[ExpelPost]
+    node_actions: NamedDependency[NodeActions], name: NodeName, client: Client, data: JSONBody[ExpelPost]
 ) -> ExpelAnswer:
     """Expel an engine's process: drop its leases and bar it from attaching, or kill it."""
     with span("nodes.expel"):
-        return await expelling.expel(name, client, data, caller())
+        return await node_actions.expel(name, client, data, caller())
 
 
 @operation(patch, "/{name:str}", "not-found", role="operator")
 async def patch_node(
     nodes: NamedDependency[Nodes],
-    node_intent: NamedDependency[NodeIntent],
+    node_actions: NamedDependency[NodeActions],
     name: NodeName,
     data: Annotated[NodePatch, Body(media_type=MERGE_PATCH)],
 ) -> NodeAnswer:
     """Override labels that the node reports (JSON merge patch: null removes an override)."""
     with span("nodes.label"):
-        await node_intent.label(name, data.labels, caller())
+        await node_actions.label(name, data.labels, caller())
     return nodes.get(name, caller())
 
 
 @operation(delete, "/{name:str}", "not-found", "conflict", "invalid", role="admin")
 async def forget_node(
-    node_intent: NamedDependency[NodeIntent],
+    node_actions: NamedDependency[NodeActions],
     name: NodeName,
     force: Annotated[
         bool, QueryParameter(description="Remove the node even if it is connected and not drained.")
@@ -129,7 +127,7 @@ async def forget_node(
 ) -> None:
     """Remove a node, which must then join again; refused while the node is connected and not drained."""
     with span("nodes.forget"):
-        await node_intent.forget(name, caller(), force=force)
+        await node_actions.forget(name, caller(), force=force)
 
 
 router = Router(
