@@ -132,7 +132,6 @@ class Mover:
             if not run.shrinking and run.state.listed_blocks is None:
                 self._shrink(run)
             self._publish(run)
-        self._tiering.step(now)
         for number in [number for number in self._views if number not in self._memory.segments]:
             del self._views[number]
         self._work()

@@ -12,9 +12,9 @@ The catalog says what each tier holds:
 
 Jobs say what moves. `jobs` has the theory, the states and the table:
 
-    jobs           jobs, requests for copies, and the table of both
+    jobs           jobs, requests for copies and loads, and the table of both
     copies         makes jobs of requests for copies
-    loads          requests for loads, in load_queue, and the jobs that are made of them
+    loads          takes requests for loads, and makes jobs of them
     outcomes       applies the outcomes of jobs to catalog and pool
 
 Sources propose copies and loads. They know the catalog, and `copies`, `loads` or the table, and no other source:

@@ -88,8 +88,8 @@ class Existence:
     def query(self, names: Iterable[BlockName], client: int) -> None:
         """Ask the shared tiers in service for the blocks whose answers are not known.
 
-        As in `load_queue`, an engine may have as many questions under way as there are free places, or OWN_QUESTIONS.
-        Further blocks are not asked for.
+        As with requests for loads, an engine may have as many questions under way as there are free places, or
+        OWN_QUESTIONS. Further blocks are not asked for.
         """
         tiers = [tier for tier in self._tiers if tier.shared and tier.serves]
         if not tiers:

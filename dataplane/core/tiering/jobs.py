@@ -1,8 +1,9 @@
-"""Jobs: batches of blocks that the mover copies to a tier, loads from one, or both, and the one table of them.
+"""Jobs: batches of blocks that the mover copies to a tier, loads from one, or both; what sources ask for; and the one
+table of both.
 
 The life of a copy or a load:
 
-1. A source proposes. It adds blocks to a `CopyRequest`, or asks for a chain (`loads.LoadRequest`). Sources are spills,
+1. A source proposes. It adds blocks to a `CopyRequest`, or asks for a chain (`LoadRequest`). Sources are spills,
    pins, cascades, drains, moves and engines. They know neither each other nor the mover.
 2. The planner (`copies`, `loads`) makes a job of the next blocks that may begin: it reserves room in the target, leases
    blocks of memory, or reserves memory. Only now do bytes count, so a tier that hangs blocks a bounded number of them.
@@ -21,17 +22,22 @@ returns, because the thread may still store.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from itertools import chain
 from math import inf
 from types import MappingProxyType
 
 from dataplane.core.blocks.blocks import Block
-from dataplane.core.tiering.load_queue import LoadQueue, LoadRequest
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.stored_blocks import BlockForm, BlockName, StoredBlock
+
+MAX_WAITING_REQUESTS = 1024
+"""Number of places for requests for loads."""
+OWN_ENTRIES = 4
+"""Number of requests of each engine that always have a place."""
 
 
 class JobReason(Enum):
@@ -112,6 +118,20 @@ class JobBlock:
 
 
 @dataclass(eq=False, slots=True)
+class LoadRequest:
+    """The rest of a chain that an engine waits for."""
+
+    client: int
+    space: int
+    keys: list[bytes]
+    deadline: float
+    at: int = 0
+    """Position of the first key that has not been planned."""
+    tenant: str | None = None
+    """Only blocks of this tenant are loaded; None for all."""
+
+
+@dataclass(eq=False, slots=True)
 class TierJob:
     """Blocks that the mover moves together."""
 
@@ -179,6 +199,60 @@ class CopyRequest:
         """Remove a block that waits."""
         block = self.waiting.pop(name)
         self.waiting_bytes -= 0 if block is None else block[0].nbytes
+
+
+class LoadQueue:
+    """The requests for loads of all engines. The engines take turns, and no engine can take all places.
+
+    An engine may add a request while it has fewer than there are free places. It therefore takes at most half of the
+    places that the others leave free. A few requests of each engine always have a place.
+    """
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[int, deque[LoadRequest]] = OrderedDict()
+        """By engine; the first engine is next."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._requests.values()))
+
+    def __iter__(self) -> Iterator[LoadRequest]:
+        """Iterate over the requests, the next one first. The queue must not change meanwhile."""
+        return chain.from_iterable(self._requests.values())
+
+    def of(self, client: int) -> Collection[LoadRequest]:
+        """Return the requests of an engine."""
+        return self._requests.get(client, ())
+
+    def has_room(self, client: int) -> bool:
+        """Return whether an engine may add a request."""
+        return len(self.of(client)) < max(OWN_ENTRIES, MAX_WAITING_REQUESTS - len(self))
+
+    def has_only(self, client: int) -> bool:
+        """Return whether no other engine has a request."""
+        return len(self.of(client)) == len(self)
+
+    def add(self, request: LoadRequest) -> None:
+        """Add a request behind the others of its engine."""
+        self._requests.setdefault(request.client, deque()).append(request)
+
+    def remove(self, request: LoadRequest) -> bool:
+        """Remove a request. Return False if it is not in the queue."""
+        requests = self._requests.get(request.client, deque())
+        if request not in requests:
+            return False
+        requests.remove(request)
+        if not requests:
+            del self._requests[request.client]
+        return True
+
+    def end_turn(self, client: int) -> None:
+        """Let the other engines plan their requests before the next one of this engine."""
+        if client in self._requests:
+            self._requests.move_to_end(client)
+
+    def engine_gone(self, client: int) -> int:
+        """Remove the requests of an engine, and return their number."""
+        return len(self._requests.pop(client, ()))
 
 
 class JobTable:

@@ -3,7 +3,8 @@
 A request names a chain. Its blocks are loaded in chain order, in jobs, each from the first tier in service that
 holds it.
 
-Shared tiers are asked first for blocks that are not known to be in a tier. A block that is in memory, or that
+Shared tiers are asked first for blocks that are not known to be in a tier; a request waits until all have answered for
+its next block. A block that is in memory, or that
 another request loads, is skipped. A request is cancelled if its deadline passes before its next job begins, if its
 engine is gone, or if the engine no longer needs it. A job that no request needs any more is cancelled too, unless the
 tier has begun to load it. The engines take turns, job by job.
@@ -19,8 +20,7 @@ from dataplane.core.engines.engines import Engine, attach_space
 from dataplane.core.engines.storing import StoreService
 from dataplane.core.packed_keys import check_keys
 from dataplane.core.tiering.catalog import Catalog, Source
-from dataplane.core.tiering.jobs import JobBlock, JobReason, JobTable, TierJob
-from dataplane.core.tiering.load_queue import LoadRequest
+from dataplane.core.tiering.jobs import JobBlock, JobReason, JobTable, LoadRequest, TierJob
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import Reserve
@@ -127,7 +127,9 @@ class Loads:
 
     def under_way(self, request: LoadRequest) -> bool:
         """Return whether blocks of a request may still arrive."""
-        return request in self._queue or any(self._job_of(request.space, key) is not None for key in request.keys)
+        return request in self._queue.of(request.client) or any(
+            self._job_of(request.space, key) is not None for key in request.keys
+        )
 
     def _job_of(self, space: int, key: bytes) -> TierJob | None:
         """Return the job that loads a block; None if there is none, or its reservation has expired: it hangs, and will
@@ -158,16 +160,8 @@ class Loads:
         self._table.leave(iter(self._table.loading.values()), client=client)
         self._catalog.wake()
 
-    def answered(self, now: float) -> None:
-        """Continue the requests whose next block no longer waits for an answer, or whose deadline has passed: `next`
-        cancels these."""
-        for request in self._queue.take_asking():
-            if request.deadline > now and self._is_queried(request):
-                self._queue.ask_again(request)
-            else:
-                self._queue.answered(request)
-
     def _is_queried(self, request: LoadRequest) -> bool:
+        """Return whether shared tiers are being asked for the next block of a request."""
         space = self._catalog.identity(request.space)
         if space is None or request.at >= len(request.keys):
             return False
@@ -176,7 +170,9 @@ class Loads:
     def waiting_bytes(self) -> int:
         """Return about how many bytes wait to be planned."""
         total = 0
-        for request in self._queue.ready():
+        for request in self._queue:
+            if self._is_queried(request):
+                continue
             declared = self._pool.spaces.by_number.get(request.space)
             total += (len(request.keys) - request.at) * (declared.block_bytes if declared else 0)
         return total
@@ -186,17 +182,14 @@ class Loads:
         if len(self._engine.reservations) >= MAX_JOBS:
             return None
         busy: set[TierState] = set()
-        for request in list(self._queue.ready()):
+        for request in list(self._queue):
             if request.deadline <= now:
                 self._queue.remove(request)
                 self.given_up += 1
                 continue
-            job = self._plan(request, now, busy)
+            job: TierJob | Unplanned = NOTHING
             while job is NOTHING and request.at < len(request.keys) and not self._is_queried(request):
                 job = self._plan(request, now, busy)
-            if job is NOTHING and self._is_queried(request):
-                self._queue.set_aside(request)
-                continue
             if request.at >= len(request.keys):
                 self._queue.remove(request)
             if isinstance(job, TierJob):

@@ -22,8 +22,7 @@ from dataplane.core.operator import scopes
 from dataplane.core.pool.pins import PinBundle
 from dataplane.core.tiering.catalog import Catalog
 from dataplane.core.tiering.copies import PRESENT
-from dataplane.core.tiering.jobs import CopyRequest, JobReason, JobTable, MemoryBlock
-from dataplane.core.tiering.load_queue import LoadRequest
+from dataplane.core.tiering.jobs import CopyRequest, JobReason, JobTable, LoadRequest, MemoryBlock
 from dataplane.core.tiering.loads import Loads
 from dataplane.core.tiering.move_chains import ChainPart, ChainSelection
 from dataplane.core.tiering.tier_state import TierState

@@ -111,7 +111,9 @@ class Tiering:
         self.pin_loads.changed(changed)
 
     def tick(self, now: float) -> None:
-        """Do the periodic work: apply lowered limits, invalidations and changed pins, and let the sources propose."""
+        """Do the periodic work: forget old answers of shared tiers, apply lowered limits, invalidations and changed
+        pins, and let the sources propose."""
+        self.catalog.existence.step(now)
         self.loads.detach()
         self.catalog.sweep()
         self.catalog.keep_limits(now)
@@ -133,10 +135,4 @@ class Tiering:
             tier.lose("clock", *(name for name, is_ahead in zip(names, ahead, strict=True) if is_ahead))
             stored = [None if is_ahead else block for block, is_ahead in zip(stored, ahead, strict=True)]
         self.catalog.existence.answered(tier, names, stored, now)
-        self.loads.answered(now)
         self.catalog.wake()
-
-    def step(self, now: float) -> None:
-        """Forget answers that are too old, and continue requests that no longer wait for an answer."""
-        self.catalog.existence.step(now)
-        self.loads.answered(now)

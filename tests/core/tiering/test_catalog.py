@@ -221,7 +221,7 @@ def test_a_request_whose_space_is_forgotten_while_it_waits_ends(shared: bool) ->
     engine.detach_cleanly()
     run.bench.pass_time(FORGET_S)
     disk.loading_bytes = 0
-    run.tiering.step(run.now)
+    run.catalog.existence.step(run.now)
     run.settle()
     assert (len(run.tiering.loads), run.loads) == (0, [])
 

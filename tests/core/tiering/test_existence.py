@@ -95,17 +95,17 @@ def test_answers_are_forgotten_after_their_time(run: TierBench) -> None:
     answer(run)
     assert listed(run) == 3
     run.bench.now += MISSING_S - 1
-    run.tiering.step(run.now)
+    run.catalog.existence.step(run.now)
     assert is_missing(run, 3)
     load(run)
     run.bench.now += 2
-    run.tiering.step(run.now)
+    run.catalog.existence.step(run.now)
     assert not is_missing(run, 3)
     run.bench.now += FOUND_S - 3
-    run.tiering.step(run.now)
+    run.catalog.existence.step(run.now)
     assert listed(run) == 3, "a use counts"
     run.bench.now += 2 * FOUND_S
-    run.tiering.step(run.now)
+    run.catalog.existence.step(run.now)
     assert listed(run) == 0
 
 
@@ -114,7 +114,7 @@ def test_a_request_is_not_left_waiting_when_the_tier_goes_out_of_service(run: Ti
     run.ask(CHAIN)
     run.begin()
     run.tiering.tiers[0].serves = False
-    run.tiering.step(run.now)
+    run.catalog.existence.step(run.now)
     run.begin()
     assert len(run.tiering.loads) == 0
 
@@ -187,7 +187,7 @@ def test_a_block_from_the_future_is_not_loaded(run: TierBench, seconds: float) -
     assert is_missing(run, 0)
     assert run.tiering.tiers[0].counters.lost == {"clock": 1}
     run.bench.now += 2 * MISSING_S
-    run.tiering.step(run.now)
+    run.catalog.existence.step(run.now)
     elsewhere(run, 1, sequence=int(run.now * 1e9))
     run.ask(CHAIN)
     answer(run)

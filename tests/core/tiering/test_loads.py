@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from dataplane.core.tiering import pin_loads
-from dataplane.core.tiering.load_queue import MAX_WAITING_REQUESTS, OWN_ENTRIES, LoadQueue, LoadRequest
+from dataplane.core.tiering.jobs import MAX_WAITING_REQUESTS, OWN_ENTRIES, LoadQueue, LoadRequest
 from dataplane.protocol.control.records import QuotaSpec, Strength
 from dataplane.protocol.stored_blocks import BlockName, Outcome
 from tests.core.tiering.tier_bench import PAGE, TierBench, stored_chain, tier, tier_bench
@@ -38,7 +38,7 @@ def test_engines_that_ask_for_all_they_can_leave_room_for_others(engines: int) -
         fill(queue, client)
     assert len(queue) <= MAX_WAITING_REQUESTS + engines * OWN_ENTRIES
     assert fill(queue, QUIET) >= OWN_ENTRIES
-    while (first := next(queue.ready(), None)) is not None:
+    while (first := next(iter(queue), None)) is not None:
         assert queue.remove(first)
     assert fill(queue, QUIET) == MAX_WAITING_REQUESTS // 2, "all places are free again"
 
@@ -46,20 +46,18 @@ def test_engines_that_ask_for_all_they_can_leave_room_for_others(engines: int) -
 def test_queue_entries_are_free_again_when_an_engine_is_gone() -> None:
     queue = LoadQueue()
     taken = fill(queue, 1)
-    queue.set_aside(next(queue.ready()))
     assert queue.engine_gone(1) == taken
-    assert (len(queue), list(queue.ready()), queue.take_asking()) == (0, [], [])
+    assert list(queue) == []
     assert fill(queue, 2) == taken
 
 
-def test_a_request_is_removed_wherever_it_waits() -> None:
+def test_a_request_is_removed_once() -> None:
     queue = LoadQueue()
-    aside, ready, gone = request(1), request(1), request(2)
-    queue.add(aside)
-    queue.add(ready)
-    queue.set_aside(aside)
-    assert [queue.remove(each) for each in (aside, ready, gone)] == [True, True, False]
-    assert (len(queue), list(queue.ready()), queue.take_asking()) == (0, [], [])
+    first, second, gone = request(1), request(1), request(2)
+    queue.add(first)
+    queue.add(second)
+    assert [queue.remove(each) for each in (second, first, second, gone)] == [True, True, False, False]
+    assert list(queue) == []
 
 
 def test_a_tier_that_takes_no_more_loads_delays_no_loads_from_another() -> None:
@@ -87,7 +85,7 @@ def test_engines_take_turns() -> None:
     for client in (1, 1, 1, 2, 3):
         queue.add(request(client))
     order = []
-    while (first := next(queue.ready(), None)) is not None:
+    while (first := next(iter(queue), None)) is not None:
         order.append(first.client)
         queue.remove(first)
         queue.end_turn(first.client)

@@ -373,7 +373,7 @@ def test_a_move_of_one_tenant_does_not_show_or_load_blocks_of_another(where: str
         while names := run.tiering.catalog.existence.next_names(state):
             run.tiering.looked_up(state, names, [run.stores[0].get(name) for name in names], run.now)
         run.settle()
-        run.tiering.step(run.now)
+        run.catalog.existence.step(run.now)
     assert move.ended_at is not None
     assert (move.blocks, move.moved_blocks, move.present_blocks, move.refused) == (0, 0, 0, {})
     assert run.engine.lookup(theirs) == (4 if where == "memory" else 0)

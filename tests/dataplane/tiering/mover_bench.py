@@ -9,7 +9,7 @@ from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.node import Node, NodeOptions
 from dataplane.core.tiering.catalog import Catalog
 from dataplane.core.tiering.invalidations import Tombstone
-from dataplane.core.tiering.load_queue import LoadRequest
+from dataplane.core.tiering.jobs import LoadRequest
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.io.loop import Loop

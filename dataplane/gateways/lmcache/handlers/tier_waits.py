@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dataplane.core.inprocess import InProcess
-from dataplane.core.tiering.load_queue import LoadRequest
+from dataplane.core.tiering.jobs import LoadRequest
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.keys import KEY_BYTES
 
