@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from dataplane.core.tiering.jobs import JobBlock
 from dataplane.protocol.checksums import checksum
-from dataplane.protocol.stored_blocks import BlockForm, CopyEnd, Outcome, StoredBlock
+from dataplane.protocol.stored_blocks import CopyEnd, Outcome
 from dataplane.protocol.tiers import Compress
 from dataplane.tiers.codecs.codec import BlockCodec, NotEncoded
 from dataplane.tiers.tier import BlockStore, Tier
@@ -25,20 +26,11 @@ class TierCodec(NamedTuple):
     codec: BlockCodec
 
 
-class BlockBytes(NamedTuple):
-    """A block and its bytes in memory."""
-
-    block: StoredBlock
-    """Its checksum is empty if it is not known."""
-    data: memoryview
-    form: BlockForm
-
-
 def store_blocks(
-    blocks: Sequence[BlockBytes], codec: TierCodec | None, tier: Tier, *, encoded_only: bool = False
+    blocks: Sequence[JobBlock], codec: TierCodec | None, tier: Tier, *, encoded_only: bool = False
 ) -> list[CopyEnd]:
-    """Store blocks. A block that cannot be encoded into fewer bytes is stored as it is, or with `encoded_only` not at
-    all: its end is then FAILED with a reason. Raises TierError."""
+    """Store the blocks of a job. A block that cannot be encoded into fewer bytes is stored as it is, or with
+    `encoded_only` not at all: its end is then FAILED with a reason. Raises TierError."""
     copy_ends: list[CopyEnd] = []
     stores: dict[int, tuple[BlockStore, str]] = {}
     for at, block in enumerate(blocks):
@@ -52,13 +44,14 @@ def store_blocks(
     return copy_ends
 
 
-def _encoded(block: BlockBytes, codec: TierCodec | None) -> tuple[BlockStore, str]:
+def _encoded(block: JobBlock, codec: TierCodec | None) -> tuple[BlockStore, str]:
     """Return the block to store, and the reason why it is not encoded; empty if it is, or if there is no codec."""
-    stored, data, form = block
+    stored, data = block.stored, block.memory
+    assert stored is not None
     reason = ""
     if codec is not None:
         try:
-            encoded = codec.codec.encode(data, form)
+            encoded = codec.codec.encode(data, block.form)
         except NotEncoded as error:
             reason = error.reason
         else:

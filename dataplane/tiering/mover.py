@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
-from dataplane.core.tiering.jobs import JobBlock, JobReason, JobState, TierJob
+from dataplane.core.tiering.jobs import NO_MEMORY, JobBlock, JobReason, JobState, TierJob
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.io.loop import Loop
@@ -24,7 +23,7 @@ from dataplane.protocol.events import Event, TierLost, TierRecovered
 from dataplane.protocol.misses import source_of_type
 from dataplane.protocol.stats.tiers import TierPhase, TierStats
 from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome, StoredBlock
-from dataplane.tiering.encoding import CALL_S, BlockBytes, TierCodec, store_blocks
+from dataplane.tiering.encoding import CALL_S, TierCodec, store_blocks
 from dataplane.tiering.tier_run import TierRun
 from dataplane.tiering.wake import Wake
 from dataplane.tiering.worker import HANG_S, TierWorker
@@ -59,14 +58,6 @@ class TimedLoads(NamedTuple):
     ended: float
 
 
-class LoadCall(NamedTuple):
-    """A call that loads into memory."""
-
-    future: Future[None]
-    loads: list[BlockLoad]
-    span: MovedBatch | None
-
-
 class Mover:
     """Moves blocks between the pool and its tiers."""
 
@@ -89,7 +80,8 @@ class Mover:
         self.runs: list[TierRun] = []
         self._leaving: list[TierRun] = []
         self._wake, self._spans = wake, wake.spans
-        self._calls: dict[TierJob, LoadCall] = {}
+        self._calls: dict[TierJob, tuple[Future[None], MovedBatch | None]] = {}
+        """Calls that load into memory, and their spans."""
         wake.listen(self._work)
         loop.every(STEP_S, self.step)
 
@@ -172,38 +164,38 @@ class Mover:
                 self._look_up(run)
                 self._delete(run, now)
                 while run.copying < MAX_COPIES and (job := self._tiering.copies.next_from_memory(run.state, now)):
-                    self._store(run, job, [self._view(block) for block in job.blocks], run.codec)
+                    self._map(job)
+                    self._store(run, job, run.codec)
         while job := self._tiering.copies.next_from_tier(now):
-            self._load(job, _buffers(job), inf)
+            _allocate(job)
+            self._load(job, inf)
         while job := self._tiering.loads.next(now):
-            until = time.monotonic() + max(0.0, job.deadline - now)
-            self._load(job, [self._view(block) for block in job.blocks], until)
+            self._map(job)
+            self._load(job, time.monotonic() + max(0.0, job.deadline - now))
         self._spans.settle()
 
     # ---- jobs
 
-    def _load(self, job: TierJob, memory: Sequence[memoryview], deadline: float) -> None:
+    def _load(self, job: TierJob, deadline: float) -> None:
         """Begin to load the blocks of a job. `deadline` is a time of `time.monotonic`; inf: CALL_S from its begin."""
         run = self._run_of(job.source)
+        span: MovedBatch | None = None
+        codec: TierCodec | None = None
         job.to(JobState.LOADING)
-        loads = [BlockLoad(block.name, into) for block, into in zip(job.blocks, memory, strict=True)]
-        into = dict(zip(job.blocks, memory, strict=True)) if job.target is not None else {}
-        span = None if job.target is not None else self._span("tier.load", run, job)
-        codec = None
-        if job.target is not None:
+        if job.target is None:
+            span = self._span("tier.load", run, job)
+        else:
             codec = self._run_of(job.target).codec  # the room was reserved for this one
             job.give_up_at = time.monotonic() + GIVE_UP_S
-        future = run.worker.submit(
-            "load", partial(_load, job, loads, deadline), partial(self._loaded, run, job, into, codec, span)
-        )
+        work = partial(_load, job, tuple(job.blocks), deadline)
+        future = run.worker.submit("load", work, partial(self._loaded, run, job, codec, span))
         if job.target is None:
-            self._calls[job] = LoadCall(future, loads, span)
+            self._calls[job] = future, span
 
     def _loaded(
         self,
         run: TierRun,
         job: TierJob,
-        buffers: dict[JobBlock, memoryview],
         codec: TierCodec | None,
         span: MovedBatch | None,
         result: TimedLoads | TierError,
@@ -222,30 +214,27 @@ class Mover:
         self._judge(run, result, [] if hung or failed else [loaded.outcome for loaded in results])
         if job.state is JobState.LOADING:
             job.give_up_at = time.monotonic() + GIVE_UP_S
-            self._store(self._run_of(job.target), job, [buffers[block] for block in job.blocks], codec)
+            self._store(self._run_of(job.target), job, codec)
 
     def _cancel_unwanted(self, now: float) -> None:
         """Cancel loads that no request needs any more, unless their calls have begun."""
         unwanted, self._table.unwanted = self._table.unwanted, []
         for job in unwanted:
-            call = self._calls.get(job)
-            if call is not None and not job.waiters and call.future.cancel():
-                call.loads.clear()  # its thread pool keeps the call, and with it the memory, until a thread is free
+            future, span = self._calls.get(job, (None, None))
+            if future is not None and not job.waiters and future.cancel():
+                for block in job.blocks:  # the thread pool keeps the call until a thread is free
+                    block.memory = NO_MEMORY
                 del self._calls[job]
                 self._outcomes.cancelled(job, now)
-                self._spans.end(call.span, len(job.blocks))
+                self._spans.end(span, len(job.blocks))
 
-    def _store(self, run: TierRun, job: TierJob, memory: Sequence[memoryview], codec: TierCodec | None) -> None:
+    def _store(self, run: TierRun, job: TierJob, codec: TierCodec | None) -> None:
         """Begin to store the blocks that are left of a job."""
         job.to(JobState.STORING)
         span = None if job.source is not None else self._span("tier.spill", run, job)
         run.copying += job.source is None
-        blocks = [
-            BlockBytes(block.stored, data, block.form)
-            for block, data in zip(job.blocks, memory, strict=True)
-            if block.stored is not None
-        ]
-        run.worker.submit("copy", partial(_store, job, blocks, codec), partial(self._stored, run, job, span))
+        work = partial(_store, job, tuple(job.blocks), codec)
+        run.worker.submit("copy", work, partial(self._stored, run, job, span))
 
     def _stored(self, run: TierRun, job: TierJob, span: MovedBatch | None, result: list[CopyEnd] | TierError) -> None:
         run.copying -= job.source is None
@@ -380,13 +369,14 @@ class Mover:
 
     # ---- memory
 
-    def _view(self, block: JobBlock) -> memoryview:
-        """Return the memory of the pool that a block is read from or loaded into."""
-        view = self._views.get(block.segment)
-        if view is None:
-            file = self._memory.segments[block.segment]
-            view = self._views[block.segment] = memoryview(file.map())
-        return view[block.offset : block.offset + block.nbytes]
+    def _map(self, job: TierJob) -> None:
+        """Let the blocks of a job use the memory of the pool that they are read from or loaded into."""
+        for block in job.blocks:
+            view = self._views.get(block.segment)
+            if view is None:
+                file = self._memory.segments[block.segment]
+                view = self._views[block.segment] = memoryview(file.map())
+            block.memory = view[block.offset : block.offset + block.nbytes]
 
     def close(self) -> bool:
         """End all threads; blocks stay in their tiers. Return whether no thread is left."""
@@ -415,21 +405,23 @@ def _probe(tier: Tier) -> str:
     return "" if health.ok else health.reason or "the tier is not healthy"
 
 
-def _buffers(job: TierJob) -> list[memoryview]:
-    """Return memory outside the pool for the blocks of a job."""
-    buffer = memoryview(bytearray(job.nbytes))
-    ends = list(accumulate(block.nbytes for block in job.blocks))
-    return [buffer[end - block.nbytes : end] for end, block in zip(ends, job.blocks, strict=True)]
+def _allocate(job: TierJob) -> None:
+    """Let the blocks of a job use memory outside the pool."""
+    buffer, end = memoryview(bytearray(job.nbytes)), 0
+    for block in job.blocks:
+        begin, end = end, end + block.nbytes
+        block.memory = buffer[begin:end]
 
 
-def _load(job: TierJob, loads: Sequence[BlockLoad], deadline: float, tier: Tier) -> TimedLoads:
+def _load(job: TierJob, blocks: Sequence[JobBlock], deadline: float, tier: Tier) -> TimedLoads:
     began = time.monotonic()
     if job.state is JobState.HUNG:
-        return TimedLoads([Loaded(Outcome.LATE)] * len(loads), began, began)
+        return TimedLoads([Loaded(Outcome.LATE)] * len(blocks), began, began)
+    loads = [BlockLoad(block.name, block.memory) for block in blocks]
     return TimedLoads(tier.load(loads, began + CALL_S if deadline == inf else deadline), began, time.monotonic())
 
 
-def _store(job: TierJob, blocks: Sequence[BlockBytes], codec: TierCodec | None, tier: Tier) -> list[CopyEnd]:
+def _store(job: TierJob, blocks: Sequence[JobBlock], codec: TierCodec | None, tier: Tier) -> list[CopyEnd]:
     if job.state is JobState.HUNG:
         return [CopyEnd(Outcome.LATE)] * len(blocks)
     return store_blocks(blocks, codec, tier, encoded_only=job.reason is JobReason.ENCODE)

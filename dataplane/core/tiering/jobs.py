@@ -89,6 +89,7 @@ class IllegalTransition(Exception):
 
 
 _NO_FORM = BlockForm()
+NO_MEMORY = memoryview(b"")
 MemoryBlock = tuple[Block, int]
 """A block of memory, and its control word when it was chosen."""
 
@@ -110,6 +111,8 @@ class JobBlock:
     """Segment of the memory that is read or loaded into; -1 for a buffer of the mover."""
     offset: int = 0
     """Bytes from the start of the segment."""
+    memory: memoryview = NO_MEMORY
+    """That memory, from the mover's first call for the job on."""
     form: BlockForm = _NO_FORM
     position: int = 0
     """Position in the reservation, for loads into memory."""
