@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from dataplane.core.actions import OperatorActions
 from dataplane.core.blocks.blocks import BlockTable
@@ -17,7 +16,7 @@ from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.engines.accesses import AccessTrace
 from dataplane.core.engines.counts import Counts
-from dataplane.core.engines.engines import Engine, live_names
+from dataplane.core.engines.engines import Engine
 from dataplane.core.engines.expulsions import Expulsions
 from dataplane.core.engines.lifecycle import Engines
 from dataplane.core.engines.prefixes import PrefixSketches
@@ -133,11 +132,10 @@ class Node:
         self.expulsions = Expulsions(self.pool, self.engines, self.emit)
         self.requests = RequestRecords(self.pool)
         self._gate_closed = self._id_journal_fills = False
-        table = self.pool.table
-        table.names.live = partial(live_names, self.pool, self.engines)
-        self.pool.slabs.never_below(table.recovery_table.highest(B_SEGMENT))
-        self.pool.spaces.never_below(table.recovery_table.highest(B_SPACE))
-        self.pool.tenants.never_below(table.recovery_table.highest(B_TENANT))
+        assigned = self.pool.table.recovery_table
+        self.pool.slabs.never_below(assigned.highest(B_SEGMENT))
+        self.pool.spaces.never_below(assigned.highest(B_SPACE))
+        self.pool.tenants.never_below(assigned.highest(B_TENANT))
         self._settle_at = now
 
     def use_tiers(self, tiering: Tiering) -> None:

@@ -6,15 +6,15 @@ a lost process stay charged until that process and every process that was in its
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from dataplane.core.blocks.blocks import Block, name_of_segment
+from dataplane.core.blocks.blocks import Block
 from dataplane.core.engines.operations import OperationReader
 from dataplane.core.engines.rings import RingReader
-from dataplane.core.journal.id_journal import EngineName, Record, SpaceName, TenantName
+from dataplane.core.journal.id_journal import EngineName, SpaceName
 from dataplane.core.journal.recovery_table import B_SPACE
 from dataplane.core.pool.hints import Hint
 from dataplane.core.tenants.tenant import Tenant, wrapped
@@ -176,19 +176,6 @@ def name_of_engine(engine: Engine) -> EngineName:
         engine.gateway,
         engine.expelled,
     )
-
-
-def live_names(pool: Pool, engines: Mapping[int, Engine]) -> Iterator[Record]:
-    """Yield the record of every space, tenant, segment and engine that is still in use."""
-    for number, space in pool.spaces.by_number.items():
-        yield SpaceName(number, space)
-    for tenant in pool.tenants.by_salt.values():
-        if tenant.blocks:
-            yield TenantName(tenant.number, tenant.salt)
-    for segment in pool.slabs.segments.values():
-        yield name_of_segment(segment)
-    for engine in engines.values():
-        yield name_of_engine(engine)
 
 
 def attach_space(pool: Pool, engine: Engine, space: Space) -> int:

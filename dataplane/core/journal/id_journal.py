@@ -2,9 +2,9 @@
 
 The journal is a private memfd, which engines never get, in two halves. The header says which half is active. A record
 is an 8-byte head (length, CRC-32) and a MessagePack body. The head is stored last, in one store, so a kill may lose the
-last record but never leaves half of it. When a half is nearly full, the live records are copied into the other one, a
-few at each tick, and a single store to the header makes that half active. If the half fills first, all are written at
-once.
+last record but never leaves half of it. When a half is nearly full, a compaction copies the live records into the other
+one, a few at each tick, and a single store to the header makes that half active. Records that are appended meanwhile
+come at the end, so the compaction reaches them later. If the half fills first, all live records are copied at once.
 
 The live records always fit a half: the journal bounds the records of spaces and engines (`refusal`) and those of
 tenants with blocks (`takes_tenant`). A fifth of a half stays free, so that compactions are rare."""
@@ -12,14 +12,12 @@ tenants with blocks (`takes_tenant`). A fifth of a half stays free, so that comp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
 import msgspec
 
-from dataplane.core.journal.compaction import HEAD as _HEAD
-from dataplane.core.journal.compaction import Compaction
 from dataplane.protocol.layout import LAYOUT_VERSION, PAGE, LayoutError
 from dataplane.protocol.salts import MAX_SALT_CHARACTERS
 from dataplane.protocol.spaces import Space
@@ -37,6 +35,8 @@ PROCESS_BYTES = 4 << 20
 """Maximum bytes of the records of all attachments of one process."""
 COMPACTED_AT_ONCE = 500
 """Number of records that one step of a compaction visits: 2 to 6 ms."""
+_HEAD = 8
+"""Bytes of a record's head."""
 
 
 class TenantName(msgspec.Struct, tag="tenant", array_like=True, frozen=True):
@@ -101,6 +101,10 @@ class SegmentEnd(msgspec.Struct, tag="retired", array_like=True, frozen=True):
 
 
 Record = TenantName | SpaceName | SegmentName | EngineName | EngineEnd | SpaceEnd | SegmentEnd
+_ENDED: dict[type[Record], type[Record]] = {EngineEnd: EngineName, SpaceEnd: SpaceName, SegmentEnd: SegmentName}
+"""Kind of the record that a record ends."""
+_Key = tuple[type[Record], int]
+"""Kind and number of what a record names."""
 
 _decoder = msgspec.msgpack.Decoder(Record)
 _encoder = msgspec.msgpack.Encoder()
@@ -146,10 +150,22 @@ def names_bytes(half_bytes: int) -> int:
     return PAGE + 2 * half_bytes
 
 
-class IdJournal:
-    """The id journal in a buffer. `live` returns all live records for a compaction."""
+@dataclass(slots=True)
+class _Compaction:
+    """A compaction that has begun. Offsets are in bytes from the start of a half."""
 
-    def __init__(self, buffer: memoryview | bytearray, live: Callable[[], Iterable[Record]] | None = None) -> None:
+    began_at: int
+    """End of the active half when it began."""
+    at: int = 0
+    """Offset of the next record to visit."""
+    end: int = 0
+    """End of the other half."""
+
+
+class IdJournal:
+    """The id journal in a buffer."""
+
+    def __init__(self, buffer: memoryview | bytearray) -> None:
         self._bytes = memoryview(buffer).cast("B")
         if len(self._bytes) % 8:
             raise LayoutError(f"a journal of {len(self._bytes)} bytes, expected a multiple of 8")
@@ -160,9 +176,11 @@ class IdJournal:
         self._end = 0
         """Offset of the next head from the start of the active half, in bytes."""
         self._left_out = 0
-        self.live = live
-        self.record_bytes: dict[tuple[type[Record], int], int] = {}
-        """Size in bytes of each live record, by kind and number."""
+        """Number of records that were omitted since the last compaction."""
+        self._omitted: dict[_Key, bytes] = {}
+        """Bodies of the live ones among all omitted records."""
+        self.record_bytes: dict[_Key, int] = {}
+        """Size in bytes of each live record."""
         self._kind_bytes: Counter[type[Record]] = Counter()
         """Bytes of the live records of each kind."""
         self._unused: set[int] = set()
@@ -173,7 +191,7 @@ class IdJournal:
         """Pid of each engine and bytes of its own record and those of its spaces, by client."""
         self._process_bytes: Counter[int] = Counter()
         """The sum of these bytes for each process, by pid."""
-        self._compaction: Compaction | None = None
+        self._compaction: _Compaction | None = None
 
     @classmethod
     def private(cls) -> IdJournal:
@@ -232,29 +250,24 @@ class IdJournal:
     def _start(self) -> int:
         return PAGE + self._half_bytes * self._cells[N_HALF]
 
-    def _note(self, record: Record, nbytes: int) -> None:
-        if isinstance(record, EngineName):
-            self._remember(EngineName, record.client, nbytes)
-            spaces = sum(self.record_bytes.get((SpaceName, number), 0) for number, _ in record.spaces)
-            self._engines[record.client] = record.pid, nbytes + spaces
-            self._process_bytes[record.pid] += nbytes + spaces
-        elif isinstance(record, EngineEnd):
-            self._forget(EngineName, record.client)
-        elif isinstance(record, SpaceEnd):
-            self._forget(SpaceName, record.number)
-        elif isinstance(record, SegmentEnd):
-            self._forget(SegmentName, record.number)
-        else:
-            self._remember(type(record), record.number, nbytes)
-
-    def _remember(self, kind: type[Record], number: int, nbytes: int) -> None:
-        self._forget(kind, number)
-        self.record_bytes[kind, number] = nbytes
+    def _note(self, record: Record, nbytes: int) -> _Key | None:
+        """Count a record; return its key unless it ends another one."""
+        kind, number = key = _key_of(record)
+        self._forget(key)
+        if type(record) in _ENDED:
+            return None
+        self.record_bytes[key] = nbytes
         self._kind_bytes[kind] += nbytes
+        if isinstance(record, EngineName):
+            spaces = sum(self.record_bytes.get((SpaceName, space), 0) for space, _ in record.spaces)
+            self._engines[number] = record.pid, nbytes + spaces
+            self._process_bytes[record.pid] += nbytes + spaces
+        return key
 
-    def _forget(self, kind: type[Record], number: int) -> None:
-        nbytes = self.record_bytes.pop((kind, number), 0)
-        self._kind_bytes[kind] -= nbytes
+    def _forget(self, key: _Key) -> None:
+        kind, number = key
+        self._kind_bytes[kind] -= self.record_bytes.pop(key, 0)
+        self._omitted.pop(key, None)
         if kind is EngineName and number in self._engines:
             pid, brought = self._engines.pop(number)
             self._process_bytes[pid] -= brought
@@ -322,23 +335,28 @@ class IdJournal:
         body = _encoder.encode(record)
         if not self._fits(body) and self._left_out % RETRY_EVERY == 0:
             self._compact()
-        self._note(record, _HEAD + _padded(len(body)))
+        key = self._note(record, _HEAD + _padded(len(body)))
         if self._cells[N_OVERFLOWED] or not self._fits(body):
             self._cells[N_OVERFLOWED] = 1
             self._left_out += 1
+            if key is not None:
+                self._omitted[key] = body
             return
-        self._end = self._write(self._start(), self._end, body)
+        self._write(body)
 
     def _fits(self, body: bytes) -> bool:
         return self._end + 2 * _HEAD + _padded(len(body)) <= self._half_bytes
 
-    def _write(self, start: int, end: int, body: bytes) -> int:
-        first = start + end + _HEAD
+    def _write(self, body: bytes) -> None:
+        """Write a record, which fits, to the end of the active half."""
+        head = self._start() + self._end
         size = _padded(len(body))
-        self._bytes[first : first + size] = body.ljust(size, b"\0")
-        self._cells[(first + size) // 8] = 0  # clear a stale head that an older journal left here
-        self._cells[(start + end) // 8] = len(body) | crc32(body) << 32
-        return end + _HEAD + size
+        self._bytes[head + _HEAD : head + _HEAD + size] = body.ljust(size, b"\0")
+        self._cells[(head + _HEAD + size) // 8] = 0  # clear a stale head that an older journal left here
+        self._cells[head // 8] = len(body) | crc32(body) << 32
+        self._end += _HEAD + size
+
+    # ---- compactions
 
     def compact_some(self) -> None:
         """Begin a compaction if the active half is nearly full, or take its next step. Call this at every tick."""
@@ -348,54 +366,51 @@ class IdJournal:
             is_full = self._end >= self._half_bytes * 7 // 8 and live_bytes + slack_bytes < self._end
             if not is_full or self._cells[N_OVERFLOWED]:
                 return
-            halves = [self._bytes[PAGE + self._half_bytes * half :][: self._half_bytes] for half in (0, 1)]
-            active = self._cells[N_HALF]
-            self._compaction = Compaction(halves[active], halves[1 - active], self._end, self._survives)
-        if self._compaction.step(self._end, COMPACTED_AT_ONCE):
-            end, self._compaction = self._compaction.end, None
-            other_half = 1 - self._cells[N_HALF]
-            self._cells[(PAGE + self._half_bytes * other_half + end) // 8] = 0  # clear a stale head
+            self._compaction = _Compaction(self._end)
+        self._copy_live(self._compaction, COMPACTED_AT_ONCE)
+
+    def _compact(self) -> None:
+        """Copy all live records at once, and write those that were omitted, as far as they fit."""
+        self._copy_live(_Compaction(self._end), self._end)
+        for key, body in list(self._omitted.items()):
+            if not self._fits(body):
+                return
+            self._write(body)
+            del self._omitted[key]
+        self._cells[N_OVERFLOWED] = 0
+
+    def _copy_live(self, compaction: _Compaction, records: int) -> None:
+        """Visit up to `records` records of the active half, and copy those that are live into the other one. Make that
+        half active when all have been visited."""
+        source, other_half = self._start(), 1 - self._cells[N_HALF]
+        target = PAGE + self._half_bytes * other_half
+        for _ in range(records):
+            if compaction.at >= self._end:
+                break
+            head, to = source + compaction.at, target + compaction.end
+            length = self._cells[head // 8] & 0xFFFFFFFF
+            size = _HEAD + _padded(length)
+            body = self._bytes[head + _HEAD : head + _HEAD + length]
+            if self._survives(body, compaction.at >= compaction.began_at):
+                self._bytes[to : to + size] = self._bytes[head : head + size]
+                compaction.end += size
+            compaction.at += size
+        if compaction.at >= self._end:
+            self._cells[(target + compaction.end) // 8] = 0  # clear a stale head
             self._cells[N_HALF] = other_half
-            self._end, self._left_out = end, 0
+            self._end, self._left_out, self._compaction = compaction.end, 0, None
 
     def _survives(self, body: memoryview, is_new: bool) -> bool:
         """Return whether a compaction copies a record. `is_new`: it was appended after the compaction began."""
         record = _decoder.decode(body)
-        if isinstance(record, EngineEnd | SpaceEnd | SegmentEnd):
+        if type(record) in _ENDED:
             return is_new  # the record that it ends may have been copied; records that ended before are not
-        if isinstance(record, EngineName):
-            return (EngineName, record.client) in self.record_bytes
-        if record.number in self._unused and isinstance(record, TenantName):
+        key = _key_of(record)
+        if isinstance(record, TenantName) and record.number in self._unused:
             self._unused.remove(record.number)
-            self._unused_bytes -= self.record_bytes[TenantName, record.number]
-            self._forget(TenantName, record.number)  # if it is used again, its record is written again
-        return (type(record), record.number) in self.record_bytes
-
-    def _compact(self) -> None:
-        """Write all live records into the other half, then make that half active."""
-        self._compaction = None
-        other_half = 1 - self._cells[N_HALF]
-        start, end = PAGE + self._half_bytes * other_half, 0
-        self._cells[start // 8] = 0
-        self._note_nothing()
-        for record in self.live() if self.live is not None else ():
-            body = _encoder.encode(record)
-            if end + 2 * _HEAD + _padded(len(body)) > self._half_bytes:
-                self._cells[N_OVERFLOWED] = 1
-                return
-            end = self._write(start, end, body)
-            self._note(record, _HEAD + _padded(len(body)))
-        self._cells[N_HALF] = other_half
-        self._cells[N_OVERFLOWED] = 0
-        self._end, self._left_out = end, 0
-
-    def _note_nothing(self) -> None:
-        self.record_bytes.clear()
-        self._engines.clear()
-        self._process_bytes.clear()
-        self._kind_bytes.clear()
-        self._unused.clear()
-        self._unused_bytes = 0
+            self._unused_bytes -= self.record_bytes[key]
+            self._forget(key)  # if it is used again, its record is written again
+        return key in self.record_bytes
 
     @property
     def overflowed(self) -> bool:
@@ -416,6 +431,13 @@ def migrated(contents: JournalContents, buffer: memoryview | bytearray) -> IdJou
     for engine in contents.engines.values():
         journal.append(engine)
     return journal
+
+
+def _key_of(record: Record) -> _Key:
+    """Return the kind and number of what a record names or ends."""
+    kind = type(record)
+    number = record.client if isinstance(record, EngineName | EngineEnd) else record.number
+    return _ENDED.get(kind, kind), number
 
 
 def _size_of(record: Record) -> int:

@@ -210,7 +210,7 @@ def journal(half_bytes: int) -> tuple[IdJournal, bytearray]:
 def test_a_compaction_in_steps_keeps_live_records_and_concurrent_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataplane.core.journal.id_journal.COMPACTED_AT_ONCE", 60)
     names, buffer = journal(64 << 10)
-    names.live = lambda: pytest.fail("compacted at once")
+    monkeypatch.setattr(IdJournal, "_compact", lambda names: pytest.fail("compacted at once"))
     chance = random.Random(5)
     used: dict[int, str] = {}
     engines: set[int] = set()
@@ -247,7 +247,6 @@ def test_a_compaction_in_steps_keeps_live_records_and_concurrent_changes(monkeyp
 def test_a_half_that_fills_during_a_compaction_is_compacted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataplane.core.journal.id_journal.COMPACTED_AT_ONCE", 1)
     names, buffer = journal(16 << 10)
-    names.live = lambda: [TenantName(1, "kept")]
     names.name_tenant(1, "kept")
     number = 1
     while names._cells[N_HALF] == 0:
@@ -258,6 +257,25 @@ def test_a_half_that_fills_during_a_compaction_is_compacted_at_once(monkeypatch:
         assert number < 10_000
     assert names._compaction is None
     assert IdJournal.attach(bytearray(buffer))[1].tenants[1] == "kept"
+
+
+def test_records_that_did_not_fit_are_written_once_others_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataplane.core.journal.id_journal.RETRY_EVERY", 1)
+    names, buffer = journal(16 << 10)
+    number = 0
+    while not names.overflowed:
+        number += 1
+        names.name_tenant(number, f"tenant-{number}")
+    names.append(EngineName(1, 1, 0, "group", "name", 0.0, []))
+    with pytest.raises(LayoutError, match="overflowed"):
+        IdJournal.attach(bytearray(buffer))
+    for gone in range(1, 100):
+        names.tenant_unused(gone)
+    names.append(EngineName(2, 1, 0, "group", "name", 0.0, []))
+    assert not names.overflowed
+    found = IdJournal.attach(bytearray(buffer))[1]
+    assert found.tenants == {each: f"tenant-{each}" for each in range(100, number + 1)}
+    assert set(found.engines) == {1, 2}
 
 
 def test_a_step_of_a_compaction_visits_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +362,6 @@ def test_ended_records_make_room_after_a_restart_and_a_full_half() -> None:
     assert not take(names, 2, 1, [wide(2)]), "a restart does not forget who has how much"
     names.append(EngineEnd(1))
     names.append(SpaceEnd(1))
-    names.live = lambda: [EngineName(2, 1, 0, "g", "", 0.0, [(2, True)])]
     for number in range(2, 50):
         assert take(names, number, 1, [wide(number)])
         names.append(EngineEnd(number))
