@@ -18,12 +18,18 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, Self
+
+from dataplane.ipc.processes import has_exited
 
 START_S = 60.0
+LONGEST_S = 3600.0
+"""Longer than any test may take."""
 PRELOADED = {
     "app": "app.asgi app.cli.support.api.client app.cli.support.printing.show app.cli.commands.machine.up uvloop"
     " app.push.joining tests.app.prepared",
@@ -45,39 +51,143 @@ _SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Forked(subprocess.Popen[Any]):
-    """`Popen([sys.executable, "-m", module, *arguments], …)` by a fork server; `env` must be given.
+class Forked:
+    """A process like one of `subprocess.Popen([sys.executable, "-m", module, *arguments], …)`, by a fork server.
 
-    The process first enters `namespaces`: files such as `/run/netns/NAME`.
+    Streams are None for those of this process, PIPE, DEVNULL, STDOUT (`stderr` alone), a descriptor or a file. With
+    `text`, pipes carry text. The process first enters `namespaces`: files such as `/run/netns/NAME`.
     """
 
     def __init__(
-        self, module: str, *arguments: str, env: dict[str, str], namespaces: Sequence[str] = (), **options: Any
+        self,
+        module: str,
+        *arguments: str,
+        env: dict[str, str],
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: Any = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        text: bool = False,
+        pass_fds: Sequence[int] = (),
+        umask: int = -1,
+        start_new_session: bool = False,
+        namespaces: Sequence[str] = (),
     ) -> None:
-        self._module = module
-        self._namespaces = namespaces
-        super().__init__([sys.executable, "-m", module, *arguments], env=env, **options)
-
-    def _execute_child(self, *given: Any) -> None:
-        args, _, preexec_fn, _, pass_fds, folder, environ = given[:7]
-        p2cread, _, _, c2pwrite, _, errwrite = pipes = given[10:16]
-        umask, start_new_session = given[20:22]
-        assert preexec_fn is None
         assert len(pass_fds) < MAX_PASSED
-        streams = [own if own != -1 else number for number, own in enumerate((p2cread, c2pwrite, errwrite))]
+        self.returncode: int | None = None
+        self.stdin: IO[Any] | None = None
+        self.stdout: IO[Any] | None = None
+        self.stderr: IO[Any] | None = None
+        self._name = f"python -m {module}"
+        self._readers: dict[str, _Reader] = {}
+        self._reaping = threading.Lock()
         request = {
-            "module": self._module,
-            "arguments": args[2:],
-            "environ": environ,
-            "folder": os.fspath(folder or os.getcwd()),
+            "module": module,
+            "arguments": [module, *arguments],
+            "environ": env,
+            "folder": os.fspath(cwd or os.getcwd()),
             "numbers": [0, 1, 2, *pass_fds],
-            "namespaces": list(self._namespaces),
+            "namespaces": list(namespaces),
             "umask": umask,
             "start_new_session": start_new_session,
         }
-        self.pid = _server(_group(self._module)).fork(request, [*streams, *pass_fds])
-        self._child_created = True
-        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # a private method of Popen
+        with ExitStack() as opened:  # the ends of the process, which has duplicates of them
+            streams: list[int] = []
+            for number, (name, stream) in enumerate({"stdin": stdin, "stdout": stdout, "stderr": stderr}.items()):
+                if stream is None:
+                    streams.append(number)
+                elif stream == subprocess.STDOUT:
+                    streams.append(streams[1])
+                elif stream == subprocess.DEVNULL:
+                    streams.append(opened.enter_context(open(os.devnull, "r+b", buffering=0)).fileno())
+                elif stream == subprocess.PIPE:
+                    ends = os.pipe()
+                    own_end, end = ends[::-1] if number == 0 else ends
+                    opened.callback(os.close, end)
+                    streams.append(end)
+                    mode = ("w" if number == 0 else "r") + ("" if text else "b")
+                    setattr(self, name, os.fdopen(own_end, mode, encoding="utf-8" if text else None))
+                else:
+                    streams.append(stream if isinstance(stream, int) else stream.fileno())
+            self.pid = _server(_group(module)).fork(request, [*streams, *pass_fds])
+        self._pidfd = os.pidfd_open(self.pid)
+        self._close = weakref.finalize(self, os.close, self._pidfd)
+
+    def poll(self) -> int | None:
+        """Return the exit code, minus the number of the signal that ended the process, or None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float = LONGEST_S) -> int:
+        """Wait for the exit code. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None and not has_exited(self._pidfd, timeout):
+            raise subprocess.TimeoutExpired(self._name, timeout)
+        with self._reaping:
+            if self.returncode is None:
+                ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED)
+                assert ended is not None
+                self.returncode = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                self._close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, typed: Any = None, timeout: float = LONGEST_S) -> tuple[Any, Any]:
+        """Write to its standard input, and return what it prints until it ends; None for a stream without a pipe.
+        Raises subprocess.TimeoutExpired, after which the call may be repeated."""
+        deadline = time.monotonic() + timeout
+        for name, stream in {"stdout": self.stdout, "stderr": self.stderr}.items():
+            if stream is not None and name not in self._readers:
+                self._readers[name] = _Reader(stream)
+        if self.stdin is not None and not self.stdin.closed:
+            with suppress(BrokenPipeError), self.stdin:
+                if typed:
+                    self.stdin.write(typed)
+        for reader in self._readers.values():
+            reader.join(max(deadline - time.monotonic(), 0.0))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self._name, timeout)
+        self.wait(max(deadline - time.monotonic(), 0.0))
+        printed = [self._readers[name].printed if name in self._readers else None for name in ("stdout", "stderr")]
+        return printed[0], printed[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, stream in {"stdin": self.stdin, "stdout": self.stdout, "stderr": self.stderr}.items():
+            if stream is not None and name not in self._readers:  # which closes it
+                stream.close()
+        self.wait(LONGEST_S)
+
+
+AnyProcess = Forked | subprocess.Popen[Any]
+"""A process that is forked if it is one of Larder's modules."""
+
+
+class _Reader(threading.Thread):
+    """Reads a pipe to its end."""
+
+    def __init__(self, stream: IO[Any]) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self.printed: Any = None
+        self.start()
+
+    def run(self) -> None:
+        with self._stream:
+            self.printed = self._stream.read()
 
 
 def run(
@@ -85,7 +195,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """A process, to its end."""
     options = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
-    with Forked(module, *arguments, env=env, encoding="utf-8", **options) as process:
+    with Forked(module, *arguments, env=env, text=True, **options) as process:
         try:
             out, err = process.communicate(typed, timeout)
         except subprocess.TimeoutExpired:

@@ -14,7 +14,7 @@ import httpx
 from tests.app.command import run
 from tests.app.migrated import migrated_folder
 from tests.environ import clean_environ
-from tests.forked import Forked
+from tests.forked import AnyProcess, Forked
 from tests.free_port import free_port
 
 
@@ -36,7 +36,7 @@ class Up:
         self.url = f"http://127.0.0.1:{self.environ['LARDER_HTTP_PORT']}"
         self.process = self._start({"env": self.environ, "stdout": stdout, "stderr": subprocess.PIPE, "text": True})
 
-    def _start(self, options: dict[str, Any]) -> subprocess.Popen[str]:
+    def _start(self, options: dict[str, Any]) -> AnyProcess:
         return Forked("app", "up", **options)
 
     def get(self, path: str) -> httpx.Response:

@@ -61,7 +61,7 @@ class Plane:
 
     folder: Path
     settings: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | None = None
     module: str = "dataplane"
     """What the process runs."""
 
@@ -289,7 +289,7 @@ class RawEngine:
         self.close()
 
 
-def run_engine(code: str, *arguments: str) -> subprocess.Popen[bytes]:
+def run_engine(code: str, *arguments: str) -> Forked:
     """Another process that runs `code` with `attach`, `make` and friends at hand."""
     return Forked(
         "tests.dataplane.engine_code",
@@ -301,14 +301,14 @@ def run_engine(code: str, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def line(process: subprocess.Popen[bytes]) -> str:
+def line(process: Forked) -> str:
     """The next line that a process says."""
     assert process.stdout is not None
     return process.stdout.readline().decode().strip()
 
 
 @contextmanager
-def engine_process(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def engine_process(code: str, *arguments: str) -> Iterator[Forked]:
     """`run_engine`, killed at the end."""
     process = run_engine(code, *arguments)
     try:

@@ -442,7 +442,7 @@ def test_the_chart_has_the_version_of_the_project(version: str) -> None:
 
 def container(
     manifest: dict[str, Any], environ: dict[str, str], paths: dict[str, str], log: Path
-) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+) -> AbstractContextManager[forked.AnyProcess]:
     """Run the only container's arguments and environment here; `paths` maps its folders to folders of this machine."""
 
     def here(text: str) -> str:

@@ -185,7 +185,7 @@ def test_an_executable_that_the_units_hide_is_refused_for_the_machine(tmp_path: 
     assert "--user" in result.output
 
 
-def service(unit: Path, overrides: dict[str, str], log: Path) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+def service(unit: Path, overrides: dict[str, str], log: Path) -> AbstractContextManager[forked.AnyProcess]:
     """Run the unit's command as its service does, with `overrides` as its EnvironmentFile."""
     (command,) = settings_of(unit)["ExecStart"]
     arguments = command.replace("/bin/true", "larder").split()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.environ import clean_environ
-from tests.forked import Forked
+from tests.forked import AnyProcess, Forked
 from tests.require import require
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def checked(tool: str, *arguments: str | Path, text: str = "") -> str:
 @contextmanager
 def running(
     log: Path, *command: str | Path, environ: Mapping[str, str] = {}, group: bool = False
-) -> Iterator["subprocess.Popen[bytes]"]:
+) -> Iterator[AnyProcess]:
     """Run a program, which must end well at SIGTERM unless the test ended it; with `group`, all of its group get it.
     Commands of `larder` run without their imports."""
     with log.open("ab") as output:
@@ -54,7 +54,7 @@ def running(
         program, *arguments = map(str, command)
         if program == "larder":
             arguments = [*MODULES.get(arguments[0], ("app", arguments[0])), *arguments[1:]]
-            process: subprocess.Popen[bytes] = Forked(*arguments, **options)
+            process: AnyProcess = Forked(*arguments, **options)
         else:
             process = subprocess.Popen(command, **options)
     try:

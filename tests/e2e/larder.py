@@ -50,7 +50,7 @@ class Larder:
 
     folder: Path
     port: int
-    process: subprocess.Popen[bytes]
+    process: Forked
     api: httpx.Client
 
     @property
@@ -110,7 +110,7 @@ def environ_of(folder: Path, port: int, **settings: str) -> dict[str, str]:
     }
 
 
-def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, port: int, **settings: str) -> Forked:
     migrated_folder(folder)
     with (folder / "log").open("ab") as log:
         return Forked("app", "up", env=environ_of(folder, port, **settings), stdout=log, stderr=log)

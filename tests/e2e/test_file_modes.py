@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import stat
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from dataplane.settings import load
 from tests import forked
 from tests.app.up import Up
-from tests.forked import Forked
+from tests.forked import AnyProcess, Forked
 
 OTHER_UID = 65_534
 MODES = {stat.S_IFDIR: {0o700}, stat.S_IFREG: {0o600}, stat.S_IFSOCK: {0o600, 0o700}}
@@ -55,7 +54,7 @@ class UpWithUmask(Up):
         self._umask = umask
         super().__init__(folder, **environ)
 
-    def _start(self, options: dict[str, Any]) -> subprocess.Popen[str]:
+    def _start(self, options: dict[str, Any]) -> AnyProcess:
         return Forked("app", "up", umask=self._umask, **options)
 
     def run(self, *arguments: str) -> str:

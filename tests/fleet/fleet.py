@@ -35,7 +35,7 @@ class Process:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.folder.mkdir(exist_ok=True)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Forked | None = None
 
     def run(self, module: str, *arguments: str, environ: dict[str, str], namespaces: Sequence[str] = ()) -> None:
         with (self.folder / "log").open("ab") as log:

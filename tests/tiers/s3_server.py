@@ -3,7 +3,6 @@
 import os
 import shutil
 import ssl
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ class S3Server:
         self._folder = Path(tempfile.mkdtemp(prefix="larder-s3-"))
         self.certificate = make_certificate(self._folder) if tls else None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by stop
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
 
     @property
     def address(self) -> str:

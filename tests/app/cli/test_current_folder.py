@@ -10,6 +10,7 @@ import pytest
 
 from app.settings import load
 from tests.app.up import Up
+from tests.forked import AnyProcess
 
 LARDER = str(Path(sys.executable).with_name("larder"))
 TRAPS = ("msgspec", "structlog", "numpy", "zmq", "app", "dataplane", "click", "uvicorn", "typing", "struct")
@@ -26,7 +27,7 @@ def lay_traps(folder: Path) -> Path:
 class UpInFolder(Up):
     folder: Path
 
-    def _start(self, options: dict[str, Any]) -> subprocess.Popen[str]:
+    def _start(self, options: dict[str, Any]) -> AnyProcess:
         return subprocess.Popen([LARDER, "up"], cwd=self.folder, **options)
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 @contextmanager
-def following(port: int, *options: str) -> Iterator[subprocess.Popen[str]]:
+def following(port: int, *options: str) -> Iterator[Forked]:
     environ = {**os.environ, "LARDER_URL": f"http://127.0.0.1:{port}", "LARDER_TOKEN": ""}
     pipe = subprocess.PIPE
     arguments = ("events", "list", "--follow", "-o", "json", *options)
@@ -34,7 +34,7 @@ def following(port: int, *options: str) -> Iterator[subprocess.Popen[str]]:
                 command.kill()
 
 
-async def printed(command: subprocess.Popen[str]) -> AsyncIterator[tuple[str, str]]:
+async def printed(command: Forked) -> AsyncIterator[tuple[str, str]]:
     """Yield name and tenant of each event that the command prints."""
     assert command.stdout is not None
     text = ""
@@ -58,7 +58,7 @@ async def until(events: AsyncIterator[tuple[str, str]], tenant: str) -> list[str
     return found
 
 
-async def ended(command: subprocess.Popen[str]) -> tuple[int, str]:
+async def ended(command: Forked) -> tuple[int, str]:
     assert command.stderr is not None
     errors = await asyncio.to_thread(command.stderr.read)
     return await asyncio.to_thread(command.wait, 60), errors

@@ -235,7 +235,7 @@ def _read(api: httpx.Client, sent: io.StringIO) -> None:
         sent.writelines(stream.iter_text())
 
 
-def _ended(process: subprocess.Popen[str]) -> str:
+def _ended(process: forked.Forked) -> str:
     process.terminate()
     output, _ = process.communicate(timeout=60)
     return str(output)

@@ -265,7 +265,7 @@ def test_a_request_does_not_wait_for_a_lookup_that_hangs_in_a_tier_out_of_servic
     tiers.begin()
     assert len(tiers.tiering.loads) == 1
     first.serves = False
-    tiers.tiering.step(tiers.now)
+    tiers.catalog.existence.step(tiers.now)
     tiers.begin()
     assert (len(tiers.tiering.loads), tiers.tiering.loads.idle) == (0, True)
 
@@ -276,7 +276,7 @@ def test_a_late_answer_does_not_stand_for_that_of_another_tier(tiers: TierBench)
     late = begin_lookup(tiers, first)
     names = begin_lookup(tiers, second)
     first.serves = False
-    tiers.tiering.step(tiers.now)
+    tiers.catalog.existence.step(tiers.now)
     answer_names(tiers, first, late, holds=False)
     assert tiers.catalog.existence.is_queried(names[0])
     answer_names(tiers, second, names, holds=True)
@@ -290,12 +290,12 @@ def test_blocks_are_queried_again_after_their_tier_is_back(tiers: TierBench) -> 
     tiers.ask(SHORT)
     late = begin_lookup(tiers, first)
     first.serves = False
-    tiers.tiering.step(tiers.now)
+    tiers.catalog.existence.step(tiers.now)
     tiers.begin()
     assert len(tiers.tiering.loads) == 0
     tiers.bench.now += 2 * MISSING_S
     first.serves = True
-    tiers.tiering.step(tiers.now)
+    tiers.catalog.existence.step(tiers.now)
     tiers.ask(SHORT)
     answer_names(tiers, first, late, holds=False)  # its names wait to be asked for
     answer_names(tiers, first, begin_lookup(tiers, first), holds=True)
@@ -315,7 +315,7 @@ def test_requests_that_wait_for_an_answer_are_cancelled_at_their_deadline(tiers:
     tiers.begin()
     assert not tiers.tiering.loads.idle
     tiers.bench.now += 5.0
-    tiers.tiering.step(tiers.now)
+    tiers.catalog.existence.step(tiers.now)
     tiers.begin()
     assert (len(tiers.tiering.loads), tiers.tiering.loads.idle, tiers.tiering.loads.given_up) == (0, True, 1)
     tiers.ask(local)
@@ -333,7 +333,7 @@ def test_a_lookup_that_hangs_does_not_end_the_loads_of_pins(tiers: TierBench) ->
     tiers.bench.pass_time(0.1)
     begin_lookup(tiers, first)
     first.serves = False
-    tiers.tiering.step(tiers.now)
+    tiers.catalog.existence.step(tiers.now)
     tiers.pass_time(0.1, times=80)
     assert tiers.engine.lookup(other) == 3
     assert tiers.bench.pin("other").only_in_tiers == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ class Engines:
     """Engines of one data plane by name, which is a role and a number. Each appends to a file of its own."""
 
     plane: Plane
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    running: dict[str, Forked] = field(default_factory=dict)
     _number: int = 0
 
     def start(self, role: str) -> None:

@@ -27,7 +27,7 @@ TURNS = 60
 
 
 @contextmanager
-def misfit(plane: Plane, role: str, seed: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+def misfit(plane: Plane, role: str, seed: int = 1) -> Iterator[Forked]:
     process = Forked(
         "tests.dataplane.load.misfits", role, plane.socket, str(seed), env=dict(os.environ), stdout=subprocess.PIPE
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from subprocess import Popen
 
 import pytest
 
@@ -19,6 +18,7 @@ from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
+from tests.forked import Forked
 
 BLOCK = make.MIB
 BLOCKS = 16
@@ -47,7 +47,7 @@ sys.stdin.readline()
 
 
 @contextmanager
-def claimant(plane: Plane, model: str, *, lost: bool = True) -> Iterator[Popen[bytes]]:
+def claimant(plane: Plane, model: str, *, lost: bool = True) -> Iterator[Forked]:
     """A living process with all its counters up."""
     with engine_process(CLAIM, plane.socket, model, "lost" if lost else "") as process:
         assert line(process) == "claimed"
@@ -75,11 +75,11 @@ def store(client: Client, name: object, tenant: str = "") -> Code | None:
         return next(iter(reservation.refused), None)
 
 
-def engine_of(stats: NodeStats, process: Popen[bytes]) -> EngineStats:
+def engine_of(stats: NodeStats, process: Forked) -> EngineStats:
     return next(each for each in stats.engines if each.pid == process.pid)
 
 
-def expel(plane: Plane, process: Popen[bytes], **options: bool) -> Expelled | ControlRefused:
+def expel(plane: Plane, process: Forked, **options: bool) -> Expelled | ControlRefused:
     client = engine_of(plane.describe(), process).client
     with plane.manager() as manager:
         answer: Expelled | ControlRefused = manager.ask(Expel("n", client, **options))
