@@ -106,9 +106,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             ),
             loads=transfer.is_kv_consumer,
             saves=transfer.is_kv_producer,
-            evict=self._evict
-            if self._request_blocks is None and _may_load_in_step(vllm_config, kv_cache_config)
-            else None,
+            may_load_in_steps=self._request_blocks is None and _may_load_in_steps(vllm_config, kv_cache_config),
+            evict=self._evict,
             hashes_media=_hashes_media(vllm_config),
             # vLLM keeps such scales in the blocks, and sets those of all blocks at the first use of a layer.
             first_step_overwrites="per_token_head" in str(getattr(vllm_config.cache_config, "cache_dtype", "")),
@@ -416,7 +415,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return True
 
 
-def _may_load_in_step(vllm_config: Any, kv_cache_config: Any) -> bool:
+def _may_load_in_steps(vllm_config: Any, kv_cache_config: Any) -> bool:
     """Return whether loads may be inside steps: if a failed one is certain to be computed again.
 
     vLLM 0.32 drops the output of the step in which a load failed, but not that of steps under way after it, nor their

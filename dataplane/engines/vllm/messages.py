@@ -36,7 +36,8 @@ class Load:
     traceparent: str = ""
     """Trace of the request; empty if it is not traced."""
     in_step: bool = False
-    """Whether the engine copies the blocks before the layers of this step, which reads them."""
+    """Whether the engine copies the blocks before the layers of this step, which reads them. Otherwise they are copied
+    beside this step and later ones, and the request is scheduled after that."""
     limit_s: float = inf
     """Longest duration, beside the limits of the settings."""
 

@@ -1,5 +1,18 @@
 """The scheduler's side: plan loads and saves from shared memory, without waiting.
 
+A request with a hit passes through these methods, which vLLM's scheduler calls by way of `connector`:
+
+1. `matched_tokens` looks the request up and chooses the way in which it gets the hit (`_choose_way`): the tokens are
+   loaded inside the step that vLLM is planning, loaded beside steps, or computed. `loads_in_step` tells vLLM which.
+2. `allocated` plans the load into the blocks that vLLM has given the request, and leases what the load reads.
+3. `plan` hands the planned loads to the workers with the step. Before the layers of the step run, a worker copies the
+   loads inside it (`WorkerSide.load_in_step`), and begins the others on its own thread (`WorkerSide.begin_loads`). vLLM
+   schedules the request of a load inside the step in this step, and that of a load beside it once the load has ended.
+4. `stepped` takes the workers' reports: loads that have ended or failed, and how long they took.
+
+A load is inside the step if the engine allows it (`may_load_in_steps`), and if measured rates say that all requests of
+the step together then wait less than the request would beside it (`rates`). All other loads are beside steps.
+
 This module does not import vLLM. It reads a few attributes of vLLM's requests.
 """
 
@@ -148,19 +161,20 @@ class SchedulerSide:
         block_tokens: int,
         loads: bool = True,
         saves: bool = True,
-        evict: Callable[[set[int]], None] | None = None,
+        may_load_in_steps: bool = False,
+        evict: Callable[[set[int]], None] = lambda blocks: None,
         hashes_media: bool = True,
         adapter_options: str = "",
         first_step_overwrites: bool = False,
         drops_block: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. `evict` removes
-        blocks from the engine's own prefix cache; None for an engine that must not load inside steps. `hashes_media`:
-        as in `RequestKeys`; `adapter_options`: as in `Adapters`. `first_step_overwrites`: whether the
-        engine's first step writes to all its blocks, so that nothing may be loaded until it has ended.
-        `drops_block`: whether a hit ends a block before the end of its last chunk, because KV values of the chunk's
-        last token depend on the next token. Raise ValueError."""
+        """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. `may_load_in_steps`:
+        whether the engine computes again what a failed load inside a step has spoiled, for which `evict` removes blocks
+        from its own prefix cache. `hashes_media`: as in `RequestKeys`; `adapter_options`: as in `Adapters`.
+        `first_step_overwrites`: whether the engine's first step writes to all its blocks, so that nothing may be loaded
+        until it has ended. `drops_block`: whether a hit ends a block before the end of its last chunk, because KV
+        values of the chunk's last token depend on the next token. Raise ValueError."""
         if settings.chunk_tokens % block_tokens:
             raise ValueError(
                 f"kv_connector_extra_config.larder.chunk_tokens: expected a multiple of the block size {block_tokens},"
@@ -174,6 +188,8 @@ class SchedulerSide:
         self._block_tokens = block_tokens
         self._loads = loads
         self._saves = saves
+        self._may_load_in_steps = may_load_in_steps
+        """Whether loads may be inside steps."""
         self._evict = evict
         self._hashes_media = hashes_media
         self._first_step_overwrites = first_step_overwrites
@@ -228,8 +244,7 @@ class SchedulerSide:
             raise ValueError("the workers have loaded different weights")
         self._page_tokens = [layout.page_tokens for layout in layouts[0]]
         self._workers = len(layouts)
-        if not all(layout.alone for worker in layouts for layout in worker):
-            self._evict = None
+        self._may_load_in_steps &= all(layout.alone for worker in layouts for layout in worker)
         spaces = [SpaceRequest(layout.space, writes=False) for worker in layouts for layout in worker]
         self._client = attach(
             self._settings.socket, spaces, group=self._group, engine=self._engine, timeout_s=self._settings.timeout_s,
@@ -310,7 +325,7 @@ class SchedulerSide:
         offered = None
         if lookup is not None:
             hits = lookup.hits
-            offered = self._answer(tracked, hits, loadable(hits))
+            offered = self._choose_way(tracked, hits, loadable(hits))
             tracked.lookup = _LookUp(
                 len(keys), hits, hit_end(hits), loadable(hits), offered,
                 self._reason(lookup, usable, keys),
@@ -329,8 +344,9 @@ class SchedulerSide:
         """Return whether a request may wait for something that takes up to `most_s` seconds."""
         return not tracked.answered and self._clock() - tracked.began < most_s
 
-    def _answer(self, tracked: _Tracked, hits: int, loadable_tokens: int) -> int:
-        """Return how many of the `loadable_tokens` in `hits` chunks to load: all or none."""
+    def _choose_way(self, tracked: _Tracked, hits: int, loadable_tokens: int) -> int:
+        """Choose whether a request loads the `loadable_tokens` in `hits` chunks inside the step, beside steps, or not
+        at all. Return how many it loads: all or none."""
         first, tracked.answered = not tracked.answered, True
         tracked.saved_chunks = max(tracked.saved_chunks, hits)
         if first and tracked.options.pin_s:
@@ -338,7 +354,7 @@ class SchedulerSide:
         if not loadable_tokens:
             return 0
         other_requests = sum(name in self._tracked for name in self._scheduled) + len(self._step_loads)
-        left_s = 0.0 if self._evict is None else self._settings.step_load_s - self._step_load_s
+        left_s = self._settings.step_load_s - self._step_load_s if self._may_load_in_steps else 0.0
         way = self._break_even.way(loadable_tokens, self._clock(), requests=1 + other_requests, step_s=left_s)
         tracked.in_step, tracked.alone = way is Way.IN_STEP, not other_requests
         return 0 if way is Way.COMPUTE else loadable_tokens
@@ -669,7 +685,7 @@ class SchedulerSide:
                 if name in self._tracked:
                     self._tracked[name].saves_open -= count
             for name, loaded in report.loads_failed.items():
-                if name in step_loads and self._evict is not None:
+                if name in step_loads:
                     # The engine has put blocks into its own prefix cache that were not loaded, or were computed from
                     # them. Without this, they would be hits of other requests before they are computed again.
                     load = step_loads[name]

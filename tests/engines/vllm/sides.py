@@ -36,7 +36,8 @@ class Step:
             group="engine",
             engine="scheduler",
             block_tokens=PAGE_TOKENS,
-            evict=self.evicted.update if len(caches) == 1 else None,
+            may_load_in_steps=len(caches) == 1,
+            evict=self.evicted.update,
             clock=clock,
         )
         self.workers = [
