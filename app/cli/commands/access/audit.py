@@ -12,11 +12,12 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, every, stream, url_option
+from app.cli.support.api.client import call, stream, url_option
 from app.cli.support.keys import seconds
 from app.cli.support.printing.terminal import Column, exact, say
 from app.cli.support.resources.documents import value_text
-from app.cli.support.resources.options import Noun, Output, output_option, watch_option
+from app.cli.support.resources.options import Noun, Output, limit_of, output_option
+from app.cli.support.resources.verbs import Resource, add_list
 
 BROKEN = 3
 """Exit code of `verify` if the audit log was altered."""
@@ -64,43 +65,30 @@ _COLUMNS = (
 )
 
 
-@click.group(cls=Noun)
-def audit() -> None:
-    """Show, export and verify the audit log."""
-
-
-@audit.command("list")
-@click.option("--actor", help="Only this actor.")
-@click.option("--action", help="Only this action, such as create, update, delete.")
-@click.option("--kind", help="Only this kind: quota, pin, policy, tier, token, …")
-@click.option("--name", help="Only records of this name.")
-@click.option("--denied", is_flag=True, help="Only refusals.")
-@click.option("--since", metavar="TIME", help="Only the last 90s, 30m, 12h or 7d.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items.")
-@url_option
-@output_option
-@watch_option
-def list_audit(
-    actor: str | None,
-    action: str | None,
-    kind: str | None,
-    name: str | None,
-    denied: bool,
-    since: str | None,
-    limit: int,
-    url: str | None,
-    output: Output,
-) -> None:
-    """List audit entries, newest first."""
-    filters = {
-        "actor": actor,
-        "action": action,
-        "kind": kind,
-        "name": name,
+def _query(options: dict[str, Any]) -> dict[str, Any]:
+    denied, since = options.pop("denied"), options.pop("since")
+    return {
+        **options,
         "decision": "denied" if denied else None,
         "since": None if since is None else str(time.time() - seconds("--since", since)),
     }
-    output.listing("Audit", every(url, "/api/v1/audit", filters, limit), _COLUMNS, "id")
+
+
+audit = Noun("audit", help="Show, export and verify the audit log.")
+add_list(
+    audit,
+    Resource("/api/v1/audit", "entry", _COLUMNS, "id"),
+    "List audit entries, newest first.",
+    click.option("--actor", help="Only this actor."),
+    click.option("--action", help="Only this action, such as create, update, delete."),
+    click.option("--kind", help="Only this kind: quota, pin, policy, tier, token, …"),
+    click.option("--name", help="Only records of this name."),
+    click.option("--denied", is_flag=True, help="Only refusals."),
+    click.option("--since", metavar="TIME", help="Only the last 90s, 30m, 12h or 7d."),
+    limit_of(50),
+    pages=True,
+    query=_query,
+)
 
 
 @audit.command("export")

@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, every, segment, url_option
-from app.cli.support.exit_codes import NothingFound
+from app.cli.support.api.client import call, url_option
 from app.cli.support.keys import seconds
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say
-from app.cli.support.resources.options import Noun, Output, output_option, unasked_option, watch_option
+from app.cli.support.resources.options import Noun, Output, output_option, unasked_option
+from app.cli.support.resources.verbs import Resource, add_get, add_list
 
 
 def _used(token: dict[str, Any]) -> str:
@@ -27,50 +27,21 @@ _COLUMNS = (
     Column("used", _used, drop=2),
     Column("made by", lambda t: t["created_by"], drop=3),
 )
-
-
-@click.group(cls=Noun)
-def tokens() -> None:
-    """Manage API tokens."""
-
-
-@tokens.command("list")
-@url_option
-@output_option
-@watch_option
-def list_tokens(url: str | None, output: Output) -> None:
-    """List all tokens, without their secrets."""
-    output.listing("Tokens", every(url, "/api/v1/tokens"), _COLUMNS, "id")
-
-
-@tokens.command("get")
-@click.argument("token")
-@output_option
-@url_option
-def get_token(url: str | None, token: str, output: Output) -> None:
-    """Show a token, by id or name, without its secret."""
-    output.record(_token(url, token), _COLUMNS, token)
+_TOKENS = Resource("/api/v1/tokens", "token", _COLUMNS, "id", "TOKEN")
+tokens = Noun("tokens", help="Manage API tokens.")
+add_list(tokens, _TOKENS, "List all tokens, without their secrets.", pages=True)
+add_get(tokens, _TOKENS, "Show a token, by id or name, without its secret.")
 
 
 @tokens.command("describe")
-@click.argument("token")
+@_TOKENS.argument()
 @url_option
-def describe_token(url: str | None, token: str) -> None:
+def describe_token(url: str | None, name: str) -> None:
     """Show a token in full, by id or name. Includes events that concern it."""
     from app.cli.support.resources.describe import describe
 
-    row = _token(url, token)
-    describe(url, "token", row["name"], row)
-
-
-def _token(url: str | None, token: str) -> dict[str, Any]:
-    """Return a token by its id or name. Raises NothingFound."""
-    matches: list[dict[str, Any]] = [
-        row for row in every(url, "/api/v1/tokens")["items"] if token in (row["id"], row["name"])
-    ]
-    if not matches:
-        raise NothingFound(f"there is no token {token!r}")
-    return matches[0]
+    token = call(url, "GET", _TOKENS.of(name))
+    describe(url, "token", token["name"], token)
 
 
 @tokens.command("create")
@@ -105,10 +76,10 @@ def create_token(
 
 
 @tokens.command("revoke")
-@click.argument("token")
+@_TOKENS.argument()
 @unasked_option
 @url_option
-def revoke_token(url: str | None, token: str) -> None:
+def revoke_token(url: str | None, name: str) -> None:
     """Revoke a token, by id or name, and end its sessions."""
-    call(url, "DELETE", f"/api/v1/tokens/{segment(token)}")
-    say(f"{token}: revoked")
+    call(url, "DELETE", _TOKENS.of(name))
+    say(f"{name}: revoked")

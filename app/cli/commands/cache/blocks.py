@@ -8,7 +8,7 @@ from app.cli.support.api.client import call, pages, segment, url_option
 from app.cli.support.api.short import whole
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say, table
-from app.cli.support.resources.options import Noun, Output, output_option, watch_option
+from app.cli.support.resources.options import Noun, Output, limit_of, output_option, watch_option
 
 
 def _columns(key_digits: int, space_digits: int) -> list[Column]:
@@ -53,7 +53,7 @@ def get_block(key: str, url: str | None, output: Output) -> None:
 @click.option("--space", help="Only this space: its 32 hex digits, or the first 8 or more.")
 @click.option("--prefix", metavar="LABEL", help="Only this hot prefix, by its label in 'larder prefixes'.")
 @click.option("--node", metavar="NAME", help="Only this node.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items.")
+@limit_of(50)
 @url_option
 @output_option
 @watch_option

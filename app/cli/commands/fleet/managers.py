@@ -1,11 +1,9 @@
 """`larder managers …`: show which management processes run, and which one leads."""
 
-import click
-
-from app.cli.support.api.client import call, url_option
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column
-from app.cli.support.resources.options import Noun, Output, output_option, watch_option
+from app.cli.support.resources.options import Noun
+from app.cli.support.resources.verbs import Resource, add_list
 
 
 def _yes(value: bool) -> str:
@@ -23,16 +21,5 @@ _COLUMNS = (
     Column("seen", lambda m: show.ago(m["seen_at"]), drop=3),
 )
 
-
-@click.group(cls=Noun)
-def managers() -> None:
-    """Show the managers that share the database, and which of them pushes to nodes."""
-
-
-@managers.command("list")
-@url_option
-@output_option
-@watch_option
-def list_managers(url: str | None, output: Output) -> None:
-    """List the managers."""
-    output.listing("Managers", call(url, "GET", "/api/v1/managers"), _COLUMNS, "id")
+managers = Noun("managers", help="Show the managers that share the database, and which of them pushes to nodes.")
+add_list(managers, Resource("/api/v1/managers", "manager", _COLUMNS, "id"), "List the managers.")

@@ -5,13 +5,14 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import ApiError, call, segment, url_option
+from app.cli.support.api.client import ApiError, call, url_option
 from app.cli.support.api.names import NODES
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import seconds
 from app.cli.support.printing import caches, show
 from app.cli.support.printing.terminal import Column, say, table
 from app.cli.support.resources.options import Noun, Output, output_option, unasked_option, watch_option
+from app.cli.support.resources.verbs import Resource, add_get, add_list
 
 SMALL_BLOCK_BYTES = 4096
 """Block size from which a node derives its largest number of blocks when `max_blocks` is not set."""
@@ -110,31 +111,10 @@ _TOKEN_COLUMNS = (
     Column("labels", lambda t: _labels(t["labels"]), drop=2, text=True),
     Column("nodes", lambda t: ", ".join(t["nodes"]), drop=1, text=True),
 )
-
-
-@click.group(cls=Noun)
-def nodes() -> None:
-    """Manage nodes: data planes, one on each machine."""
-
-
-@nodes.command("list")
-@url_option
-@output_option
-@watch_option
-def list_nodes(url: str | None, output: Output) -> None:
-    """List all nodes."""
-    answer = call(url, "GET", "/api/v1/nodes")
-    if output.listing("Nodes", answer, _COLUMNS, "name"):
-        show.faults(answer["items"])
-
-
-@nodes.command("get")
-@click.argument("node", shell_complete=NODES)
-@output_option
-@url_option
-def get_node(url: str | None, node: str, output: Output) -> None:
-    """Show one node."""
-    output.record(call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}"), _COLUMNS, node)
+_NODES = Resource("/api/v1/nodes", "node", _COLUMNS, metavar="NODE")
+nodes = Noun("nodes", help="Manage nodes: data planes, one on each machine.")
+add_list(nodes, _NODES, "List all nodes.", add_details=lambda answer, _: show.faults(answer["items"]))
+add_get(nodes, _NODES, "Show one node.")
 
 
 @nodes.command("describe")
@@ -144,7 +124,7 @@ def describe_node(url: str | None, node: str) -> None:
     """Show a node in full. Includes its statistics, and events that concern it."""
     from app.cli.support.resources.describe import describe
 
-    record = call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")
+    record = call(url, "GET", _NODES.of(node))
     if conditions := record.pop("conditions", None):
         table("Conditions", _CONDITION_COLUMNS, conditions)
         say()
@@ -196,8 +176,8 @@ def tiers(url: str | None, node: str | None, output: Output) -> None:
 def _answers(url: str | None, node: str | None) -> list[dict[str, Any]]:
     """Return one node, or all of them if none is named."""
     if node is None:
-        return list(call(url, "GET", "/api/v1/nodes")["items"])
-    return [call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")]
+        return list(call(url, "GET", _NODES.path)["items"])
+    return [call(url, "GET", _NODES.of(node))]
 
 
 @nodes.command("resize")
@@ -210,7 +190,7 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, output: O
     """Grow a node's pool to SIZE, such as 4GiB. The size also applies after restarts, until --forget."""
     if forget == (size is not None):
         raise click.UsageError("expected either SIZE or --forget")
-    path = f"/api/v1/nodes/{segment(node, 'node')}/resize"
+    path = f"{_NODES.of(node)}/resize"
     if forget:
         call(url, "DELETE", path)
         if not output.for_programs:
@@ -242,7 +222,7 @@ def drain(url: str | None, node: str, off: bool, wait: str | None) -> None:
     if off and wait is not None:
         raise click.UsageError("--wait waits for engines to leave and cannot be combined with --off")
     within_s = None if wait is None else seconds("--wait", wait)
-    path = f"/api/v1/nodes/{segment(node, 'node')}"
+    path = _NODES.of(node)
     answer = call(url, "POST", f"{path}/drain", {"on": not off}, {"wait": ACKNOWLEDGED_WITHIN})
     stats = answer["stats"]
     pending = "" if stats is not None and stats["draining"] != off else "; it gets the request when it connects"
@@ -291,7 +271,7 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
             patch[key[:-1]] = None
         else:
             raise click.UsageError(f"expected KEY=VALUE or KEY-, got {text!r}")
-    answer = call(url, "PATCH", f"/api/v1/nodes/{segment(node, 'node')}", {"labels": patch})
+    answer = call(url, "PATCH", _NODES.of(node), {"labels": patch})
     shown = ", ".join(f"{key}={value}" for key, value in sorted(answer["labels"].items()))
     say(f"{node}: {shown or 'no labels'}")
 
@@ -304,15 +284,16 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
 def delete(url: str | None, node: str, force: bool) -> None:
     """Remove a node. It must join again with a token."""
     try:
-        call(url, "DELETE", f"/api/v1/nodes/{segment(node, 'node')}", query={"force": "true" if force else None})
+        call(url, "DELETE", _NODES.of(node), query={"force": "true" if force else None})
     except ApiError as refused:
         raise worded(refused, refused.message.replace("force=true", "--force")) from None
     say(f"{node}: node deleted")
 
 
-@nodes.group("token", cls=Noun)
-def token() -> None:
-    """Manage join tokens, with which data planes on other machines join."""
+_TOKENS = Resource("/api/v1/join-tokens", "join token", _TOKEN_COLUMNS, "id")
+token = Noun("token", help="Manage join tokens, with which data planes on other machines join.")
+nodes.add_command(token)
+add_list(token, _TOKENS, "List join tokens, without their secrets.", title="Join tokens")
 
 
 @token.command("create")
@@ -344,21 +325,12 @@ def create_token(
         "ttl_s": None if ttl == "0" else seconds("--ttl", ttl),
         "addresses": list(addresses),
     }
-    answer = call(url, "POST", "/api/v1/join-tokens", body)
+    answer = call(url, "POST", _TOKENS.path, body)
     if output.data(answer, answer["token"]):
         return
     say(answer["token"])
     say("Keep it in a file of mode 0600 on the new machine, and start there:", err=True)
     say("  larder dataplane --join-token-file FILE", err=True)
-
-
-@token.command("list")
-@url_option
-@output_option
-@watch_option
-def list_tokens(url: str | None, output: Output) -> None:
-    """List join tokens, without their secrets."""
-    output.listing("Join tokens", call(url, "GET", "/api/v1/join-tokens"), _TOKEN_COLUMNS, "id")
 
 
 @token.command("revoke")
@@ -367,5 +339,5 @@ def list_tokens(url: str | None, output: Output) -> None:
 @url_option
 def revoke_token(url: str | None, ident: str) -> None:
     """Revoke a join token. Nodes that joined with it stay."""
-    call(url, "DELETE", f"/api/v1/join-tokens/{segment(ident)}")
+    call(url, "DELETE", _TOKENS.of(ident))
     say(f"join token {ident} is revoked")

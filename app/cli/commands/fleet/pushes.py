@@ -2,10 +2,10 @@
 
 import click
 
-from app.cli.support.api.client import call, url_option
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column
-from app.cli.support.resources.options import Noun, Output, output_option, watch_option
+from app.cli.support.resources.options import Noun, limit_of
+from app.cli.support.resources.verbs import Resource, add_list
 
 _COLUMNS = (
     Column("sent", lambda p: show.ago(p["sent_at"])),
@@ -22,26 +22,15 @@ _COLUMNS = (
     ),
 )
 
-
-@click.group(cls=Noun)
-def pushes() -> None:
-    """Show the pushes of records to nodes, and their answers."""
-
-
-@pushes.command("list")
-@click.option("--type", "kind", type=click.Choice(["quotas", "pins", "policies", "tiers"]), help="Only this type.")
-@click.option("--node", metavar="NAME", help="Only this node.")
-@click.option(
-    "--state", type=click.Choice(["acked", "nacked", "timed_out", "refused"]), help="Only pushes with this answer."
+pushes = Noun("pushes", help="Show the pushes of records to nodes, and their answers.")
+add_list(
+    pushes,
+    Resource("/api/v1/pushes", "push", _COLUMNS, "id"),
+    "List the pushes to nodes and their answers, newest first.",
+    click.option("--type", type=click.Choice(["quotas", "pins", "policies", "tiers"]), help="Only this type."),
+    click.option("--node", metavar="NAME", help="Only this node."),
+    click.option(
+        "--state", type=click.Choice(["acked", "nacked", "timed_out", "refused"]), help="Only pushes with this answer."
+    ),
+    limit_of(50, 1000),
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of items.")
-@url_option
-@output_option
-@watch_option
-def list_pushes(
-    kind: str | None, node: str | None, state: str | None, limit: int, url: str | None, output: Output
-) -> None:
-    """List the pushes to nodes and their answers, newest first."""
-    query = {"type": kind, "node": node, "state": state, "limit": str(limit)}
-    answer = call(url, "GET", "/api/v1/pushes", None, query)
-    output.listing("Pushes", answer, _COLUMNS, "id")

@@ -1,11 +1,14 @@
 """`larder prefixes …`: show the prefixes that were served most."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
-from app.cli.support.api.client import call, url_option
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say
-from app.cli.support.resources.options import Noun, Output, output_option, watch_option
+from app.cli.support.resources.options import Noun, Output, limit_of
+from app.cli.support.resources.verbs import Resource, add_list
 
 _COLUMNS = (
     Column("label", lambda p: p["label"]),
@@ -19,23 +22,24 @@ _COLUMNS = (
 )
 
 
-@click.group(cls=Noun)
-def prefixes() -> None:
-    """Show the prefixes that were served most in the last hour; `larder pins set NAME --prefix LABEL` pins one."""
+def _missing(answer: Mapping[str, Any], _output: Output) -> None:
+    for failed in answer["failed_nodes"]:
+        say(f"  missing: {failed['error']}")
 
 
-@prefixes.command("list")
-@click.option(
-    "--by", type=click.Choice(["bytes", "hits"]), default="bytes", show_default=True, help="Order of the list."
+prefixes = Noun(
+    "prefixes",
+    help="Show the prefixes that were served most in the last hour; `larder pins set NAME --prefix LABEL` pins one.",
 )
-@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of items.")
-@url_option
-@output_option
-@watch_option
-def list_prefixes(by: str, tenant: str | None, limit: int, url: str | None, output: Output) -> None:
-    """List the most served prefixes, the most served first."""
-    answer = call(url, "GET", "/api/v1/prefixes", None, {"by": by, "tenant": tenant, "limit": str(limit)})
-    if output.listing("Hot prefixes", answer, _COLUMNS, "label"):
-        for failed in answer["failed_nodes"]:
-            say(f"  missing: {failed['error']}")
+add_list(
+    prefixes,
+    Resource("/api/v1/prefixes", "prefix", _COLUMNS, "label"),
+    "List the most served prefixes, the most served first.",
+    click.option(
+        "--by", type=click.Choice(["bytes", "hits"]), default="bytes", show_default=True, help="Order of the list."
+    ),
+    click.option("--tenant", help="Only this tenant; `_default` for the empty salt."),
+    limit_of(20, 1000),
+    title="Hot prefixes",
+    add_details=_missing,
+)

@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, every, url_option, wait_option
+from app.cli.support.api.client import call, url_option, wait_option
 from app.cli.support.api.names import TENANTS
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say
-from app.cli.support.resources.options import Noun, Output, output_option, paged, watch_option
-from app.cli.support.resources.verbs import Resource, add_describe, add_get
+from app.cli.support.resources.options import Noun, paged
+from app.cli.support.resources.verbs import Resource, add_describe, add_get, add_list
 
 _COLUMNS = (
     Column("tenant", lambda t: t["tenant"]),
@@ -26,24 +26,25 @@ _COLUMNS = (
 _TENANTS = Resource("/api/v1/tenants", "tenant", _COLUMNS, key="tenant")
 
 
-@click.group(cls=Noun)
-def tenants() -> None:
-    """Manage tenants, with or without a quota. The empty salt is the tenant `_default`."""
+def _query(options: dict[str, Any]) -> dict[str, Any]:
+    managed = options["managed"]
+    return {
+        **options,
+        "managed": None if managed is None else str(managed).lower(),
+        "sort": options["sort"] or "-bytes",
+    }
 
 
-@tenants.command("list")
-@click.option("--managed/--unmanaged", default=None, help="Only tenants with, or without, a quota.")
-@paged
-@url_option
-@output_option
-@watch_option
-def list_tenants(managed: bool | None, sort: str | None, url: str | None, output: Output, **page: Any) -> None:
-    """List all tenants, largest first."""
-    query = {"managed": None if managed is None else str(managed).lower()}
-    answer = every(url, _TENANTS.path, query, sort=sort or "-bytes", **page)
-    output.listing("Tenants", answer, _COLUMNS, "tenant")
-
-
+tenants = Noun("tenants", help="Manage tenants, with or without a quota. The empty salt is the tenant `_default`.")
+add_list(
+    tenants,
+    _TENANTS,
+    "List all tenants, largest first.",
+    click.option("--managed/--unmanaged", default=None, help="Only tenants with, or without, a quota."),
+    paged,
+    pages=True,
+    query=_query,
+)
 add_get(tenants, _TENANTS, "Show one tenant.")
 add_describe(tenants, _TENANTS)
 

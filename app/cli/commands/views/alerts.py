@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import every, url_option
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column
-from app.cli.support.resources.options import Noun, Output, output_option, watch_option
+from app.cli.support.resources.options import Noun, limit_of
+from app.cli.support.resources.verbs import Resource, add_list
 
 
 def _change(alert: Mapping[str, Any]) -> str:
@@ -32,26 +32,25 @@ _COLUMNS = (
 )
 
 
-@click.group(cls=Noun)
-def alerts() -> None:
-    """Show the alerts that Alertmanager or Grafana sent."""
+def _query(options: dict[str, Any]) -> dict[str, Any]:
+    return options if options["state"] != "any" else {**options, "state": None}
 
 
-@alerts.command("list")
-@click.option(
-    "--state",
-    type=click.Choice(["firing", "resolved", "expired", "any"]),
-    default="firing",
-    show_default=True,
-    help="Only alerts in this state.",
+alerts = Noun("alerts", help="Show the alerts that Alertmanager or Grafana sent.")
+add_list(
+    alerts,
+    Resource("/api/v1/alerts", "alert", _COLUMNS, "fingerprint"),
+    "List alerts, newest first. `larder why` shows one tenant or node with the most likely cause.",
+    click.option(
+        "--state",
+        type=click.Choice(["firing", "resolved", "expired", "any"]),
+        default="firing",
+        show_default=True,
+        help="Only alerts in this state.",
+    ),
+    click.option("--tenant", help="Only this tenant; `_default` for the empty salt."),
+    click.option("--node", metavar="NAME", help="Only this node."),
+    limit_of(50),
+    pages=True,
+    query=_query,
 )
-@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
-@click.option("--node", metavar="NAME", help="Only this node.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items.")
-@url_option
-@output_option
-@watch_option
-def list_alerts(state: str, tenant: str | None, node: str | None, limit: int, url: str | None, output: Output) -> None:
-    """List alerts, newest first. `larder why` shows one tenant or node with the most likely cause."""
-    query = {"state": None if state == "any" else state, "tenant": tenant, "node": node}
-    output.listing("Alerts", every(url, "/api/v1/alerts", query, limit), _COLUMNS, "fingerprint")

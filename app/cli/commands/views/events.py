@@ -17,7 +17,7 @@ from app.cli.support.api.event_stream import key as event_key
 from app.cli.support.keys import seconds
 from app.cli.support.printing.terminal import say, table
 from app.cli.support.resources.events import EVENT_COLUMNS
-from app.cli.support.resources.options import Noun, Output, output_option, watch_option
+from app.cli.support.resources.options import Noun, Output, limit_of, output_option, watch_option
 
 
 @click.group(cls=Noun)
@@ -30,7 +30,7 @@ def events() -> None:
 @click.option("--node", metavar="NAME", help="Only this node.")
 @click.option("--actor", help="Only this actor.")
 @click.option("--since", metavar="TIME", help="Only the last 90s, 30m, 12h or 7d.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items.")
+@limit_of(50)
 @click.option(
     "--follow",
     "-f",

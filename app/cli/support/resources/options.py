@@ -225,6 +225,13 @@ def paged(command: F) -> F:
     return command
 
 
+def limit_of(default: int, maximum: int | None = None) -> Callable[[F], F]:
+    """Return a decorator that adds `--limit` to a list that is long."""
+    return click.option(
+        "--limit", type=click.IntRange(1, maximum), default=default, show_default=True, help="Maximum number of items."
+    )
+
+
 NONE = "none"
 
 selector_option = click.option(

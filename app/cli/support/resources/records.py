@@ -8,23 +8,19 @@ from typing import Any
 import click
 import msgspec
 
-from app.cli.support.api.client import ANY_STATE, ApiError, call, every, state_headers, url_option, wait_option
+from app.cli.support.api.client import ANY_STATE, ApiError, call, state_headers, url_option, wait_option
 from app.cli.support.api.names import TENANTS
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import F
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import say
 from app.cli.support.resources.fields import field_options, given_fields, put_fields, required
-from app.cli.support.resources.options import Noun, Output, output_option, paged, reach, unasked_option, watch_option
-from app.cli.support.resources.verbs import Resource, add_describe, add_get, show_dry_run
+from app.cli.support.resources.options import Noun, Output, output_option, paged, reach, unasked_option
+from app.cli.support.resources.verbs import Resource, add_describe, add_get, add_list, nothing, show_dry_run
 
 Record = Mapping[str, Any]
 Fields = dict[str, Any]
 TABLE = Output()
-
-
-def nothing(*_: Any) -> None:
-    """Print nothing."""
 
 
 def no_lines(*_: Any) -> Iterable[str]:
@@ -74,10 +70,6 @@ class RecordNoun(Resource):
     """Returns the lines of `delete --dry-run`."""
 
     @property
-    def plural(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    @property
     def editable(self) -> list[str]:
         return [name for name in self.put.__struct_fields__ if name not in self.without]
 
@@ -85,7 +77,8 @@ class RecordNoun(Resource):
 def record_commands(noun: RecordNoun) -> click.Group:
     """Return the group of a type's commands."""
     group = Noun(noun.plural, help=noun.help[noun.plural])
-    _add_list(group, noun)
+    about = noun.help.get("list", f"List all {noun.plural}.")
+    add_list(group, noun, about, *noun.filters, paged, pages=True, add_details=noun.listed)
     add_get(group, noun, noun.help.get("get", f"Show one {noun.noun}."), noun.shown)
     _add_set(group, noun)
     _add_edit(group, noun)
@@ -96,23 +89,6 @@ def record_commands(noun: RecordNoun) -> click.Group:
 
 def _waiting(noun: RecordNoun, command: F) -> F:
     return wait_option(command) if noun.waits else command
-
-
-def _add_list(group: click.Group, noun: RecordNoun) -> None:
-    @paged
-    @url_option
-    @output_option
-    @watch_option
-    def list_records(
-        url: str | None, output: Output, sort: str | None, limit: int | None, cursor: str | None, **filters: Any
-    ) -> None:
-        answer = every(url, noun.path, filters, limit=limit, cursor=cursor, sort=sort)
-        if output.listing(noun.plural.capitalize(), answer, noun.columns, noun.key):
-            noun.listed(answer, output)
-
-    for option in reversed(noun.filters):
-        list_records = option(list_records)
-    group.command("list", help=noun.help.get("list", f"List all {noun.plural}."))(list_records)
 
 
 def _add_set(group: click.Group, noun: RecordNoun) -> None:

@@ -1,4 +1,4 @@
-"""Resources of the API, the commands `get` and `describe` about one, and answers to dry runs."""
+"""Resources of the API, the commands `list`, `get` and `describe` about one, and answers to dry runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, find, segment, url_option
+from app.cli.support.api.client import call, every, find, segment, url_option
 from app.cli.support.api.names import Complete, names
 from app.cli.support.printing.terminal import Column, say
-from app.cli.support.resources.options import Output, output_option, reach
+from app.cli.support.resources.options import Output, output_option, reach, watch_option
 from dataplane.base.units import format_size
 
 
@@ -21,20 +21,26 @@ class Resource:
     noun: str
     columns: Sequence[Column] = ()
     key: str = "name"
-    """Argument that names a record."""
+    """Field that names a record."""
+    metavar: str = ""
+    """Argument that names a record, if it is not the key in capitals."""
     default: str | None = None
     """Record that a command without a name is about."""
 
+    @property
+    def plural(self) -> str:
+        return self.path.rpartition("/")[2]
+
     def of(self, name: str) -> str:
         """Return the path of a record. Raises UsageError for an empty name."""
-        return f"{self.path}/{segment(name, 'tenant' if self.key == 'tenant' else '')}"
+        return f"{self.path}/{segment(name, 'tenant' if self.key == 'tenant' else self.metavar.lower())}"
 
     def argument(self, complete: Complete | None = None) -> Callable[..., Any]:
         """Return a decorator that adds the argument `name`, which a shell completes with the names of records."""
         completion = complete or names((self.path, self.key))
         if self.default is not None:
             return click.argument("name", default=self.default, shell_complete=completion)
-        return click.argument("name", metavar=self.key.upper(), shell_complete=completion)
+        return click.argument("name", metavar=self.metavar or self.key.upper(), shell_complete=completion)
 
     def current(self, url: str | None, name: str) -> dict[str, Any] | None:
         """Return the record, or None if it does not exist. Raises ClickException if it exists and the command is
@@ -45,8 +51,42 @@ class Resource:
         return record
 
 
+def nothing(*_: Any) -> None:
+    """Print nothing."""
+
+
+def add_list(
+    group: click.Group,
+    resource: Resource,
+    about: str,
+    *options: Callable[[Any], Any],
+    title: str = "",
+    pages: bool = False,
+    query: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    add_details: Callable[[Any, Output], None] = nothing,
+) -> None:
+    """Add `list`, which prints the records as a table; `add_details` prints what follows it. `options` are decorators
+    that add options, `query` returns the parameters of the query for their values. `pages`: the API returns pages,
+    which are read up to the `limit`."""
+
+    def list_records(url: str | None, output: Output, **parameters: Any) -> None:
+        parameters = query(parameters)
+        if pages:
+            page = {name: parameters.pop(name, None) for name in ("limit", "cursor", "sort")}
+            answer = every(url, resource.path, parameters, **page)
+        else:
+            answer = call(url, "GET", resource.path, None, parameters)
+        if output.listing(title or resource.plural.capitalize(), answer, resource.columns, resource.key):
+            add_details(answer, output)
+
+    command: Any = list_records
+    for option in (watch_option, output_option, url_option, *reversed(options)):
+        command = option(command)
+    group.command("list", help=about)(command)
+
+
 def add_get(
-    group: click.Group, resource: Resource, about: str, add_details: Callable[[Any, Output], None] | None = None
+    group: click.Group, resource: Resource, about: str, add_details: Callable[[Any, Output], None] = nothing
 ) -> None:
     """Add `get`, which prints a record; `add_details` prints what follows its row."""
 
@@ -57,7 +97,7 @@ def add_get(
     def get(name: str, url: str | None, output: Output) -> None:
         record = call(url, "GET", resource.of(name))
         output.record(record, resource.columns, name)
-        if add_details is not None and output.format in ("table", "wide"):
+        if output.format in ("table", "wide"):
             add_details(record, output)
 
 
