@@ -41,12 +41,18 @@ Group = tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class DesiredRecord:
     """A record for the nodes that match the selector; None matches all nodes."""
 
     selector: dict[str, str] | None
     spec: Any
     priority: int = 0
+
+    @staticmethod
+    def of(kind: SnapshotType, values: Mapping[str, Any]) -> "DesiredRecord":
+        """Return the part of a record that nodes receive, given its columns."""
+        spec = _MAKE[kind](**{name: values[name] for name in _SPECS[kind].__struct_fields__})
+        return DesiredRecord(values["selector"], spec, values.get("priority", 0))
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class _Generation:
     """Records of a type at one generation, and the snapshots built from them."""
 
     number: int
-    records: Mapping[str, _Record]
+    records: Mapping[str, DesiredRecord]
     """Records by key."""
     selectors: list[dict[str, str]]
     built: dict[Group, BuiltSnapshot] = field(default_factory=dict)
@@ -105,6 +111,15 @@ class DesiredState:
                 DesiredSnapshot(self.store, newest.number, digest_of(body), is_optional), body
             )
         return snapshot
+
+    def body_with(self, kind: SnapshotType, labels: Labels, candidates: Sequence[DesiredRecord]) -> bytes:
+        """Return the body of a node's snapshot with these records in it, in place of those of the same keys. They match
+        the node. A node has one policy: the last one."""
+        if kind == "policies":
+            return _encode_policies(candidates[-1:]) if candidates else self.built(kind, labels).body
+        key, stored = bulk.KEYED[kind][1], self._newest[kind].records
+        records = {name: record for name, record in stored.items() if matches(labels, record.selector)}
+        return _ENCODE[kind](list({**records, **{getattr(each.spec, key): each for each in candidates}}.values()))
 
     def names(self, kind: SnapshotType, labels: Labels) -> list[str]:
         """Return the names of the records that a node with these labels receives, in the order of its snapshot."""
@@ -169,23 +184,19 @@ _SPECS: dict[SnapshotType, type[Any]] = {
 _MAKE: dict[SnapshotType, Callable[..., Any]] = {**_SPECS, "quotas": _quota, "pins": _pin, "tiers": _tier}
 
 
-async def _read(session: AsyncSession, kind: SnapshotType, previous: _Generation | None) -> dict[str, _Record]:
+async def _read(session: AsyncSession, kind: SnapshotType, previous: _Generation | None) -> dict[str, DesiredRecord]:
     """Return all records of a type by key. Reads those that changed since `previous`, and the keys if some were
     deleted.
 
     Records are made in a thread if there are many, so that the event loop is not blocked.
     """
-    make, key = _MAKE[kind], bulk.KEYED[kind][1]
+    key = bulk.KEYED[kind][1]
     column_names = (*_SPECS[kind].__struct_fields__, "selector", *(["priority"] if kind == "policies" else []))
     rows = await bulk.columns(session, kind, column_names, -1 if previous is None else previous.number)
     records = {} if previous is None else dict(previous.records)
 
-    def record(row: Sequence[Any]) -> _Record:
-        values = dict(zip(column_names, row, strict=True))
-        return _Record(values.pop("selector"), priority=values.pop("priority", 0), spec=make(**values))
-
     def build() -> None:
-        records.update((getattr(row, key), record(row)) for row in rows)
+        records.update((getattr(row, key), DesiredRecord.of(kind, row._mapping)) for row in rows)
 
     await asyncio.to_thread(build) if len(rows) > FEW else build()
     if len(records) == await bulk.count(session, kind):
@@ -203,7 +214,7 @@ def in_force(candidates: Sequence[tuple[str, int]]) -> str | None:
     return ordered[0][0] if ordered else None
 
 
-def _encode_policies(records: Sequence[_Record]) -> bytes:
+def _encode_policies(records: Sequence[DesiredRecord]) -> bytes:
     """Encode the one policy that a node has, under the name that means `in force`."""
     chosen = in_force([(record.spec.name, record.priority) for record in records])
     return encode_policies(
@@ -211,7 +222,7 @@ def _encode_policies(records: Sequence[_Record]) -> bytes:
     )
 
 
-_ENCODE: dict[SnapshotType, Callable[[Sequence[_Record]], bytes]] = {
+_ENCODE: dict[SnapshotType, Callable[[Sequence[DesiredRecord]], bytes]] = {
     "quotas": lambda records: encode_quotas([record.spec for record in records]),
     "pins": lambda records: encode_pins([record.spec for record in records]),
     "policies": _encode_policies,

@@ -3,19 +3,17 @@ but neither applied nor stored."""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from app.errors import FieldError, Invalid
 from app.ingest.fleet import FleetNode
-from app.push.desired import DesiredState
+from app.push.desired import DesiredRecord, DesiredState
 from app.push.node_requests import NodeReply
 from app.schemas.cache.actions import DryRunAnswer, DryRunFault, DryRunPost, Eviction, NodeVerdict
 from app.schemas.records.pins import PinPut
-from app.schemas.records.tiers import TierPut
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.base.yielding import in_thread
@@ -27,26 +25,19 @@ from app.services.records.record_types import Values
 from app.services.records.tokenizers import Tokenizers
 from dataplane.base import tracing
 from dataplane.base.labels import matches
-from dataplane.protocol.control.records import (
-    POLICY_IN_FORCE,
-    PinSpec,
-    PolicySpec,
-    QuotaSpec,
-    encode_pins,
-    encode_policies,
-    encode_quotas,
-    encode_tiers,
-)
+from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Ack, Nack, Snapshot, SnapshotType, digest_of
 from dataplane.protocol.salts import shown
-from dataplane.protocol.tiers import TierSpec
 
-T = TypeVar("T")
-S = TypeVar("S", bound=msgspec.Struct)
 RECORDS_PER_PAUSE = 200
 """Number of records that are checked between pauses."""
-Candidates = list[tuple[dict[str, str] | None, Any]]
-"""Selector, and the record that matching nodes would receive."""
+_TYPES: tuple[SnapshotType, ...] = ("quotas", "policies", "tiers", "pins")
+_RULES: dict[SnapshotType, Callable[[str, Any], Values]] = {
+    "quotas": quotas.resolve,
+    "policies": policies.resolve,
+    "tiers": lambda name, tier: tiers.resolve(checks.pin_name(name), tier),
+}
+"""The rules of a record, given its name and the body of its PUT. Those of pins need requests to nodes."""
 
 
 class DryRuns:
@@ -62,22 +53,18 @@ class DryRuns:
     async def run(self, request: DryRunPost, by: Principal) -> DryRunAnswer:
         """Return the verdict of each node. Raises Invalid, Forbidden, NodeUnreachable."""
         by.check_whole("a dry run")
-        candidates: dict[SnapshotType, Candidates] = {}
+        candidates: dict[SnapshotType, list[DesiredRecord]] = {}
         bodies: dict[str, bytes] = {}
-        for number, (name, quota) in enumerate((request.quotas or {}).items(), 1):
-            if number % RECORDS_PER_PAUSE == 0:
-                await asyncio.sleep(0)  # give other requests a turn, and notice a disconnected client
-            intent = _with_path(f"quotas.{name}", lambda: quotas.resolve(name, quota))  # noqa: B023 - called at once
-            candidates.setdefault("quotas", []).append((intent["selector"], _spec(QuotaSpec, intent)))
-        for name, policy in (request.policies or {}).items():
-            rules = _with_path(f"policies.{name}", lambda: policies.resolve(name, policy))  # noqa: B023 - called at once
-            spec = msgspec.structs.replace(_spec(PolicySpec, rules), name=POLICY_IN_FORCE)
-            candidates.setdefault("policies", []).append((rules["selector"], spec))
-        for name, tier in (request.tiers or {}).items():
-            spec_of = _with_path(f"tiers.{name}", lambda: _tier(name, tier))  # noqa: B023 - called at once
-            candidates.setdefault("tiers", []).append(spec_of)
-        for name, pin in (request.pins or {}).items():
-            candidates.setdefault("pins", []).append(await self._pin(name, pin, bodies, by))
+        for kind in _TYPES:
+            for number, (name, put) in enumerate((getattr(request, kind) or {}).items(), 1):
+                if number % RECORDS_PER_PAUSE == 0:
+                    await asyncio.sleep(0)  # give other requests a turn, and notice a disconnected client
+                if kind == "pins":
+                    values = await self._pin(name, put, bodies, by)
+                else:
+                    with _below(f"{kind}.{name}"):
+                        values = _RULES[kind](name, put)
+                candidates.setdefault(kind, []).append(DesiredRecord.of(kind, values))
         if not candidates:
             raise Invalid.at("quotas", f"expected at least one of {', '.join(SNAPSHOT_TYPES)}")
         nodes = self._targets.selected(request)
@@ -85,48 +72,36 @@ class DryRuns:
         await self._desired.refresh()
         items: list[NodeVerdict] = []
         for kind, records in candidates.items():
-            replies = await self._requests.each(nodes, partial(self.validated, kind, records, bodies))
+            replies = await self._requests.each(nodes, partial(self._validated, kind, records, bodies))
             items += [self._verdict(kind, records, reply) for reply in replies]
         items.sort(key=lambda item: (item.node, item.type))
         accepted = all(item.accepted or item.node in disconnected for item in items)
         return DryRunAnswer(items, len(items), accepted)
 
-    async def _pin(
-        self, name: str, pin: PinPut, bodies: dict[str, bytes], by: Principal
-    ) -> tuple[dict[str, str] | None, PinSpec]:
+    async def _pin(self, name: str, pin: PinPut, bodies: dict[str, bytes], by: Principal) -> Values:
+        """Return the columns of a checked pin, and add its keys to `bodies`. Raises Invalid, NodeUnreachable,
+        TooManyRequests."""
         path = f"pins.{name}"
-
-        def check() -> None:
+        with _below(path):
             faults = checks.Faults()
             checks.pin_name(name)
             pins.check_sources(pin, faults)
             faults.stop()
-
-        _with_path(path, check)
         prefix = None if pin.prefix is None else await self._prefixes.keys(pin.prefix, by)
         encoded = await self._tokenizers.encoded(pin, by)
-        now = time.time()
-        values, body = await in_thread(_with_path, path, lambda: pins.resolve(pin, prefix, now, encoded))
+        with _below(path):
+            values, body = await in_thread(pins.resolve, pin, prefix, time.time(), encoded)
         bodies[values["keys_digest"]] = body
-        return values["selector"], _spec(PinSpec, {"name": name, **values})
+        return {"name": name, **values}
 
-    async def validated(
-        self, kind: SnapshotType, records: Candidates, bodies: Mapping[str, bytes], node: FleetNode
+    async def _validated(
+        self, kind: SnapshotType, records: Sequence[DesiredRecord], bodies: Mapping[str, bytes], node: FleetNode
     ) -> Ack | Nack:
         """Return a node's verdict on its desired snapshot with the records merged into it."""
-        specs = [spec for selector, spec in records if matches(node.labels, selector)]
-        built = self._desired.built(kind, node.labels)
-        body = _merged(kind, built.body, specs)
-        desired = built.desired
-        snapshot = Snapshot(
-            kind,
-            self._desired.store,
-            desired.generation + 1,
-            "",
-            digest_of(body),
-            body,
-            traceparent=tracing.traceparent(),
-        )
+        body = self._desired.body_with(kind, node.labels, _of(node, records))
+        generation = self._desired.generations[kind] + 1
+        traceparent = tracing.traceparent()
+        snapshot = Snapshot(kind, self._desired.store, generation, "", digest_of(body), body, traceparent=traceparent)
 
         async def fetch(digests: list[str]) -> dict[str, bytes]:
             stored = await self._desired.bodies(digests)
@@ -134,10 +109,12 @@ class DryRuns:
 
         return await self._requests.try_out(node, snapshot, fetch)
 
-    def _verdict(self, kind: SnapshotType, records: Candidates, reply: NodeReply[Ack | Nack]) -> NodeVerdict:
+    def _verdict(
+        self, kind: SnapshotType, records: Sequence[DesiredRecord], reply: NodeReply[Ack | Nack]
+    ) -> NodeVerdict:
         answer, node = reply.answer, reply.node
         errors = answer.errors if isinstance(answer, Nack) else []
-        specs = [spec for selector, spec in records if matches(node.labels, selector)]
+        specs = [record.spec for record in _of(node, records)]
         if kind == "tiers" and errors:
             tier_names = {spec.name for spec in specs}
             errors = with_names(errors, sorted(tier_names.union(self._desired.names(kind, node.labels))))
@@ -146,7 +123,7 @@ class DryRuns:
         return NodeVerdict(node.name, kind, bool(specs), isinstance(answer, Ack), faults, reply.error, evictions)
 
 
-def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:
+def _evictions(node: FleetNode, specs: Sequence[QuotaSpec]) -> list[Eviction]:
     """Return what the node would evict at once: what tenants hold above their limit, without what pins keep."""
     stats = node.live_stats
     if stats is None:
@@ -154,7 +131,7 @@ def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:
     tenants = {tenant.tenant: tenant for tenant in stats.tenants}
     in_tiers = {(tier.name, tenant.tenant): tenant.bytes for tier in stats.tiers for tenant in tier.tenants}
     evictions: list[Eviction] = []
-    for quota in quotas:
+    for quota in specs:
         if quota.mode != "enforce":
             continue
         name = shown(quota.tenant)
@@ -168,36 +145,16 @@ def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:
     return [eviction for eviction in evictions if eviction.bytes > 0]
 
 
-def _spec(kind: type[S], values: Values) -> S:
-    """Return the part of a record that nodes receive."""
-    return msgspec.convert({name: values[name] for name in kind.__struct_fields__}, kind)
+def _of(node: FleetNode, records: Sequence[DesiredRecord]) -> list[DesiredRecord]:
+    """Return the records that a node would receive."""
+    return [record for record in records if matches(node.labels, record.selector)]
 
 
-def _with_path(path: str, rule: Callable[[], T]) -> T:
-    """Return the result of `rule`; prefix the paths of its errors with a record's path. Raises Invalid."""
+@contextmanager
+def _below(path: str) -> Iterator[None]:
+    """Prefix the paths of errors with a record's path. Raises Invalid."""
     try:
-        return rule()
+        yield
     except Invalid as error:
         errors = [FieldError(f"{path}.{field_error.path}", field_error.message) for field_error in error.errors]
         raise Invalid(f"{path}: {error.message}", errors) from None
-
-
-def _tier(name: str, tier: TierPut) -> tuple[dict[str, str] | None, TierSpec]:
-    values = tiers.resolve(checks.pin_name(name), tier)
-    return values["selector"], _spec(TierSpec, values)
-
-
-def _merged(kind: SnapshotType, body: bytes, records: Sequence[Any]) -> bytes:
-    """Return the body of a snapshot with the records in it. A node has one policy: the last one."""
-    if kind == "policies":
-        return encode_policies(list(records[-1:])) if records else body
-    key, decoder, encode = _FORMATS[kind]
-    current = {getattr(record, key): record for record in decoder.decode(body)}
-    return encode(list((current | {getattr(record, key): record for record in records}).values()))
-
-
-_FORMATS: dict[SnapshotType, tuple[str, msgspec.msgpack.Decoder[Any], Callable[[list[Any]], bytes]]] = {
-    "quotas": ("tenant", msgspec.msgpack.Decoder(list[QuotaSpec]), encode_quotas),
-    "pins": ("name", msgspec.msgpack.Decoder(list[PinSpec]), encode_pins),
-    "tiers": ("name", msgspec.msgpack.Decoder(list[TierSpec]), encode_tiers),
-}
