@@ -5,8 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -131,16 +130,3 @@ async def running(*managers: Manager) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.gather(*(manager.end() for manager in managers))
-
-
-async def until(holds: Callable[[], Any], timeout_s: float = 60.0) -> None:
-    """`holds` is called repeatedly; it may await."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = holds()
-        if asyncio.iscoroutine(answer):
-            answer = await answer
-        if answer:
-            return
-        assert time.monotonic() < deadline, "it never came"
-        await asyncio.sleep(0.05)

@@ -17,6 +17,7 @@ from tests.app.callers import ADMIN, bearer, create_token, guarding, send
 from tests.app.plane import Plane, serving, settings_in
 from tests.app.problems import accepted, fault_paths, is_problem
 from tests.app.raw import connected
+from tests.app.waiting import until
 
 pytestmark = pytest.mark.anyio
 WHOAMI = "/api/v1/whoami"
@@ -139,9 +140,7 @@ async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked
             break
         index = now
     waiting = asyncio.create_task(guarded.http.get(f"/api/v1/snapshot?index={index}&wait=300s", headers=bearer(token)))
-    async with asyncio.timeout(60):
-        while not guarded.app.parts.limits.stream_slots.in_use:  # it waits; an answer before that would not be 401
-            await asyncio.sleep(0.01)
+    await until(lambda: guarded.app.parts.limits.stream_slots.in_use)
     await guarded.http.delete("/api/v1/tokens/watcher")
     await guarded.put_quota("acme", wait="0s")
     assert (await waiting).status_code == 401

@@ -15,6 +15,7 @@ from app.services.base.concurrency_limiter import ConcurrencyLimiter, Concurrenc
 from app.services.base.principals import Principal
 from tests.app.callers import ADMIN, bearer, create_token, guarding
 from tests.app.plane import Plane, serving, settings_in
+from tests.app.waiting import until
 
 pytestmark = pytest.mark.anyio
 EVENTS, SNAPSHOT = "/api/v1/events", "/api/v1/snapshot"
@@ -38,9 +39,7 @@ async def status(plane: Plane, token: str, **headers: str) -> int:
 
 async def until_free(plane: Plane) -> None:
     """The server notices by itself that a client is gone."""
-    async with asyncio.timeout(60):
-        while plane.app.parts.limits.stream_slots.in_use:
-            await asyncio.sleep(0.02)
+    await until(lambda: not plane.app.parts.limits.stream_slots.in_use)
 
 
 async def test_streams_of_a_token_are_bounded_and_those_of_others_are_not_delayed(socket_dir: Path) -> None:

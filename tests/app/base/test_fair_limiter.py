@@ -12,6 +12,7 @@ from app.services.base.principals import Principal
 from app.services.records.tokenizing import BOUNDS
 from tests.app.plane import Plane
 from tests.app.tokenizer_files import put
+from tests.app.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -149,9 +150,7 @@ async def test_texts_of_one_token_hold_up_no_other_tokens(plane: Plane) -> None:
 
     long = [ask() for _ in range(BOUNDS.each_at_once + BOUNDS.each_waiting)]
     turns = tokenizers._tokenizing._limiter
-    async with asyncio.timeout(60):
-        while turns.waiting < BOUNDS.each_waiting:
-            await asyncio.sleep(0.01)
+    await until(lambda: turns.waiting >= BOUNDS.each_waiting)
     with pytest.raises(TooManyRequests, match="16 texts to encode of yours are waiting"):
         await ask()
     assert list((await tokenizers.encode("m", "w1 w2", None, other)).tokens) == [1, 2]

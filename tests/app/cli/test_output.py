@@ -52,13 +52,6 @@ def run(*arguments: str, typed: str = "") -> Result:
     return CliRunner().invoke(root, list(arguments), input=typed, catch_exceptions=False)
 
 
-async def recorded(plane: Plane, name: str) -> None:
-    """Wait until the history has an event of this name."""
-    async with asyncio.timeout(60):
-        while not (await plane.get(f"/api/v1/events/history?name={name}"))["items"]:
-            await asyncio.sleep(0.01)
-
-
 def test_help_is_a_command() -> None:
     assert run("help").output == run("--help").output
     assert run("help", "quotas", "set").output == run("quotas", "set", "--help").output
@@ -251,7 +244,7 @@ async def test_a_record_is_described_edited_and_created_once(
     assert (await plane.get("/api/v1/quotas/acme"))["limit_bytes"] == 256 << 20
     monkeypatch.setenv("EDITOR", "sed -i 's/weight:.*/weight: 0/'")
     assert "weight: expected 0.01 to 1000, got 0" in await refused(plane, 1, "quotas", "edit", "acme")
-    await recorded(plane, "quota.changed")
+    await plane.stored_events("name=quota.changed")
     out = await output(plane, "quotas", "describe", "acme")
     for line in ("limit_bytes:", "256 MiB", "Conditions", "Accepted", "Usage of 7 days", "Events", "quota.changed"):
         assert line in out
@@ -267,7 +260,7 @@ async def test_a_record_is_described_edited_and_created_once(
 @pytest.mark.anyio
 async def test_events_name_the_actor(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 1)
-    await recorded(plane, "quota.created")
+    await plane.stored_events("name=quota.created")
     out = await output(plane, "events", "list", "--name", "quota.created")
     assert re.search(r"quota\.created +local +- +tenant=acme", out)
 

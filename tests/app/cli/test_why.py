@@ -1,6 +1,5 @@
 """`larder why`: findings, alerts, preceding changes, and the sentences about the most likely cause."""
 
-import asyncio
 import json
 import time
 from typing import Any
@@ -82,9 +81,7 @@ async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: Fake
     await post(
         plane, alert(labels={"tenant": "acme"}, startsAt=rfc(time.time())), alert("Other", labels={"tenant": "x"})
     )
-    async with asyncio.timeout(60):
-        while not (await plane.get("/api/v1/events/history?name=tier.lost"))["items"]:
-            await asyncio.sleep(0.05)
+    await plane.stored_events("name=tier.lost")
     out = await output(plane, "why", "acme")
     text = " ".join(out.split())
     assert "Alerts (1)" in text

@@ -28,6 +28,7 @@ from dataplane.protocol.join import Join, Joined, JoinToken, parse_token, token_
 from tests.app.command import larder, refused
 from tests.app.plane import Plane, serving, settings_in
 from tests.app.problems import accepted, is_problem
+from tests.app.waiting import until
 from tests.dataplane import factories as make
 from tests.dataplane.plane import WAIT_S, wait_for
 from tests.dataplane.plane import Plane as DataPlane
@@ -456,20 +457,13 @@ async def test_a_quota_takes_effect_when_the_leases_of_the_excess_end(plane: Pla
         assert len(lease) == 4
         await plane.put_quota("acme", PAGE)
 
-        async def effective() -> tuple[str, str]:
-            conditions = (await plane.get("/api/v1/quotas/acme"))["status"]["conditions"]
-            return conditions[2]["status"], conditions[2]["reason"]
+        async def effective(*expected: str) -> bool:
+            condition = (await plane.get("/api/v1/quotas/acme"))["status"]["conditions"][2]
+            return (condition["status"], condition["reason"]) == expected
 
-        await until(effective, ("False", "OverLimit"))
+        await until(lambda: effective("False", "OverLimit"))
         lease.release()
-        await until(effective, ("True", "Effective"))
-
-
-async def until(ask: Callable[[], Any], expected: object) -> None:
-    deadline = asyncio.get_running_loop().time() + WAIT_S
-    while (answer := await ask()) != expected:
-        assert asyncio.get_running_loop().time() < deadline, f"expected {expected}, got {answer}"
-        await asyncio.sleep(0.02)
+        await until(lambda: effective("True", "Effective"))
 
 
 async def test_a_join_token_needs_a_join_socket_and_sane_fields(settings: Settings, socket_dir: Path) -> None:

@@ -27,8 +27,9 @@ from app.store.records.quotas import QuotaRow
 from dataplane.protocol.control.snapshots import Fault
 from tests.app.command import run
 from tests.app.fake_node import FakeNode
-from tests.app.manager import Manager, running, until
+from tests.app.manager import Manager, running
 from tests.app.silent_proxy import SilentProxy
+from tests.app.waiting import until
 from tests.deploy.tools import running as monitored
 from tests.free_port import free_port
 from tests.postgres_cluster import PostgresCluster

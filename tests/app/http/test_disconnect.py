@@ -22,6 +22,7 @@ from tests.app.callers import create_token, guarding, send
 from tests.app.plane import Plane
 from tests.app.raw import connected
 from tests.app.tokenizer_files import put
+from tests.app.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -41,12 +42,6 @@ def large(records: int) -> str:
         f"  - tenant: t{number}\n    limit_bytes: {number + 1}\n    note: some words for people\n"
         for number in range(records)
     )
-
-
-async def until(holds: Any, timeout_s: float = 60.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 def given_up(plane: Plane) -> int:

@@ -12,9 +12,9 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.http.middleware import connections, server_protocol
-from tests.app.manager import until
 from tests.app.plane import Plane
 from tests.app.raw import answered, connected
+from tests.app.waiting import until
 
 pytestmark = pytest.mark.anyio
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
@@ -92,9 +92,7 @@ async def test_one_connection_too_many_is_refused_and_the_next_after_it_is_serve
     assert lone.app.parts.limits.connections.ended[reason] >= 1
     assert b"\r\nretry-after: 1\r\n" in answer
     assert b"urn:larder:problem:too-many-connections" in answer
-    async with asyncio.timeout(60):
-        while not await served(lone):
-            await asyncio.sleep(0.01)
+    await until(lambda: served(lone))
 
 
 async def test_a_body_that_trickles_is_given_up_with_a_problem_and_counted(

@@ -11,7 +11,8 @@ from app.http.middleware.turns import LARGE_READS, in_turn
 from app.http.principals import serve_as
 from app.services.access.auth import Credentials
 from app.services.base.principals import Principal
-from tests.app.plane import WAIT_S, Plane
+from tests.app.plane import Plane
+from tests.app.waiting import until
 
 pytestmark = pytest.mark.anyio
 HERE = "127.0.0.1"
@@ -41,9 +42,7 @@ async def test_lists_wait_for_their_turn_while_other_requests_and_callers_do_not
     for _ in range(LARGE_READS.each_at_once):
         assert turns.begin(HERE)
     waiting = [asyncio.create_task(plane.http.get(PINS)) for _ in range(LARGE_READS.each_waiting)]
-    async with asyncio.timeout(WAIT_S):
-        while turns.waiting < len(waiting):
-            await asyncio.sleep(0.01)
+    await until(lambda: turns.waiting >= len(waiting))
 
     refused = await plane.http.get(PINS)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
@@ -77,9 +76,7 @@ async def test_a_response_that_its_client_does_not_read_holds_no_turn(plane: Pla
     serve_as(Principal(source=HERE), Credentials(), ExitStack())
     serve: Any = in_turn(app)
     serving: asyncio.Task[None] = asyncio.create_task(serve({"litestar_app": plane.app.litestar}, None, send))
-    async with asyncio.timeout(WAIT_S):
-        while not sent:
-            await asyncio.sleep(0.01)
+    await until(lambda: sent)
     assert len(sent) == 1
     assert plane.app.parts.limits.large_reads.callers == 0
     unread.set()

@@ -1,6 +1,5 @@
 """LMCache's HTTP interface over a real data plane that serves its clients: objects, prefetches, status, metrics."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from dataplane.protocol.salts import shown
 from tests.app.callers import bearer, create_token, send
 from tests.app.plane import Plane
 from tests.app.real_node import governing
+from tests.app.waiting import until
 from tests.dataplane.plane import Plane as DataPlane
 from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, prompt
 from tests.lmcache.engine_memory import EngineMemory
@@ -329,13 +329,11 @@ async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateway
     serving.worker.store(prompt(5))
     name = (await serving.plane.node())["name"]
 
-    async def seen() -> dict[str, Any]:
-        answer: dict[str, Any] = (await serving.plane.get(f"/api/v1/nodes/{name}"))["stats"]
-        return answer
+    async def with_worker() -> Any:
+        stats = (await serving.plane.get(f"/api/v1/nodes/{name}"))["stats"]
+        return stats["gateway"]["workers"] and stats
 
-    async with asyncio.timeout(60):
-        while not (stats := await seen())["gateway"]["workers"]:
-            await asyncio.sleep(0.05)
+    stats = await until(with_worker)
     gateway = stats["gateway"]
     assert (gateway["gateway"], gateway["url"]) == ("lmcache", url_of(serving.node))
     assert (gateway["connections"], [worker["model"] for worker in gateway["workers"]]) == (1, ["llama"])
@@ -356,13 +354,11 @@ async def test_health_shows_when_new_workers_cannot_map_the_memory_and_when_they
     path = FOLDER / serving.worker.register()["shm_name"]
     node = (await serving.plane.node())["name"]
 
-    async def ready() -> int:
-        return (await serving.plane.http.get("/healthz/fleet")).status_code
-
     async def becomes(status: int) -> None:
-        async with asyncio.timeout(60):
-            while await ready() != status:
-                await asyncio.sleep(0.05)
+        async def ready() -> bool:
+            return (await serving.plane.http.get("/healthz/fleet")).status_code == status
+
+        await until(ready)
 
     await becomes(200)
     path.unlink()

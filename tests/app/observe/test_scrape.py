@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
@@ -33,6 +32,7 @@ from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.observe.test_metrics import gateway, space
 from tests.app.plane import IMPATIENT, Plane
+from tests.app.waiting import until
 from tests.deploy.tools import checked
 
 pytestmark = pytest.mark.anyio
@@ -113,11 +113,7 @@ async def test_concurrent_scrapes_return_the_same_numbers(new_plane: Plane, new_
             TenantStats(f"t{n}", bytes=1 + (n * turn) % 97, hit_blocks=n + turn, requested_blocks=turn)
             for n in range(turn % 5, 120)
         ]
-        new_node.stats = msgspec.structs.replace(new_node.stats, tenants=tenants)
-        await new_node.publish(new_node.stats_now())
-        async with asyncio.timeout(60):
-            while not any(stats.tenants == tenants for stats in new_plane.app.parts.fleet.stats()):
-                await asyncio.sleep(0.01)
+        await new_plane.report(new_node, tenants=tenants)
         await asyncio.gather(scrape(), scrape())
     assert len({dict(labels)["tenant"] for _, labels in seen}) > 51
 
@@ -199,9 +195,7 @@ async def test_pushes_database_process_tokens_and_lag_are_measured(new_plane: Pl
     headers = {"Authorization": f"Bearer {token.json()['token']}"}
     parts = new_plane.app.parts
     await parts.access.token_ends.read()
-    async with asyncio.timeout(60):
-        while not any(parts.process.loop_lag.counts):
-            await asyncio.sleep(0.05)
+    await until(lambda: any(parts.process.loop_lag.counts))
     new_plane.http.headers.update(headers)
     found = await samples(new_plane)
     on = {"node": new_node.name, "type": "quotas"}

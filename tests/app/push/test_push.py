@@ -3,6 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -25,8 +26,9 @@ from app.supervisor.supervisor import Supervisor
 from dataplane.protocol.control.snapshots import Fault, Observed
 from dataplane.protocol.keys import chain
 from tests.app.fake_node import FakeNode
-from tests.app.plane import IMPATIENT, TOKENS, WAIT_S, Plane, serving, settings_in
+from tests.app.plane import IMPATIENT, TOKENS, Plane, serving, settings_in
 from tests.app.problems import is_problem
+from tests.app.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -297,12 +299,12 @@ async def test_the_whole_way_works_on_either_database(socket_dir: Path, database
 
 async def _settled(plane: Plane, query: str, holds=bool) -> dict:
     """The journal, once the push that was just answered is written."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            answer = await plane.get(f"/api/v1/pushes?{query}")
-            if holds(answer["items"]):
-                return answer
-            await asyncio.sleep(0.01)
+
+    async def settled() -> Any:
+        answer = await plane.get(f"/api/v1/pushes?{query}")
+        return holds(answer["items"]) and answer
+
+    return await until(settled)
 
 
 async def test_the_first_restart_does_not_wait_and_later_ones_do() -> None:

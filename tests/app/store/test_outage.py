@@ -21,10 +21,11 @@ from app.store.base.database import Database
 from app.store.base.failures import UNKNOWN_OUTCOME
 from app.store.records.quotas import QuotaRow
 from tests.app.fake_node import FakeNode
-from tests.app.manager import Manager, running, until
+from tests.app.manager import Manager, running
 from tests.app.plane import serving, settings_in
 from tests.app.silent_proxy import SilentProxy
 from tests.app.up import Up
+from tests.app.waiting import until
 from tests.otlp_receiver import silent_collector
 from tests.postgres_cluster import PostgresCluster
 

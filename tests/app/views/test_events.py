@@ -19,6 +19,7 @@ from tests.app.command import output
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 from tests.app.problems import fault_paths
+from tests.app.waiting import until
 
 pytestmark = pytest.mark.anyio
 H = "/api/v1/events/history"
@@ -143,9 +144,7 @@ async def test_events_wait_while_the_database_is_unavailable(tmp_path: Path) -> 
     file.rename(away)
     task = asyncio.create_task(events.run())
     bus.publish(DatabaseLost("gone"))
-    async with asyncio.timeout(60):
-        while not database.watch.away:
-            await asyncio.sleep(0.02)
+    await until(lambda: database.watch.away)
     away.rename(file)
     bus.publish(DatabaseRecovered(1.0))
     async with asyncio.timeout(60):
