@@ -6,13 +6,12 @@ that a slow forward pass of one engine does not delay the copies of others.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -86,10 +85,7 @@ class CopyThreads:
         """Work without a lane."""
         self._lanes: WeakKeyDictionary[object, _Lane] = WeakKeyDictionary()
         self._closing = threading.Event()
-        self._ended: deque[tuple[_Lane, Done, CopyFailed | None]] = deque()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._running = 0
-        loop.register(self._wake, self._receive)
 
     @property
     def closing(self) -> bool:
@@ -133,21 +129,17 @@ class CopyThreads:
         except Exception as error:  # a bug here must not keep the engine waiting for its answer
             log.exception("copy.crashed")
             failed = CopyFailed(f"{type(error).__name__}: {error}")
-        self._ended.append((lane, done, failed))
-        os.eventfd_write(self._wake, 1)
+        self._loop.call_from_thread(partial(self._report, lane, done, failed))
 
-    def _receive(self) -> None:
-        os.eventfd_read(self._wake)
-        while self._ended:
-            lane, done, failed = self._ended.popleft()
-            self._running -= 1
-            lane.running -= 1
-            done(failed)
+    def _report(self, lane: _Lane, done: Done, failed: CopyFailed | None) -> None:
+        if self.closing:
+            return
+        self._running -= 1
+        lane.running -= 1
+        done(failed)
 
     def close(self) -> None:
         """Wait for the copies that run; waiting ones are not started."""
         self._closing.set()
         for lane in filter(None, (self._pool, *self._lanes.values())):
             lane.pool.shutdown(wait=True, cancel_futures=True)
-        self._loop.unregister(self._wake)
-        os.close(self._wake)

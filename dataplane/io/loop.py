@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import select
+import threading
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,6 +44,13 @@ class Loop:
         self._stopped = False
         self.lag = Histogram(list(LATENCY_BOUNDS_S), [0] * (len(LATENCY_BOUNDS_S) + 1), 0.0)
         """Seconds by which timers were late."""
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._calls: deque[Callable[[], None]] = deque()
+        """Calls of threads."""
+        self._closed = False
+        self._lock = threading.Lock()
+        """For `_closed` and the use of `_wake` by threads."""
+        self.register(self._wake, self._run_calls)
 
     def register(self, fd: int, on_readable: Callable[[], None]) -> None:
         self._readers[fd] = on_readable
@@ -70,6 +80,27 @@ class Loop:
 
     def once(self, delay_s: float, call: Callable[[], None]) -> None:
         self._timers.append(_Timer(0.0, call, time.monotonic() + delay_s))
+
+    def call_from_thread(self, call: Callable[[], None]) -> None:
+        """Call back in the next turn; safe in any thread. Does nothing once the loop is closed."""
+        with self._lock:
+            if not self._closed:
+                self._calls.append(call)
+                os.eventfd_write(self._wake, 1)
+
+    def _run_calls(self) -> None:
+        os.eventfd_read(self._wake)
+        while self._calls:
+            self._calls.popleft()()
+
+    def wait_for_calls(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        """Run calls of threads, and nothing else, until `holds`, for a bounded time. For the start, before `run`."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        deadline = time.monotonic() + timeout_s
+        while not holds() and (left_s := deadline - time.monotonic()) > 0:
+            if poll.poll(left_s * 1000):
+                self._run_calls()
 
     def stop(self) -> None:
         """End `run` after the current turn, or as soon as it starts; safe in a signal handler."""
@@ -111,4 +142,7 @@ class Loop:
             timer.call()
 
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            os.close(self._wake)
         self._epoll.close()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -27,14 +26,9 @@ class Background:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._ended: deque[Callable[[], None]] = deque()
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._closed = False
         self._undivided_until = 0.0
         """Until this time, work on the loop is not divided into slices, because no engine is served yet."""
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        loop.register(self._wake, self._receive)
 
     def run(
         self, name: str, work: Callable[[], T], done: Callable[[T | Exception], None] = lambda result: None
@@ -51,28 +45,16 @@ class Background:
         except Exception as error:  # a defect of a tier must not end the data plane
             log.exception("tier.call_crashed")
             result = error
-        with self._changed:
-            if not self._closed:
-                self._ended.append(lambda: done(result))
-                os.eventfd_write(self._wake, 1)
-                self._changed.notify_all()
+        self._loop.call_from_thread(partial(self._report, done, result))
 
-    def _receive(self) -> None:
-        os.eventfd_read(self._wake)
-        self.report()
-
-    def report(self) -> None:
-        """Report the calls that have ended."""
-        while self._ended and not self._closed:
-            self._ended.popleft()()
+    def _report(self, done: Callable[[T], None], result: T) -> None:
+        if not self._closed:
+            done(result)
 
     def wait(self, holds: Callable[[], bool], timeout_s: float) -> None:
         """Report calls that end until `holds`, for a bounded time. For the start, before the loop runs."""
-        deadline = self._undivided_until = time.monotonic() + timeout_s
-        while not holds() and (left_s := deadline - time.monotonic()) > 0:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended, left_s)
-            self.report()
+        self._undivided_until = time.monotonic() + timeout_s
+        self._loop.wait_for_calls(holds, timeout_s)
         self._undivided_until = 0.0
 
     def in_slices(self, work: Iterator[None], done: Callable[[], None]) -> None:
@@ -92,7 +74,4 @@ class Background:
 
     def close(self) -> None:
         """Stop reporting. Threads that still run end with the process."""
-        with self._lock:
-            self._closed = True
-            self._loop.unregister(self._wake)
-            os.close(self._wake)
+        self._closed = True

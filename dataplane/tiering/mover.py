@@ -23,6 +23,7 @@ from dataplane.protocol.events import Event, TierLost, TierRecovered
 from dataplane.protocol.misses import source_of_type
 from dataplane.protocol.stats.tiers import TierPhase, TierStats
 from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome, StoredBlock
+from dataplane.tiering.background import Background
 from dataplane.tiering.encoding import CALL_S, TierCodec, store_blocks
 from dataplane.tiering.tier_run import TierRun
 from dataplane.tiering.wake import Wake
@@ -64,6 +65,7 @@ class Mover:
     def __init__(
         self,
         loop: Loop,
+        background: Background,
         memory: NodeMemory,
         tiering: Tiering,
         wake: Wake,
@@ -72,7 +74,8 @@ class Mover:
         deleted: Callable[[TierRun], None] = lambda run: None,
     ) -> None:
         """`emit` publishes an event of the node. `deleted` is called when a tier has nothing left to delete."""
-        self._loop, self._memory, self._tiering, self._clock, self._emit = loop, memory, tiering, clock, emit
+        self._loop, self._background, self._memory = loop, background, memory
+        self._tiering, self._clock, self._emit = tiering, clock, emit
         self._catalog, self._table, self._outcomes = tiering.catalog, tiering.table, tiering.outcomes
         self._deleted = deleted
         self._views: dict[int, memoryview] = {}
@@ -88,7 +91,7 @@ class Mover:
     def add(self, state: TierState, tier: Tier) -> TierRun:
         """Add a tier. It serves once `opened` is called."""
         state.serves = False
-        run = TierRun(state, TierWorker(self._loop, state.spec.name, tier))
+        run = TierRun(state, TierWorker(self._loop, self._background, state.spec.name, tier))
         self.runs.append(run)
         return run
 

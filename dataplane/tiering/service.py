@@ -314,7 +314,9 @@ class TierService:
         node = self._node
         self.tiering = Tiering(catalog, node.storing, node.room, engine, node.emit)
         node.use_tiers(self.tiering)
-        self._mover = Mover(self._loop, self._memory, self.tiering, wake, self._clock, node.emit, self._deleted)
+        self._mover = Mover(
+            self._loop, self._background, self._memory, self.tiering, wake, self._clock, node.emit, self._deleted
+        )
 
     def _add_tombstone(self, tombstone: Tombstone) -> None:
         self._tombstones.add(tombstone)

@@ -8,24 +8,22 @@ long the oldest call has run, and the mover takes a tier that hangs out of servi
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from dataplane.io.loop import Loop
+from dataplane.tiering.background import Background
 from dataplane.tiers.tier import Tier, TierError
 
 THREADS = 2
 HANG_S = 10.0
 """A call that has not returned this long after its deadline hangs."""
-CLOSED_S = 1.0
-"""Longest wait for a thread that has already reported its end."""
 T = TypeVar("T")
 log = structlog.stdlib.get_logger()
 
@@ -33,21 +31,16 @@ log = structlog.stdlib.get_logger()
 class TierWorker:
     """Runs calls of one tier on threads, and reports their ends on the loop."""
 
-    def __init__(self, loop: Loop, name: str, tier: Tier) -> None:
+    def __init__(self, loop: Loop, background: Background, name: str, tier: Tier) -> None:
         self.tier = tier
-        self._loop = loop
-        self._name = name
-        self._released = False
+        self._loop, self._background, self._name = loop, background, name
         self._pools = {
             kind: ThreadPoolExecutor(THREADS, f"larder-tier-{name}-{kind}") for kind in ("copy", "load", "look")
         }
         self._running: dict[int, float] = {}
         self._last = 0
-        self._ended: deque[Callable[[], None]] = deque()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = self._retiring = False
-        self._retired: threading.Thread | None = None
-        loop.register(self._wake, self._receive)
+        self._retired = threading.Event()
 
     def submit(self, kind: str, work: Callable[[Tier], T], done: Callable[[T | TierError], None]) -> Future[None]:
         """Run `work` on a thread of its kind (`copy`, `load` or `look`), then `done` on the loop with its result, or
@@ -74,58 +67,38 @@ class TierWorker:
             result = TierError(f"{type(error).__name__}: {error}")
         finally:
             self._running.pop(number, None)
-        self._ended.append(lambda: done(result))
-        os.eventfd_write(self._wake, 1)
+        self._loop.call_from_thread(partial(self._report, done, result))
 
-    def _receive(self) -> None:
-        os.eventfd_read(self._wake)
-        while self._ended and not self._closed:
-            self._ended.popleft()()
+    def _report(self, done: Callable[[T], None], result: T) -> None:
+        if not self._closed:
+            done(result)
 
     def retire(self, done: Callable[[], None]) -> None:
         """Close the tier when the calls under way have ended. Calls that have not begun fail. Then call `done` on the
         loop."""
         self._retiring = True
-        self._retired = threading.Thread(
-            target=self._retire, args=(done,), name=f"larder-tier-{self._name}-close", daemon=True
-        )
-        self._retired.start()
+        self._background.run(f"larder-tier-{self._name}-close", self._retire, lambda result: done())
 
-    def _retire(self, done: Callable[[], None]) -> None:
+    def _retire(self) -> None:
         for pool in self._pools.values():
             pool.shutdown(wait=True)
         try:
             self.tier.close()
         except Exception:  # a defect of a tier must not end the data plane
             log.exception("tier.close_crashed")
-        self._ended.append(lambda: self._release(done))
-        os.eventfd_write(self._wake, 1)
-
-    def _release(self, done: Callable[[], None]) -> None:
-        if self._retired is not None:
-            self._retired.join(CLOSED_S)
-        self._loop.unregister(self._wake)
-        os.close(self._wake)
-        self._released = True
-        done()
+        self._retired.set()
 
     def close(self, timeout_s: float) -> bool:
         """End the threads, and close the tier. Calls that do not return in time end with the process. Return
         whether all threads have ended."""
         self._closed = True
-        if self._released:
-            return True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         deadline = time.monotonic() + timeout_s
         while self._running and time.monotonic() < deadline:
             time.sleep(0.005)
-        ended = not self._running
-        if self._retired is not None:
-            self._retired.join(max(0.0, deadline - time.monotonic()))
-            ended = ended and not self._retired.is_alive()
-        if ended:
+        if self._retiring:
+            return self._retired.wait(max(0.0, deadline - time.monotonic()))
+        if not self._running:
             self.tier.close()
-            self._loop.unregister(self._wake)
-            os.close(self._wake)
-        return ended
+        return not self._running

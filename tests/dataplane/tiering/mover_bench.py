@@ -20,6 +20,7 @@ from dataplane.protocol.events import Event
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.tier_directory import TierDirectory, buckets_for, directory_bytes, space_word
 from dataplane.protocol.tiers import TierSpec
+from dataplane.tiering.background import Background
 from dataplane.tiering.mover import Mover
 from dataplane.tiering.wake import Wake
 from tests.core.tiering.tier_bench import Spaces
@@ -82,6 +83,7 @@ class MoverBench(LoopBench):
         self.events: list[Event] = []
         self.mover = Mover(
             self.loop,
+            Background(self.loop),
             self.memory,
             self.tiering,
             wake,
