@@ -36,6 +36,11 @@ def overview(*patches: Callable[[Json], object]) -> Overview:
     return msgspec.convert(raw, Overview)
 
 
+def state(*patches: Callable[[Json], object], **parts: Any) -> FleetState:
+    """Return the busy state of a fleet after these changes, with these parts beside its overview."""
+    return FleetState(overview(*patches), **parts)
+
+
 def put(path: str, value: object) -> Callable[[Json], None]:
     """Return what sets a value at a path such as `nodes.0.state`."""
 
@@ -126,117 +131,87 @@ def joining(raw: Any) -> None:
 
 
 CASES: dict[str, tuple[FleetState, FleetState]] = {
-    "no_node": (FleetState(overview(put("nodes", []))), FleetState(overview())),
-    "no_node_connected": (FleetState(overview(NOT_READY, joining)), FleetState(overview(NOT_READY))),
-    "node_lost": (
-        FleetState(overview(put(f"{NODE}.state", "lost"))),
-        FleetState(overview(put(f"{NODE}.state", "behind"))),
-    ),
-    "crash_loop": (FleetState(overview(put(f"{NODE}.conditions", [condition("crash_loop")]))), FleetState(overview())),
-    "thrashing": (FleetState(overview(put(f"{NODE}.conditions", [condition("thrashing")]))), FleetState(overview())),
+    "no_node": (state(put("nodes", [])), state()),
+    "no_node_connected": (state(NOT_READY, joining), state(NOT_READY)),
+    "node_lost": (state(put(f"{NODE}.state", "lost")), state(put(f"{NODE}.state", "behind"))),
+    "crash_loop": (state(put(f"{NODE}.conditions", [condition("crash_loop")])), state()),
+    "thrashing": (state(put(f"{NODE}.conditions", [condition("thrashing")])), state()),
     "tenant_at_limit": (
-        FleetState(overview(tenant(tenant="acme", limit_bytes=100, bytes=250, limit_share=0.9)), changes=[change()]),
-        FleetState(overview(tenant(tenant="acme", limit_bytes=100, bytes=250, limit_share=0.89)), changes=[change()]),
+        state(tenant(tenant="acme", limit_bytes=100, bytes=250, limit_share=0.9), changes=[change()]),
+        state(tenant(tenant="acme", limit_bytes=100, bytes=250, limit_share=0.89), changes=[change()]),
     ),
-    "snapshot_refused": (
-        FleetState(overview(put(f"{NODE}.state", "nacked"))),
-        FleetState(overview(put(f"{NODE}.state", "in_sync"))),
-    ),
-    "gateway_unreachable": (
-        FleetState(overview(gateway(problem="its name is gone"))),
-        FleetState(overview(gateway(problem=""))),
-    ),
-    "gateway_client_refused": (
-        FleetState(overview(gateway(clients=[{**CLIENT, "refused": 1}]))),
-        FleetState(overview(gateway(clients=[CLIENT]))),
-    ),
-    "blocks_refused": (
-        FleetState(overview(), refusals=[Refusal("gpu-a1", "acme", T, {"over_limit": 1})]),
-        FleetState(overview()),
-    ),
+    "snapshot_refused": (state(put(f"{NODE}.state", "nacked")), state(put(f"{NODE}.state", "in_sync"))),
+    "gateway_unreachable": (state(gateway(problem="its name is gone")), state(gateway(problem=""))),
+    "gateway_client_refused": (state(gateway(clients=[{**CLIENT, "refused": 1}])), state(gateway(clients=[CLIENT]))),
+    "blocks_refused": (state(refusals=[Refusal("gpu-a1", "acme", T, {"over_limit": 1})]), state()),
     "dataplane_exited": (
-        FleetState(overview(), [event("dataplane.exited", T, code=-9)]),
-        FleetState(overview(), [event("dataplane.exited", T, code=0)]),
+        state(events=[event("dataplane.exited", T, code=-9)]),
+        state(events=[event("dataplane.exited", T, code=0)]),
     ),
-    "tier_out_of_service": (
-        FleetState(overview(tier(serves=False, state="not opened"))),
-        FleetState(overview(tier(serves=False, state="opening"))),
-    ),
-    "tier_opening": (
-        FleetState(overview(tier(serves=False, state="opening"))),
-        FleetState(overview(tier(state="opening"))),
-    ),
-    "tier_not_listed": (
-        FleetState(overview(tier(listing_fault="timed out"))),
-        FleetState(overview(tier(listing_fault=""))),
-    ),
+    "tier_out_of_service": (state(tier(serves=False, state="not opened")), state(tier(serves=False, state="opening"))),
+    "tier_opening": (state(tier(serves=False, state="opening")), state(tier(state="opening"))),
+    "tier_not_listed": (state(tier(listing_fault="timed out")), state(tier(listing_fault=""))),
     "tier_directory_full": (
-        FleetState(overview(put(f"{STATS}.tier_directory_unlisted", 1))),
-        FleetState(overview(put(f"{STATS}.tier_directory_unlisted", 0))),
+        state(put(f"{STATS}.tier_directory_unlisted", 1)),
+        state(put(f"{STATS}.tier_directory_unlisted", 0)),
     ),
     "hit_ratio_fell": (
-        FleetState(overview(), changes=[NOOP], hit_ratio=RATIOS),
-        FleetState(overview(), changes=[NOOP], hit_ratio=[(at, ratio and ratio / 6 + 0.5) for at, ratio in RATIOS]),
+        state(changes=[NOOP], hit_ratio=RATIOS),
+        state(changes=[NOOP], hit_ratio=[(at, ratio and ratio / 6 + 0.5) for at, ratio in RATIOS]),
     ),
-    "many_changes": (FleetState(overview(), changes=CHANGES), FleetState(overview(), changes=CHANGES[1:])),
-    "node_draining": (FleetState(overview(put(f"{NODE}.draining", True))), FleetState(overview())),
-    "cache_cold": (FleetState(overview(put(f"{STATS}.cold", True))), FleetState(overview(put(f"{STATS}.cold", False)))),
-    "node_behind": (FleetState(overview(put(f"{NODE}.state", "behind"))), FleetState(overview())),
-    "node_joining": (FleetState(overview(put(f"{NODE}.state", "joining"))), FleetState(overview())),
-    "not_ready": (FleetState(overview(NOT_READY)), FleetState(overview(NOT_READY, put(f"{NODE}.state", "lost")))),
-    "quotas_not_enforced": (FleetState(overview(put("armed", False))), FleetState(overview())),
-    "clock_offset": (FleetState(overview(put(f"{NODE}.clock_offset_s", -9.0))), FleetState(overview())),
+    "many_changes": (state(changes=CHANGES), state(changes=CHANGES[1:])),
+    "node_draining": (state(put(f"{NODE}.draining", True)), state()),
+    "cache_cold": (state(put(f"{STATS}.cold", True)), state(put(f"{STATS}.cold", False))),
+    "node_behind": (state(put(f"{NODE}.state", "behind")), state()),
+    "node_joining": (state(put(f"{NODE}.state", "joining")), state()),
+    "not_ready": (state(NOT_READY), state(NOT_READY, put(f"{NODE}.state", "lost"))),
+    "quotas_not_enforced": (state(put("armed", False)), state()),
+    "clock_offset": (state(put(f"{NODE}.clock_offset_s", -9.0)), state()),
     "gpu_copies_fail": (
-        FleetState(overview(put(f"{STATS}.gpu_copy_pools", [{**GPU, "problem": "out of memory"}]))),
-        FleetState(overview(put(f"{STATS}.gpu_copy_pools", [GPU]))),
+        state(put(f"{STATS}.gpu_copy_pools", [{**GPU, "problem": "out of memory"}])),
+        state(put(f"{STATS}.gpu_copy_pools", [GPU])),
     ),
     "policy_evicts_nothing": (
-        FleetState(overview(put(f"{STATS}.policy.algorithm", "noop"))),
-        FleetState(overview(put(f"{STATS}.policy.algorithm", "mru"))),
+        state(put(f"{STATS}.policy.algorithm", "noop")),
+        state(put(f"{STATS}.policy.algorithm", "mru")),
     ),
-    "tenant_over_limit": (
-        FleetState(overview(tenant(over_limit=True))),
-        FleetState(overview(tenant(over_limit=False))),
-    ),
+    "tenant_over_limit": (state(tenant(over_limit=True)), state(tenant(over_limit=False))),
     "tenant_never_hits": (
-        FleetState(overview(IN_USE, tenant(**NEVER, stored_blocks=1 << 40))),
-        FleetState(overview(IN_USE, tenant(**NEVER, stored_blocks=1))),
+        state(IN_USE, tenant(**NEVER, stored_blocks=1 << 40)),
+        state(IN_USE, tenant(**NEVER, stored_blocks=1)),
     ),
-    "pin_holds_nothing": (FleetState(overview(pin(holds_nothing=True))), FleetState(overview(pin(resident=0)))),
-    "pin_in_tiers": (FleetState(overview(pin(only_in_tiers=1))), FleetState(overview(pin(only_in_tiers=0)))),
-    "pin_unlisted": (FleetState(overview(pin(unlisted_tiers=["s3"]))), FleetState(overview(pin(unlisted_tiers=[])))),
-    "pin_budget_full": (FleetState(overview(FULL_PINS)), FleetState(overview(FULL_PINS, pool(pinned_bytes=95)))),
-    "pin_degraded": (FleetState(overview(pin(degraded=1))), FleetState(overview(pin(degraded=1, expired=True)))),
+    "pin_holds_nothing": (state(pin(holds_nothing=True)), state(pin(resident=0))),
+    "pin_in_tiers": (state(pin(only_in_tiers=1)), state(pin(only_in_tiers=0))),
+    "pin_unlisted": (state(pin(unlisted_tiers=["s3"])), state(pin(unlisted_tiers=[]))),
+    "pin_budget_full": (state(FULL_PINS), state(FULL_PINS, pool(pinned_bytes=95))),
+    "pin_degraded": (state(pin(degraded=1)), state(pin(degraded=1, expired=True))),
     "pin_without_gpu_copies": (
-        FleetState(overview(pin(tier="gpu", gpu_copies=0, status=nowhere("NoGpuCopyPool")))),
-        FleetState(overview(pin(tier="gpu", gpu_copies=0, status=nowhere("FewGpuCopies")))),
+        state(pin(tier="gpu", gpu_copies=0, status=nowhere("NoGpuCopyPool"))),
+        state(pin(tier="gpu", gpu_copies=0, status=nowhere("FewGpuCopies"))),
     ),
     "pin_not_applied": (
-        FleetState(overview(pin(status=status(False), expired=False))),
-        FleetState(overview(pin(status=status(False), expired=True))),
+        state(pin(status=status(False), expired=False)),
+        state(pin(status=status(False), expired=True)),
     ),
-    "policy_not_applied": (
-        FleetState(overview(put("policy.status", status(False)))),
-        FleetState(overview(put("policy.status", status(True)))),
-    ),
+    "policy_not_applied": (state(put("policy.status", status(False))), state(put("policy.status", status(True)))),
     "id_journal_fills": (
-        FleetState(overview(put(f"{STATS}.id_journal_bytes", 80), put(f"{STATS}.id_journal_capacity_bytes", 100))),
-        FleetState(overview(put(f"{STATS}.id_journal_bytes", 79), put(f"{STATS}.id_journal_capacity_bytes", 100))),
+        state(put(f"{STATS}.id_journal_bytes", 80), put(f"{STATS}.id_journal_capacity_bytes", 100)),
+        state(put(f"{STATS}.id_journal_bytes", 79), put(f"{STATS}.id_journal_capacity_bytes", 100)),
     ),
     "quarantine": (
-        FleetState(overview(pool(capacity_bytes=100, quarantined_bytes=2))),
-        FleetState(overview(pool(capacity_bytes=100, quarantined_bytes=1))),
+        state(pool(capacity_bytes=100, quarantined_bytes=2)),
+        state(pool(capacity_bytes=100, quarantined_bytes=1)),
     ),
-    "alert_firing": (FleetState(overview(), alerts=[alert()]), FleetState(overview())),
+    "alert_firing": (state(alerts=[alert()]), state()),
 }
 
 
-def codes(state: FleetState) -> list[str]:
-    return [finding.code for finding in findings(state)]
+def codes(fleet: FleetState) -> list[str]:
+    return [finding.code for finding in findings(fleet)]
 
 
 def test_nothing_is_wrong_in_the_busy_state() -> None:
-    assert findings(FleetState(overview())) == []
+    assert findings(state()) == []
 
 
 @pytest.mark.parametrize("code", FINDING_TYPES)
@@ -257,8 +232,8 @@ def test_the_worst_comes_first_and_what_ended_last() -> None:
         tenant(over_limit=True),
         put("nodes.1.state", "lost"),
     )
-    found = findings(FleetState(overview(*patches)))
-    assert [(each.code, each.severity) for each in found] == [
+    problems = findings(state(*patches))
+    assert [(problem.code, problem.severity) for problem in problems] == [
         ("node_lost", "critical"), ("tenant_over_limit", "warning"), ("thrashing", "info"),
     ]  # fmt: skip
 
@@ -275,24 +250,24 @@ def test_the_worst_comes_first_and_what_ended_last() -> None:
 )
 def test_many_changes_differ_from_changes_of_many_records(names: list[str], more: bool, what: str) -> None:
     changes = [change(name=name, tenant=name, at=T - n / 100, audit_id=9_999 - n) for n, name in enumerate(names)]
-    found = findings(FleetState(overview(), changes=changes, more_changes=more))
-    assert [finding.what for finding in found if finding.code == "many_changes"] == [what]
+    problems = findings(state(changes=changes, more_changes=more))
+    assert [finding.what for finding in problems if finding.code == "many_changes"] == [what]
 
 
 def test_many_findings_of_one_type_are_counted() -> None:
     def over(raw: Json) -> None:
         raw["tenants"] = [{**raw["tenants"][0], "tenant": f"t{n}", "over_limit": True} for n in range(MAX_OF_TYPE + 5)]
 
-    found = bounded(findings(FleetState(overview(over))))
-    assert (len(found), found[-1].what) == (MAX_OF_TYPE, "6 more: tenant over limit")
-    assert sum(each.count for each in found) == MAX_OF_TYPE + 5
-    assert trouble(msgspec.to_builtins(found)) == f"{MAX_OF_TYPE + 5} times tenant over limit"
+    problems = bounded(findings(state(over)))
+    assert (len(problems), problems[-1].what) == (MAX_OF_TYPE, "6 more: tenant over limit")
+    assert sum(problem.count for problem in problems) == MAX_OF_TYPE + 5
+    assert trouble(msgspec.to_builtins(problems)) == f"{MAX_OF_TYPE + 5} times tenant over limit"
 
 
 @pytest.mark.parametrize(("share", "excess"), [(1.5, " by 50 B on a node"), (0.5, ""), (None, "")])
 def test_the_excess_over_a_limit_is_that_of_one_node(share: float | None, excess: str) -> None:
     patch = tenant(tenant="acme", over_limit=True, bytes=250, limit_bytes=100, limit_share=share)
-    assert [each.what for each in findings(FleetState(overview(patch)))] == [f"Tenant acme is over its limit{excess}"]
+    assert [problem.what for problem in findings(state(patch))] == [f"Tenant acme is over its limit{excess}"]
 
 
 class CountedNodes(list[Any]):
@@ -305,16 +280,16 @@ class CountedNodes(list[Any]):
         return super().__iter__()
 
 
-def refused(state: FleetState) -> list[tuple[float | None, float | None, str]]:
-    return [(each.since, each.ended_at, each.detail) for each in findings(state) if each.code == "blocks_refused"]
+def refused(fleet: FleetState) -> list[tuple[float | None, float | None, str]]:
+    return [(run.since, run.ended_at, run.detail) for run in findings(fleet) if run.code == "blocks_refused"]
 
 
 def test_refusals_that_last_keep_their_begin_when_the_manager_restarts() -> None:
     again = RUN._replace(since=T + 40)
     restarted = [event("refusals.started", T + 40, tenant="acme", reason="over_limit"), STARTED]
-    assert refused(FleetState(overview(), events=restarted, refusals=[again])) == [(T + 5, None, "9 over_limit")]
+    assert refused(state(events=restarted, refusals=[again])) == [(T + 5, None, "9 over_limit")]
     later = RUN._replace(since=T + 90)
-    assert refused(FleetState(overview(), events=[ENDED, STARTED], refusals=[later])) == [
+    assert refused(state(events=[ENDED, STARTED], refusals=[later])) == [
         (T + 90, None, "9 over_limit"),
         (T + 5, T + 70, ""),
     ]
@@ -324,7 +299,7 @@ def test_refusals_that_last_keep_their_begin_when_the_manager_restarts() -> None
 def test_callers_that_see_no_nodes_have_one_finding_of_a_tenants_refusals(order: int) -> None:
     runs = [RUN._replace(node=""), RUN._replace(node="", since=T + 50)][::order]
     started = msgspec.structs.replace(STARTED, node="")
-    assert refused(FleetState(overview(), events=[started], refusals=runs)) == [(T + 5, None, "18 over_limit")]
+    assert refused(state(events=[started], refusals=runs)) == [(T + 5, None, "18 over_limit")]
 
 
 def test_nodes_are_not_searched_once_for_each_refusal() -> None:
@@ -340,10 +315,10 @@ def test_nodes_are_not_searched_once_for_each_refusal() -> None:
 
 def test_callers_of_one_tenant_see_neither_nodes_nor_other_tenants() -> None:
     patches = (tenant(tenant="acme", over_limit=True), put("tenants.1.over_limit", True), put(f"{NODE}.state", "lost"))
-    found = findings(FleetState(overview(*patches)))
-    assert len(found) == 3
-    assert [each.subject.tenant for each in visible(found, Principal(salts=frozenset({"acme"})))] == ["acme"]
-    assert visible(found, Principal()) == found
+    problems = findings(state(*patches))
+    assert len(problems) == 3
+    assert [problem.subject.tenant for problem in visible(problems, Principal(salts=frozenset({"acme"})))] == ["acme"]
+    assert visible(problems, Principal()) == problems
 
 
 @pytest.mark.parametrize("at", [-1e300, 1e12, 1e300])
@@ -351,9 +326,9 @@ def test_a_time_that_no_clock_has_can_be_shown_by_every_client(at: float) -> Non
     ends = {**condition("thrashing", at), "since": at}
     start = min(max(at, 0.0), MAX_TIME_S)  # what a node may report
     patches = put(f"{STATS}.cold", True), put(f"{STATS}.start.at", start), put(f"{NODE}.conditions", [ends])
-    found = findings(FleetState(overview(*patches)))
-    assert "is cold since" in likely_cause(found)
-    assert len(lines([msgspec.to_builtins(finding) for finding in found])) == len(found) == 2
+    problems = findings(state(*patches))
+    assert "is cold since" in likely_cause(problems)
+    assert len(lines([msgspec.to_builtins(finding) for finding in problems])) == len(problems) == 2
 
 
 # ---- the change before
@@ -382,10 +357,12 @@ JOINS = [event("node.joined", T, epoch="2"), event("node.joined", T - 60, epoch=
 DISK = [event("tier.recovered", T + 60, tier="disk"), event("tier.lost", T, tier="disk", reason="I/O error")]
 TIER_SET = change(kind="tier", name="disk", tenant="", at=T - 3, summary="tier disk: budget_bytes 1 GiB → 2 GiB")
 
+ACME, GPU_A1 = {"tenant": "acme"}, {"node": "gpu-a1"}
+
 CAUSES: dict[str, tuple[FleetState, dict[str, str], Sequence[str]]] = {
     "a limit": (
-        FleetState(overview(), changes=[change()], refusals=[RUN]),
-        {"tenant": "acme"},
+        state(changes=[change()], refusals=[RUN]),
+        ACME,
         [
             "Blocks of tenant acme are refused (over_limit) on node gpu-a1 since ",
             "9 over_limit",
@@ -394,116 +371,98 @@ CAUSES: dict[str, tuple[FleetState, dict[str, str], Sequence[str]]] = {
             "(audit entry 7)",
         ],
     ),
-    "a limit of a tenant of the node": (
-        FleetState(overview(), changes=[change()], refusals=[RUN]),
-        {"node": "gpu-a1"},
-        ["quota acme"],
-    ),
-    "a limit of another tenant": (FleetState(overview(), changes=[change()], refusals=[RUN]), {"tenant": "b"}, []),
+    "a limit of a tenant of the node": (state(changes=[change()], refusals=[RUN]), GPU_A1, ["quota acme"]),
+    "a limit of another tenant": (state(changes=[change()], refusals=[RUN]), {"tenant": "b"}, []),
     "a limit after the refusals": (
-        FleetState(overview(), changes=[change(at=T + 60)], refusals=[RUN]),
-        {"tenant": "acme"},
+        state(changes=[change(at=T + 60)], refusals=[RUN]),
+        ACME,
         ["refused", "~quota acme"],
     ),
     "refusals that ended": (
-        FleetState(overview(), [ENDED, STARTED], [change()]),
-        {"tenant": "acme"},
+        state(events=[ENDED, STARTED], changes=[change()]),
+        ACME,
         ["were refused (over_limit)", " from ", "quota acme"],
     ),
     "refusals of a node that died": (
-        FleetState(overview(), [*KILLS, STARTED], [change()]),
-        {"node": "gpu-a1"},
+        state(events=[*KILLS, STARTED], changes=[change()]),
+        GPU_A1,
         ["The data plane of node gpu-a1 exited 2 times from ", "killed by signal 9", "~quota acme"],
     ),
     "a limit that was deleted": (
-        FleetState(overview(), [ENDED, STARTED], [DELETED, change()]),
-        {"node": "gpu-a1"},
+        state(events=[ENDED, STARTED], changes=[DELETED, change()]),
+        GPU_A1,
         ["were refused", "8 GiB → 1 GiB"],
     ),
     "a limit that was deleted before": (
-        FleetState(overview(), changes=[DELETED, change()], refusals=[RUN._replace(since=T + 60)]),
-        {"tenant": "acme"},
+        state(changes=[DELETED, change()], refusals=[RUN._replace(since=T + 60)]),
+        ACME,
         ["~8 GiB"],
     ),
     "a policy after the limit": (
-        FleetState(overview(), changes=[LATE_NOOP, change()], refusals=[RUN]),
-        {"tenant": "acme"},
+        state(changes=[LATE_NOOP, change()], refusals=[RUN]),
+        ACME,
         ["policy default: algorithm lru → noop"],
     ),
     "a policy after a limit that rejects": (
-        FleetState(overview(), changes=[LATE_NOOP, change(fields=[REJECTS])], refusals=[RUN]),
-        {"tenant": "acme"},
+        state(changes=[LATE_NOOP, change(fields=[REJECTS])], refusals=[RUN]),
+        ACME,
         ["quota acme"],
     ),
     "a policy, and a full pool": (
-        FleetState(overview(), changes=[NOOP, change(at=T - 9)], refusals=[NO_ROOM]),
-        {"tenant": "acme"},
+        state(changes=[NOOP, change(at=T - 9)], refusals=[NO_ROOM]),
+        ACME,
         ["refused (pool_full)", "noop"],
     ),
-    "a limit, and a full pool": (
-        FleetState(overview(), changes=[change()], refusals=[NO_ROOM]),
-        {"tenant": "acme"},
-        ["~quota acme"],
-    ),
+    "a limit, and a full pool": (state(changes=[change()], refusals=[NO_ROOM]), ACME, ["~quota acme"]),
     "leases": (
-        FleetState(overview(LEASED), refusals=[NO_ROOM]),
-        {"tenant": "acme"},
+        state(LEASED, refusals=[NO_ROOM]),
+        ACME,
         ["engines lease: vllm (client 3, pid 77): 12 blocks", "larder engines expel"],
     ),
     "many pins, and a full pool": (
-        FleetState(overview(CROWDED), changes=PINS, refusals=[Refusal("gpu-a1", "b", T + 20, {"pool_full": 1})]),
+        state(CROWDED, changes=PINS, refusals=[Refusal("gpu-a1", "b", T + 20, {"pool_full": 1})]),
         {"tenant": "b"},
         ["alice created 12 pins of acme", "audit entries 1 to 12", "pins keep 60 B of 64 B"],
     ),
-    "many pins of another tenant": (FleetState(overview(), changes=PINS), {"tenant": "b"}, []),
-    "many pins that keep most of the pool": (
-        FleetState(overview(CROWDED), changes=PINS),
-        {"tenant": "b"},
-        ["alice created 12 pins"],
-    ),
+    "many pins of another tenant": (state(changes=PINS), {"tenant": "b"}, []),
+    "many pins that keep most of the pool": (state(CROWDED, changes=PINS), {"tenant": "b"}, ["alice created 12 pins"]),
     "many pins that were deleted": (
-        FleetState(
-            overview(CROWDED),
-            changes=[change(kind="pin", action="delete", name=each.name, at=T + 30) for each in PINS[:3]] + PINS,
+        state(
+            CROWDED,
+            changes=[change(kind="pin", action="delete", name=record.name, at=T + 30) for record in PINS[:3]] + PINS,
         ),
         {"tenant": "b"},
         [],
     ),
     "a tenant that evicts its own blocks": (
-        FleetState(
-            overview(tenant(tenant="acme", limit_bytes=100, bytes=95, limit_share=0.95, on_exceed="evict_self")),
+        state(
+            tenant(tenant="acme", limit_bytes=100, bytes=95, limit_share=0.95, on_exceed="evict_self"),
             changes=[change()],
         ),
-        {"tenant": "acme"},
+        ACME,
         ["Tenant acme is at its limit since ", "its own blocks are evicted", "quota acme"],
     ),
     "a stopped node": (
-        FleetState(
-            overview(lost("gpu-a1")), [event("node.lost", T + 9), event("node.stopped", T + 6)], [change(), RESIZED]
+        state(
+            lost("gpu-a1"),
+            events=[event("node.lost", T + 9), event("node.stopped", T + 6)],
+            changes=[change(), RESIZED],
         ),
-        {"node": "gpu-a1"},
+        GPU_A1,
         ["Node gpu-a1 is lost since ", "its data plane was stopped at ", "resize node gpu-a1"],
     ),
-    "another node": (FleetState(overview(lost("gpu-a2"))), {"node": "gpu-a1"}, []),
-    "a lost node, for a tenant": (FleetState(overview(lost("gpu-a2"))), {"tenant": "acme"}, ["Node gpu-a2 is lost"]),
+    "another node": (state(lost("gpu-a2")), GPU_A1, []),
+    "a lost node, for a tenant": (state(lost("gpu-a2")), ACME, ["Node gpu-a2 is lost"]),
     "a crash loop": (
-        FleetState(overview(put(f"{NODE}.conditions", [condition("crash_loop")])), KILLS, [RESIZED], since=T - 9),
-        {"node": "gpu-a1"},
+        state(put(f"{NODE}.conditions", [condition("crash_loop")]), events=KILLS, changes=[RESIZED], since=T - 9),
+        GPU_A1,
         ["Node gpu-a1 is in a crash loop since ", "it is so, the last one killed by signal 9", "resize node"],
     ),
-    "a node without a supervisor": (
-        FleetState(overview(), JOINS),
-        {"node": "gpu-a1"},
-        ["exited once at ", "without notice: killed"],
-    ),
-    "a planned restart": (
-        FleetState(overview(), [JOINS[0], event("node.stopped", T - 1), JOINS[1]]),
-        {"node": "gpu-a1"},
-        [],
-    ),
+    "a node without a supervisor": (state(events=JOINS), GPU_A1, ["exited once at ", "without notice: killed"]),
+    "a planned restart": (state(events=[JOINS[0], event("node.stopped", T - 1), JOINS[1]]), GPU_A1, []),
     "a tier": (
-        FleetState(overview(tier(name="disk", serves=False, reason="I/O error")), DISK[1:], [change(), TIER_SET]),
-        {"tenant": "acme"},
+        state(tier(name="disk", serves=False, reason="I/O error"), events=DISK[1:], changes=[change(), TIER_SET]),
+        ACME,
         [
             "Tier disk of node gpu-a1 is out of service since ",
             "I/O error; the node serves blocks only from its memory",
@@ -511,41 +470,35 @@ CAUSES: dict[str, tuple[FleetState, dict[str, str], Sequence[str]]] = {
         ],
     ),
     "a tier that recovered": (
-        FleetState(overview(tier(name="disk")), DISK, [msgspec.structs.replace(TIER_SET, name="other")]),
-        {"node": "gpu-a1"},
+        state(tier(name="disk"), events=DISK, changes=[msgspec.structs.replace(TIER_SET, name="other")]),
+        GPU_A1,
         ["~tier other"],
     ),
     "a drain": (
-        FleetState(
-            overview(put(f"{NODE}.draining", True)),
-            changes=[change(action="drain", kind="node", node="gpu-a1", tenant="")],
-        ),
-        {"node": "gpu-a1"},
+        state(put(f"{NODE}.draining", True), changes=[change(action="drain", kind="node", node="gpu-a1", tenant="")]),
+        GPU_A1,
         ["Node gpu-a1 drains since ", "it receives the request to drain", "by alice"],
     ),
     "an alert": (
-        FleetState(
-            overview(),
-            alerts=[alert(tenant="acme", preceding_changes=[msgspec.to_builtins(change(summary="pin p: ttl_s 9"))])],
-        ),
-        {"tenant": "acme"},
+        state(alerts=[alert(tenant="acme", preceding_changes=[msgspec.to_builtins(change(summary="pin p: ttl_s 9"))])]),
+        ACME,
         ["Alert Slow fires since ", "9 s earlier: pin p: ttl_s 9 by alice"],
     ),
     "a fall of the hit ratio": (
-        FleetState(overview(), changes=[NOOP], hit_ratio=RATIOS),
-        {"tenant": "acme"},
+        state(changes=[NOOP], hit_ratio=RATIOS),
+        ACME,
         ["The hit ratio fell from 85% to 25%", "noop"],
     ),
-    "nothing": (FleetState(overview()), {"tenant": "acme"}, []),
+    "nothing": (state(), ACME, []),
 }
 
 
 @pytest.mark.parametrize("case", CAUSES)
 def test_the_likely_cause_names_the_change_before(case: str) -> None:
     """`~`: the sentences do not have it; without a text, no cause is found."""
-    state, query, texts = CAUSES[case]
-    found: list[Finding] = concerning(findings(state), query.get("tenant"), query.get("node"))
-    cause = likely_cause(found)
+    fleet, query, texts = CAUSES[case]
+    concerned: list[Finding] = concerning(findings(fleet), query.get("tenant"), query.get("node"))
+    cause = likely_cause(concerned)
     assert bool(cause) == bool(texts) or all(text.startswith("~") for text in texts), cause
     for text in texts:
         assert (text.removeprefix("~") in cause) != text.startswith("~"), cause
