@@ -79,7 +79,6 @@ class GatewayStats(msgspec.Struct):
     lookups: Annotated[
         int, gauge("larder_gateway_lookups", "Look-ups that hold blocks, or whose result has not been fetched yet.")
     ]
-    """Look-ups that hold blocks, or whose result has not been collected yet."""
     lookups_ended: dict[str, int]
     """Look-ups that ended without a request of their scheduler: `expired`, `crowded_out`, `disconnected`, `taken_back`.
     """
@@ -90,17 +89,13 @@ class GatewayStats(msgspec.Struct):
     unanswered: Annotated[
         int, counter("larder_gateway_unanswered", "Responses that could not be delivered because the client was gone.")
     ]
-    """Answers that could not be delivered because the peer was gone."""
     stored_bytes: Annotated[int, counter("larder_gateway_stored_bytes", "Bytes that clients stored.")] = 0
-    """Bytes of chunks that clients stored."""
     read_bytes: Annotated[int, counter("larder_gateway_read_bytes", "Bytes that clients read.")] = 0
-    """Bytes of chunks that clients read."""
     chunks_in: Annotated[int, counter("larder_gateway_chunks_in", "Chunks that clients stored.")] = 0
     chunks_out: Annotated[int, counter("larder_gateway_chunks_out", "Chunks that clients read.")] = 0
     requested_chunks: Annotated[
         int, counter("larder_gateway_requested_chunks", "Chunks that look-ups requested, when they end.")
     ] = 0
-    """Chunks that look-ups requested, when they end."""
     hit_chunks: Annotated[
         int, counter("larder_gateway_hit_chunks", "Chunks that look-ups found and requests used.")
     ] = 0
@@ -118,6 +113,5 @@ class GatewayStats(msgspec.Struct):
             "Those of the hit chunks that look-ups waited for while tiers behind memory loaded them.",
         ),
     ] = 0
-    """Those of `hit_chunks` that look-ups waited for while tiers loaded them."""
     clients: list[GatewayClient] = []
     """Connections, those with refused requests first; at most 256."""

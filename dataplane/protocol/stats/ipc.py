@@ -72,14 +72,12 @@ class IpcStats(msgspec.Struct):
         int, gauge("larder_ipc_stores", "Live object stores in shared memory of the data plane's user.")
     ] = 0
     messages: Annotated[int, counter("larder_ipc_messages", "Messages of these queues while the data plane ran.")] = 0
-    """Messages of all queues, counted while this data plane ran."""
     message_bytes: Annotated[
         int, counter("larder_ipc_message_bytes", "Bytes of messages of these queues while the data plane ran.")
     ] = 0
     put_bytes: Annotated[
         int, counter("larder_ipc_put_bytes", "Bytes put into these stores while the data plane ran.")
     ] = 0
-    """Bytes put into all stores, counted while this data plane ran."""
     dead_peers: Annotated[
         int,
         counter(
@@ -87,6 +85,5 @@ class IpcStats(msgspec.Struct):
             "Readers of queues and processes of stores that ended without leaving, while the data plane ran.",
         ),
     ] = 0
-    """Readers of queues and processes of stores that ended without leaving, counted while this data plane ran."""
     problem: str = ""
     """Why the sample lacks some queues and stores; empty if it has all."""

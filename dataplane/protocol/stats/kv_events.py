@@ -21,7 +21,6 @@ class KvEventStats(msgspec.Struct):
             "full.",
         ),
     ]
-    """Events that were lost before they were sent, or that were sent while the queue of a subscriber was full."""
     replayed: Annotated[
         int, counter("larder_kv_events_replayed", "KV events sent again to subscribers that asked for them.")
     ]
@@ -32,4 +31,3 @@ class KvEventStats(msgspec.Struct):
             "Replays that were abandoned because their client did not read the answers.",
         ),
     ] = 0
-    """Replays that were abandoned because their client did not read the answers."""

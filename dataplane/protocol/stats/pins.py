@@ -36,7 +36,6 @@ class PinStats(msgspec.Struct):
     gpu_copies: Annotated[
         int, gauge("larder_pin_gpu_copies", "GPU copies of the blocks of a pin of the tier gpu, on all GPUs.")
     ] = 0
-    """Copies of its blocks that are now in GPU memory, over all GPUs."""
     gpu_copy_bytes: Annotated[
         int, gauge("larder_pin_gpu_copy_bytes", "Bytes of the GPU copies of a pin of the tier gpu.")
     ] = 0
@@ -48,8 +47,6 @@ class PinStats(msgspec.Struct):
             "read it.",
         ),
     ] = 0
-    """Copies that the pin would have without a memory limit: one of each resident block on each GPU whose engines read
-    it."""
     tiers: dict[str, PinInTier] = {}
     """What tiers behind memory hold of it, by the name of the tier; counted in parts after the pin changed."""
     only_in_tiers: int = 0
@@ -74,9 +71,7 @@ class GpuCopyPoolStats(msgspec.Struct):
     used_bytes: Annotated[
         int, gauge("larder_gpu_copy_pool_used_bytes", "Memory of the GPU that is in use, in whole extents.")
     ]
-    """Bytes of GPU memory, in whole extents."""
     gpu_copies: Annotated[int, gauge("larder_gpu_copy_pool_gpu_copies", "Blocks that engines may read on the GPU.")]
-    """GPU copies that engines may read."""
     gpu_copy_bytes: Annotated[
         int, gauge("larder_gpu_copy_pool_gpu_copy_bytes", "Bytes of blocks that engines may read on the GPU.")
     ]
@@ -87,14 +82,11 @@ class GpuCopyPoolStats(msgspec.Struct):
             "Blocks in the node's pool that pins require on the GPU and that engines there could read.",
         ),
     ]
-    """Blocks in the node's pool that pins want on this GPU and that its engines could read."""
     copying: Annotated[int, gauge("larder_gpu_copy_pool_copying_blocks", "Blocks that are being copied.")]
     leaving_bytes: Annotated[
         int, gauge("larder_gpu_copy_pool_leaving_bytes", "Bytes of withdrawn GPU copies that an engine still uses.")
     ] = 0
-    """Bytes of withdrawn GPU copies that an engine still uses."""
     readers: Annotated[int, gauge("larder_gpu_copy_pool_readers", "Engines that have mapped the pool.")] = 0
-    """Engines that have mapped the pool."""
     copied_blocks: Annotated[int, counter("larder_gpu_copy_pool_copied_blocks", "Blocks copied to the GPU.")] = 0
     copied_bytes: Annotated[int, counter("larder_gpu_copy_pool_copied_bytes", "Bytes copied to the GPU.")] = 0
     evicted_blocks: Annotated[
@@ -104,7 +96,6 @@ class GpuCopyPoolStats(msgspec.Struct):
             "GPU copies that were removed, to make room or because their pin expired.",
         ),
     ] = 0
-    """GPU copies removed to make room for others or because their pin ended."""
     read_blocks: Annotated[
         int, counter("larder_gpu_copy_pool_read_blocks", "GPU copies that the data plane itself copied to engines.")
     ] = 0

@@ -25,21 +25,17 @@ class PoolStats(msgspec.Struct):
     padding_bytes: Annotated[
         int, gauge("larder_pool_padding_bytes", "Internal fragmentation: bytes of slots beyond their blocks.")
     ] = 0
-    """Internal fragmentation: bytes of slots beyond their blocks' size."""
     segments: int = 0
     blocks: Annotated[int, gauge("larder_pool_blocks", "Blocks in the pool.")] = 0
     max_blocks: int = 0
     prefaulted_bytes: Annotated[
         int, gauge("larder_pool_prefaulted_bytes", "Committed memory that was allocated ahead of use.")
     ] = 0
-    """Memory whose pages were allocated ahead of use, for existing and future segments."""
     free_slot_bytes: Annotated[
         int, gauge("larder_pool_free_slot_bytes", "External fragmentation: free slots in committed segments.")
     ] = 0
-    """External fragmentation: free slots and slabs inside committed segments."""
     huge_pages: Annotated[bool, gauge("larder_pool_huge_pages", "1 when memory is in huge pages, else 0.")] = False
     locked: Annotated[bool, gauge("larder_pool_locked", "1 when memory is locked into RAM, else 0.")] = False
-    """The memory is locked into RAM."""
     hinted_bytes: Annotated[
         int, gauge("larder_pool_hinted_bytes", "Bytes of blocks that requests asked to keep (`larder.pin`).")
     ] = 0
@@ -52,16 +48,13 @@ class Totals(msgspec.Struct):
     requested_blocks: Annotated[int, counter("larder_requested_blocks", "Blocks that engines requested.")] = 0
     hit_blocks: Annotated[int, counter("larder_hit_blocks", "Requested blocks that were cached.")] = 0
     stored_bytes: Annotated[int, counter("larder_stored_bytes", "Bytes of committed blocks.")] = 0
-    """Bytes of committed blocks."""
     read_bytes: Annotated[int, counter("larder_read_bytes", "Bytes of blocks that engines acquired.")] = 0
-    """Bytes of blocks that engines acquired."""
     stored_blocks: Annotated[int, counter("larder_stored_blocks", "Blocks committed.")] = 0
     evicted_blocks: int = 0
     evicted_bytes: int = 0
     evictions_cancelled: Annotated[
         int, counter("larder_evictions_cancelled", "Evictions cancelled because of a lease.")
     ] = 0
-    """Evictions cancelled because a lease counter was not zero."""
     refused_blocks: int = 0
     aborted_blocks: Annotated[int, counter("larder_aborted_blocks", "Reserved blocks that engines gave up.")] = 0
     quarantined_blocks: Annotated[
@@ -71,11 +64,9 @@ class Totals(msgspec.Struct):
     corrupt_blocks: Annotated[
         int, counter("larder_corrupt_blocks", "Blocks dropped because their bytes do not match their checksum.")
     ] = 0
-    """Blocks dropped because their bytes did not match their checksum."""
     false_reports: Annotated[
         int, counter("larder_false_corruption_reports", "Corruption reports about intact blocks.")
     ] = 0
-    """Reports of corrupt blocks that verification found intact."""
     malformed_messages: Annotated[
         int, counter("larder_node_malformed_messages", "Malformed messages that the node received.")
     ] = 0
@@ -90,11 +81,9 @@ class Totals(msgspec.Struct):
     hinted_ttl_blocks: Annotated[
         int, counter("larder_hinted_ttl_blocks", "Blocks stored with a hint `larder.ttl` of a request.")
     ] = 0
-    """Blocks stored with a hint `ttl`."""
     hinted_pin_blocks: Annotated[
         int, counter("larder_hinted_pin_blocks", "Blocks to which a hint `larder.pin` of a request applied.")
     ] = 0
-    """Blocks to which a hint `pin` applied."""
     refused_hinted_pin_blocks: Annotated[
         int,
         counter(
@@ -102,7 +91,6 @@ class Totals(msgspec.Struct):
             "Blocks to which a hint `larder.pin` did not apply, because such blocks held their share already.",
         ),
     ] = 0
-    """Blocks to which a hint `pin` did not apply, because hinted pins held their whole share of the account."""
 
 
 class Evictions(msgspec.Struct):

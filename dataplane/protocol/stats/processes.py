@@ -28,11 +28,9 @@ class CacheStart(msgspec.Struct):
     blocks: Annotated[
         int, gauge("larder_cache_start_kept_blocks", "Blocks that the data plane took over at its start.")
     ] = 0
-    """Blocks that were taken over."""
     bytes: Annotated[
         int, gauge("larder_cache_start_kept_bytes", "Bytes that the data plane took over at its start.")
     ] = 0
-    """Bytes that were taken over."""
     lost_blocks: Annotated[
         int,
         gauge(

@@ -35,14 +35,12 @@ class TenantStats(msgspec.Struct, omit_defaults=True):
             "Bytes of the tenant's blocks that look-ups of LMCache clients hold until their retrieve.",
         ),
     ] = 0
-    """Bytes of blocks that look-ups of LMCache clients hold until their retrieve."""
     store_rate_bytes: int | None = None
     on_exceed: str = "evict_self"
     mode: str = "enforce"
     would_refuse_blocks: Annotated[
         int, counter("larder_tenant_would_refuse_blocks", "Blocks that would have been refused in the mode `enforce`.")
     ] = 0
-    """In mode `observe`: blocks that the limits would have refused."""
     refused: dict[str, int] = {}
     """Refused blocks by code name."""
     requested_blocks: Annotated[
@@ -69,7 +67,6 @@ class TenantStats(msgspec.Struct, omit_defaults=True):
             "reason",
         ),
     ] = {}
-    """Tokens that a cache could have had, by why the first missing one of their request was missing."""
     tier_hit_tokens: dict[str, int] = {}
     """Part of `hit_tokens` that tiers served, by name: blocks at their first use after a load. Memory served the rest.
     """

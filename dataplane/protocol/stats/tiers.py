@@ -30,27 +30,22 @@ class TierStats(msgspec.Struct):
     type: str
     budget_bytes: Annotated[int, gauge("larder_tier_budget_bytes", "Most bytes that the tier may hold.")]
     serves: Annotated[bool, gauge("larder_tier_serves", "1 while the tier is in service, else 0.")]
-    """Whether the tier is in service."""
     reason: str = ""
     """Why it is not in service; empty if it is."""
     out_of_service: Annotated[
         int, counter("larder_tier_out_of_service", "Number of times that the tier was taken out of service.")
     ] = 0
-    """Number of times that the tier was taken out of service."""
     blocks: Annotated[int, gauge("larder_tier_blocks", "Blocks that the tier holds.")] = 0
     stored_bytes: Annotated[
         int, gauge("larder_tier_stored_bytes", "Bytes of the tier's budget in use, headers and rounding included.")
     ] = 0
-    """Bytes of the budget in use, headers and rounding included."""
     spilled_blocks: Annotated[int, counter("larder_tier_spilled_blocks", "Blocks that were copied to the tier.")] = 0
-    """Blocks that were copied to the tier."""
     spilled_bytes: Annotated[
         int, counter("larder_tier_spilled_bytes", "Bytes of blocks that were copied to the tier.")
     ] = 0
     loaded_blocks: Annotated[
         int, counter("larder_tier_loaded_blocks", "Blocks that were loaded from the tier into memory.")
     ] = 0
-    """Blocks that were loaded from the tier into memory."""
     loaded_bytes: Annotated[
         int, counter("larder_tier_loaded_bytes", "Bytes of blocks that were loaded from the tier into memory.")
     ] = 0
@@ -65,7 +60,6 @@ class TierStats(msgspec.Struct):
     waiting_blocks: Annotated[
         int, gauge("larder_tier_waiting_blocks", "Blocks that wait to be copied to the tier.")
     ] = 0
-    """Blocks that wait to be copied to the tier."""
     spilling_bytes: Annotated[int, gauge("larder_tier_spilling_bytes", "Bytes that are being copied to the tier.")] = 0
     loading_bytes: Annotated[int, gauge("larder_tier_loading_bytes", "Bytes that are being loaded from the tier.")] = 0
     load_bytes_per_s: Annotated[
@@ -75,7 +69,6 @@ class TierStats(msgspec.Struct):
             "Measured bandwidth of loads from the tier; an assumed value before the first load.",
         ),
     ] = 0.0
-    """Measured bandwidth of loads."""
     tenants: list[TierTenantStats] = []
     """Largest first, at most 50."""
     state: TierPhase = "in service"
@@ -97,7 +90,6 @@ class TierStats(msgspec.Struct):
             "Bytes of the blocks in the tier as they are in memory: before compression, without headers and rounding.",
         ),
     ] = 0
-    """Bytes of the blocks as they are in memory, before compression and without headers."""
     encodings: dict[str, int] = {}
     """Number of blocks by their encoding in the tier: `none` (as they are in memory), `zstd`, `fp8`."""
     not_compressed: dict[str, int] = {}
@@ -114,7 +106,6 @@ class TierStats(msgspec.Struct):
             "Those of the spilled blocks that were copied from another tier, which evicts them soon.",
         ),
     ] = 0
-    """Those of the spilled blocks that were copied from another tier, which evicts them soon."""
     draining_blocks: int | None = None
     """While the tier drains: the most blocks that no other tier holds yet. Null if it does not drain."""
     foreign_objects: Annotated[
