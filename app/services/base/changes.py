@@ -20,7 +20,7 @@ from app.observe.catalogue.records import RecordsChanged
 from app.observe.events import EventBus, fields_of
 from app.services.base import snapshot_sizes
 from app.services.base.principals import Principal
-from app.services.base.snapshot_sizes import SnapshotGrowth
+from app.services.base.snapshot_sizes import size_of
 from app.store.access import audit
 from app.store.access.audit import AuditRow
 from app.store.base import notify
@@ -76,7 +76,7 @@ class Change:
     generations: dict[SnapshotType, int]
     """The generation that each type gets if one of its records is `made`."""
     entries: list[AuditRow] = field(default_factory=list)
-    growth: dict[SnapshotType, SnapshotGrowth] = field(default_factory=dict)
+    growth: dict[SnapshotType, SnapshotSize] = field(default_factory=dict)
     """Growth of each type with a changed record."""
     events: ChangeEvents = field(default_factory=ChangeEvents)
 
@@ -95,7 +95,8 @@ class Change:
         row.type, row.generation = kind, self.generations[kind]
         self.entries.append(row)
         self.events.add_record(event, kind, self.generations[kind], action)
-        self.growth.setdefault(kind, SnapshotGrowth()).add(kind, name, before, after)
+        growth = size_of(kind, name, after) - size_of(kind, name, before)
+        self.growth[kind] = self.growth.get(kind, SnapshotSize()) + growth
 
     def noted(
         self,
@@ -193,12 +194,12 @@ class Changes:
         """Return an upper bound of the size of all records of the type after the change. Raises Conflict if the size
         exceeds the limits."""
         growth = change.growth[kind]
-        number, stored = self._weights.get(kind, (-1, SnapshotSize(0, 0)))
-        added: SnapshotGrowth | SnapshotSize = growth
+        number, stored = self._weights.get(kind, (-1, SnapshotSize()))
+        added = growth
         if number != change.generations[kind] - 1:  # another manager wrote: what it updated counts twice
             await change.session.flush()
             added = await snapshot_size.weight(change.session, kind, since=number)
-        after = SnapshotSize(stored.records + added.records, stored.bytes + added.bytes, stored.keys + added.keys)
+        after = stored + added
         if not snapshot_sizes.fits(after):
             await change.session.flush()
             after = await snapshot_size.weight(change.session, kind)

@@ -6,7 +6,6 @@ database sums the records that they changed, and all records only if this bound 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from app.errors import Conflict
@@ -21,36 +20,18 @@ MAX_BYTES = MAX_SNAPSHOT_BYTES // 4 * 3
 """Largest total size of all records of a type; no node is ever sent more."""
 
 
-@dataclass
-class SnapshotGrowth:
-    """Growth of a type by a change; negative where the change removes more than it adds."""
-
-    records: int = 0
-    bytes: int = 0
-    keys: int = 0
-    """Keys of pins."""
-
-    def add(
-        self, kind: SnapshotType, name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
-    ) -> None:
-        """Add one record, given the fields that the audit keeps."""
-        if before is not None:
-            self.records -= 1
-            self.bytes -= record_bytes(kind, name, before)
-            self.keys -= before.get("key_count", 0)
-        if after is not None:
-            self.records += 1
-            self.bytes += record_bytes(kind, name, after)
-            self.keys += after.get("key_count", 0)
-
-
-def record_bytes(kind: SnapshotType, name: str, fields: Mapping[str, Any]) -> int:
-    """Return an upper bound of the record's size in a snapshot; the same value that the database sums up."""
+def size_of(kind: SnapshotType, name: str, fields: Mapping[str, Any] | None) -> SnapshotSize:
+    """Return an upper bound of a record's size in a snapshot, given the fields that the audit keeps; 0 for None. The
+    database sums up the same values."""
+    if fields is None:
+        return SnapshotSize()
     if kind == "pins":
-        return FIXED_BYTES[kind] + _bytes(name) + _bytes(fields["model"]) + _salt_bytes(fields["tenant"])
-    if kind == "quotas":
-        return FIXED_BYTES[kind] + _salt_bytes(name) + len(json_text(fields["tiers"]))
-    return FIXED_BYTES[kind] + _bytes(name)
+        texts = _bytes(name) + _bytes(fields["model"]) + _salt_bytes(fields["tenant"])
+    elif kind == "quotas":
+        texts = _salt_bytes(name) + len(json_text(fields["tiers"]))
+    else:
+        texts = _bytes(name)
+    return SnapshotSize(1, FIXED_BYTES[kind] + texts, fields.get("key_count", 0))
 
 
 def fits(size: SnapshotSize) -> bool:
@@ -58,8 +39,9 @@ def fits(size: SnapshotSize) -> bool:
     return size.bytes <= MAX_BYTES and size.records <= MAX_RECORDS and size.keys <= MAX_PINNED_KEYS
 
 
-def check(kind: SnapshotType, after: SnapshotSize, growth: SnapshotGrowth) -> None:
-    """Raise Conflict if a change enlarges a snapshot that is then too large."""
+def check(kind: SnapshotType, after: SnapshotSize, growth: SnapshotSize) -> None:
+    """Raise Conflict if a change enlarges a snapshot that is then too large. `growth` is negative where it removes more
+    than it adds."""
     if growth.bytes > 0 and after.bytes > MAX_BYTES:
         message = (
             f"the snapshot of all {kind} of the fleet would be larger than {format_size(MAX_BYTES)}, the maximum; "

@@ -9,7 +9,7 @@ import gc
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from app.services.base import snapshot_sizes
 from app.services.base.changes import Change, Changes
 from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.principals import Principal
-from app.services.base.snapshot_sizes import SnapshotGrowth, record_bytes
+from app.services.base.snapshot_sizes import size_of
 from app.services.base.yielding import awaited, in_thread, with_pauses
 from app.services.documents.declared import DeclaredRecords, declare
 from app.services.documents.plan import ApplyPlan, PlanStep, StoredRecords, outcome
@@ -250,17 +250,16 @@ async def _check_ceilings(change: Change, declared: DeclaredRecords, result: App
 def _check_sizes(stored: StoredRecords, result: ApplyPlan, pins: Collection[Mapping[str, Any]]) -> None:
     """Check that the resulting snapshots can be sent to nodes. Raises Conflict."""
     for kind in KINDS.values():
-        growth = SnapshotGrowth()
+        growth = SnapshotSize()
         for step in with_pauses(result.of(kind.name, "create", "update", "delete"), 1000):
-            growth.add(kind.name, kind.shown(step.key), step.before, step.after)
+            name = kind.shown(step.key)
+            growth += size_of(kind.name, name, step.after) - size_of(kind.name, name, step.before)
         if growth.records > 0 or growth.bytes > 0 or growth.keys > 0:
-            rows = stored[kind.name]
-            held_bytes = sum(
-                record_bytes(kind.name, kind.shown(key), row) for key, row in with_pauses(rows.items(), 1000)
-            )
+            after = growth
+            for key, row in with_pauses(stored[kind.name].items(), 1000):
+                after += size_of(kind.name, kind.shown(key), row)
             keys = _keys(pins) if kind.name == "pins" else 0
-            after = SnapshotSize(len(rows) + growth.records, held_bytes + growth.bytes, keys)
-            snapshot_sizes.check(kind.name, after, growth)
+            snapshot_sizes.check(kind.name, replace(after, keys=keys), growth)
 
 
 def _pins(rows: Mapping[str, Mapping[str, Any]], result: ApplyPlan) -> Collection[Mapping[str, Any]]:

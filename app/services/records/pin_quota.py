@@ -1,6 +1,6 @@
 """Limits the pins that callers limited to tenants create for a tenant, so that no tenant fills the snapshot of all."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import Conflict
 from app.services.base.principals import Principal
-from app.services.base.snapshot_sizes import record_bytes
+from app.services.base.snapshot_sizes import size_of
 from app.store.records import snapshot_size
 from app.store.records.snapshot_size import SnapshotSize
 from dataplane.protocol.control.records import MAX_PINNED_KEYS
@@ -44,7 +44,7 @@ class PinQuota:
             return
         old, new = _by_tenant(before, by), _by_tenant(after, by)
         for salt, weight in sorted(new.items()):
-            self._check(salt, old.get(salt, SnapshotSize(0, 0)), weight)
+            self._check(salt, old.get(salt, SnapshotSize()), weight)
 
     def _check(self, salt: str, before: SnapshotSize, after: SnapshotSize) -> None:
         for was, would_be, limit, counted in (
@@ -61,11 +61,8 @@ class PinQuota:
 
 
 def _by_tenant(pins: Iterable[Mapping[str, Any]], by: Principal) -> dict[str, SnapshotSize]:
-    records, sizes, keys = Counter[str](), Counter[str](), Counter[str]()
+    sizes: defaultdict[str, SnapshotSize] = defaultdict(SnapshotSize)
     for pin in pins:
-        salt = str(pin["tenant"])
-        if by.sees(salt):
-            records[salt] += 1
-            sizes[salt] += record_bytes("pins", pin["name"], pin)
-            keys[salt] += pin["key_count"]
-    return {salt: SnapshotSize(records[salt], sizes[salt], keys[salt]) for salt in records}
+        if by.sees(str(pin["tenant"])):
+            sizes[pin["tenant"]] += size_of("pins", pin["name"], pin)
+    return sizes

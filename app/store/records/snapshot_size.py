@@ -28,12 +28,18 @@ FIXED_BYTES: dict[SnapshotType, int] = {
 
 @dataclass(frozen=True)
 class SnapshotSize:
-    """Size of records of a type."""
+    """Size of records of a type, or the difference of two sizes."""
 
-    records: int
-    bytes: int
+    records: int = 0
+    bytes: int = 0
     keys: int = 0
     """Number of keys of pins. Keys shared by several pins are counted for each."""
+
+    def __add__(self, other: "SnapshotSize") -> "SnapshotSize":
+        return SnapshotSize(self.records + other.records, self.bytes + other.bytes, self.keys + other.keys)
+
+    def __sub__(self, other: "SnapshotSize") -> "SnapshotSize":
+        return SnapshotSize(self.records - other.records, self.bytes - other.bytes, self.keys - other.keys)
 
 
 async def pins_of(session: AsyncSession, salt: str) -> SnapshotSize:
