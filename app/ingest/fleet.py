@@ -14,7 +14,8 @@ from app.change_signal import ChangeSignal
 from app.observe.metric_sources import PushCounts
 from app.observe.trace import ChangeTraces
 from dataplane.protocol.control.nodes import Welcome
-from dataplane.protocol.control.snapshots import Fault, Observed, SnapshotType
+from dataplane.protocol.control.snapshots import Fault, SnapshotType
+from dataplane.protocol.observed import Observed
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
 
@@ -218,8 +219,7 @@ class Fleet:
     def _compare(self, node: FleetNode, stats: NodeStats, now: float) -> bool:
         changed = False
         for kind in set(stats.observed) | set(node.observed):
-            state = stats.observed.get(kind)
-            reported = None if state is None else Observed(state.generation, state.digest, state.store)
+            reported = stats.observed.get(kind)
             if reported == node.observed.get(kind) or now - node.acked.get(kind, -1e9) < ACK_SETTLES_S:
                 continue
             changed = True

@@ -21,7 +21,8 @@ from app.store.base.database import Database
 from app.store.base.notify import Notification
 from app.store.fleet import nodes, pushes
 from app.store.records import generations, pins
-from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, Observed, SnapshotType
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, SnapshotType
+from dataplane.protocol.observed import Observed
 
 MAX_WAITING = 1_000
 """Maximum number of queued answers; beyond it the oldest are dropped."""

@@ -38,7 +38,8 @@ from app.store.base.notify import Notification
 from app.store.fleet.pushes import PushRow
 from dataplane.base.tracing import Attribute
 from dataplane.protocol.control.nodes import Drain, Resize, Resized
-from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Ack, Nack, Observed, Snapshot, SnapshotType
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Ack, Nack, Snapshot, SnapshotType
+from dataplane.protocol.observed import Observed
 
 HELLO_TIMEOUT_S = 1.0
 HELLO_EVERY_S = 0.05

@@ -14,7 +14,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dataplane.protocol.control.snapshots import Observed
+from dataplane.protocol.observed import Observed
 
 Reason = Literal["joined", "change", "drift", "retry"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dataplane.core.node import Node
-from dataplane.protocol.stats.node import NodeStats, ObservedDigest
+from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PolicyStats
 
 
@@ -37,10 +37,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         other_tenants=others,
         pins=[pin.stats(len(pool.spaces.of_model(pin.model))) for pin in pool.pins.by_name.values()],
         engines=[engine.stats(leased.get(engine.client, 0), node.engines) for engine in node.engines.values()],
-        observed={
-            kind: ObservedDigest(snapshot.generation, snapshot.digest, snapshot.store)
-            for kind, snapshot in node.intent.observed.items()
-        },
+        observed={**node.intent.observed},
         policy=_policy_stats(node, now),
         spaces=pool.space_stats(),
         sweeps=pool.sweeps.stats(len(pool.dead)),

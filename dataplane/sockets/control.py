@@ -48,12 +48,12 @@ from dataplane.protocol.control.snapshots import (
     Fault,
     Nack,
     NeedBodies,
-    Observed,
     Snapshot,
     SnapshotType,
 )
 from dataplane.protocol.control.verification import DigestEngine, Verification, Verified, Verify
 from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
+from dataplane.protocol.observed import Observed
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.usage import ReadUsage, UsageRead
 from dataplane.sockets.curve import Gate

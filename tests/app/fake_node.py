@@ -35,20 +35,11 @@ from dataplane.protocol.control.nodes import (
 from dataplane.protocol.control.prefixes import ListPrefixes, Prefix, PrefixesListed, PrefixKeys, Trace, TracePart
 from dataplane.protocol.control.records import PinSpec, PolicySpec, QuotaSpec
 from dataplane.protocol.control.scopes import CountBlocks, Counted, Demote, Invalidate, Swept
-from dataplane.protocol.control.snapshots import (
-    Ack,
-    Bodies,
-    Fault,
-    Nack,
-    NeedBodies,
-    Observed,
-    Snapshot,
-    SnapshotType,
-    digest_of,
-)
+from dataplane.protocol.control.snapshots import Ack, Bodies, Fault, Nack, NeedBodies, Snapshot, SnapshotType, digest_of
 from dataplane.protocol.event import name_of
 from dataplane.protocol.events import Event
-from dataplane.protocol.stats.node import NodeStats, ObservedDigest
+from dataplane.protocol.observed import Observed
+from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.tiers import TierSpec
 from dataplane.protocol.usage import ReadUsage, UsageCounters, UsageRead
@@ -172,9 +163,9 @@ class FakeNode:
         self.observed[kind] = Observed(observed.generation, digest_of(b"something else"), observed.store)
 
     def stats_now(self) -> NodeStats:
-        observed = {kind: ObservedDigest(o.generation, o.digest, o.store) for kind, o in self.observed.items()}
+        observed = dict(self.observed)
         return msgspec.structs.replace(
-            self.stats, at=time.time(), epoch=self.epoch, armed="quotas" in self.observed, observed=observed
+            self.stats, at=time.time(), epoch=self.epoch, armed="quotas" in observed, observed=observed
         )
 
     async def _send_heartbeats(self) -> None:

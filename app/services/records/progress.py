@@ -11,7 +11,8 @@ from app.push.states import NodeState, node_state
 from app.schemas.base.status import NodeProgress, RecordStatus
 from app.services.records.conditions import RecordState, accepted, applied_on, effective_on, no_node, over_all
 from dataplane.base.labels import matches
-from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, Observed, SnapshotType
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, SnapshotType
+from dataplane.protocol.observed import Observed
 
 MAX_WAIT_S = 30.0
 LOOK_S = 0.05

@@ -33,11 +33,12 @@ from dataplane.protocol.control.records import (
     QuotaSpec,
     TierQuota,
 )
-from dataplane.protocol.control.snapshots import Fault, Observed, Snapshot, SnapshotType, digest_of
+from dataplane.protocol.control.snapshots import Fault, Snapshot, SnapshotType, digest_of
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.events import PinExpired
 from dataplane.protocol.keys import KEY_BYTES, split_keys
 from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.observed import Observed
 from dataplane.protocol.salts import check_salt, shown
 from dataplane.protocol.spaces import MAX_NAME_CHARACTERS
 from dataplane.protocol.states import State

@@ -3,7 +3,7 @@
 import msgspec
 
 from dataplane.protocol.bounded import Identity, Text, Whole
-from dataplane.protocol.control.snapshots import Observed
+from dataplane.protocol.observed import Observed
 from dataplane.protocol.stats.node import NodeStats
 
 

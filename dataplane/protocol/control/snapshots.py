@@ -5,7 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from dataplane.protocol.bounded import Digest, Finite, Identity, Whole
+from dataplane.protocol.bounded import Digest, Finite, Whole
+from dataplane.protocol.observed import Observed
 
 SnapshotType = Literal["quotas", "pins", "policies", "tiers"]
 SNAPSHOT_TYPES: tuple[SnapshotType, ...] = ("quotas", "pins", "policies", "tiers")
@@ -32,14 +33,6 @@ class Bodies(msgspec.Struct, tag_field="op", tag="bodies", forbid_unknown_fields
     nonce: str
     bodies: dict[str, bytes]
     last: bool = True
-
-
-class Observed(msgspec.Struct, frozen=True):
-    """Snapshot of one type that a node has applied."""
-
-    generation: Whole
-    digest: Digest
-    store: Identity
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -2,8 +2,9 @@
 
 import msgspec
 
-from dataplane.protocol.bounded import Digest, Identity, Time, Whole
+from dataplane.protocol.bounded import Identity, Time
 from dataplane.protocol.event import EventStruct
+from dataplane.protocol.observed import Observed
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.gateways import GatewayStats
 from dataplane.protocol.stats.histogram import Histogram
@@ -14,12 +15,6 @@ from dataplane.protocol.stats.pool import Evictions, PolicyStats, PoolStats, Spa
 from dataplane.protocol.stats.processes import CacheStart, ProcessStats
 from dataplane.protocol.stats.tenants import TenantStats
 from dataplane.protocol.stats.tiers import TierStats
-
-
-class ObservedDigest(msgspec.Struct):
-    generation: Whole
-    digest: Digest
-    store: Identity
 
 
 class NodeStats(EventStruct, tag="node.stats"):
@@ -44,7 +39,7 @@ class NodeStats(EventStruct, tag="node.stats"):
     listed. A counter never falls, whichever tenants are listed."""
     pins: list[PinStats]
     engines: list[EngineStats]
-    observed: dict[str, ObservedDigest]
+    observed: dict[str, Observed]
     """Heartbeat: the applied snapshot of each type. A digest that differs from the desired one is drift."""
     policy: PolicyStats = msgspec.field(default_factory=PolicyStats)
     spaces: list[SpaceStats] = msgspec.field(default_factory=list)

@@ -18,9 +18,10 @@ from dataplane.protocol.codec import decode, encode
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.control.messages import VERSION, ControlReply
 from dataplane.protocol.control.nodes import Description, Resized, Welcome
-from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Ack, Nack, Observed
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Ack, Nack
 from dataplane.protocol.event import name_of
 from dataplane.protocol.events import Event, NodeStopped
+from dataplane.protocol.observed import Observed
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals

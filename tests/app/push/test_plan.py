@@ -4,7 +4,7 @@ import pytest
 
 from app.push.plan import MAX_OBSERVED, DesiredSnapshot, Push, PushMemory, Supersede, Wait, plan
 from app.store import restore
-from dataplane.protocol.control.snapshots import Observed
+from dataplane.protocol.observed import Observed
 
 W = DesiredSnapshot("store", 5, "d5")
 APPLIED = Observed(5, "d5", "store")

@@ -23,8 +23,9 @@ from app.settings import Settings
 from app.store.base import migrate
 from app.store.base.database import Database
 from app.supervisor.supervisor import Supervisor
-from dataplane.protocol.control.snapshots import Fault, Observed
+from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.keys import chain
+from dataplane.protocol.observed import Observed
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, TOKENS, Plane, serving, settings_in
 from tests.app.problems import is_problem
