@@ -205,6 +205,7 @@ class DataPlane:
         if not membarrier:
             log.warning("membarrier.off", effect="leases go by message: slower lookups, nothing else changes")
         fence = barrier.fence if membarrier else (lambda: None)
+        bus = EventFanout(table.block_events_per_s)
         prefault = _prefault(settings)
         users = MemoryUsers(taken.holder, prefault)
         factory = CoreFactory(
@@ -213,6 +214,7 @@ class DataPlane:
             taken.files,
             lambda: leases(fence),
             clock,
+            bus.publish,
             users.made,
             users.dropped,
             prefault,
@@ -242,7 +244,6 @@ class DataPlane:
         gpu_copies = GpuCopyService(
             node.gpu_copies, node.engines, memory, devices, copying, table.gpu_pool_bytes, clock
         )
-        bus = EventFanout(node.counts.dropped_events, table.block_events_per_s)
         return CoreStage(
             memory, node, start, prefault, users, membarrier, bus, retained_cache, tiers, snapshots, devices, gpu_copies
         )
@@ -284,7 +285,7 @@ class DataPlane:
         core.memory_users.segment_retired.append(engines.segment_retired)
         engines.adopt_engines()
         report = NodeReport(
-            node, core.start, loop, self._figures, self._ipc, core.tiers, kv_events, lmcache, self._membership
+            node, core.start, core.bus, loop, self._figures, self._ipc, core.tiers, kv_events, lmcache, self._membership
         )
         publishing = StatePublisher(node, report, core.bus, spans, memory.named, clock)
         control = ControlServer(

@@ -33,6 +33,7 @@ class NodeReport:
         self,
         node: Node,
         start: CacheStart,
+        bus: EventFanout,
         loop: Loop,
         figures: ProcessFigures,
         ipc: IpcWatcher,
@@ -43,6 +44,7 @@ class NodeReport:
     ) -> None:
         self._node = node
         self._start = start
+        self._bus = bus
         self._loop = loop
         self._figures = figures
         self._ipc = ipc
@@ -55,6 +57,7 @@ class NodeReport:
         """Return the state of the node."""
         stats = node_stats(self._node, now)
         stats.start, stats.adopted_blocks = self._start, self._start.blocks
+        stats.events_dropped, stats.totals.events_dropped = dict(self._bus.dropped), self._bus.dropped.total()
         stats.process = self._process(now)
         stats.ipc = self._ipc.latest
         stats.otel_spans_dropped = tracing.spans_dropped()
@@ -104,7 +107,6 @@ class StatePublisher:
 
     def deliver(self) -> None:
         """Publish the events since the last call."""
-        self._bus.publish(self._node.take_events())
         with tracing.outside():  # the events of everything since the last call
             self._bus.deliver(self._clock())
         if tracing.on():
@@ -113,7 +115,7 @@ class StatePublisher:
     def publish(self) -> None:
         """Publish the state of the node, after the events so far."""
         self._log_shortages()
-        self._node.emit(self._report.stats(self._clock()))
+        self._bus.publish(self._report.stats(self._clock()))
         self.deliver()
 
     def _log_shortages(self) -> None:

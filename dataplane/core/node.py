@@ -1,7 +1,7 @@
 """The node: attached engines and the pool behind one interface, with messages in and replies and events out.
 
 Transports call `Node`. Each method takes a decoded message and the current time, returns a reply or raises
-`ProtocolError`, and leaves events for `take_events`. A single thread calls it, and no method blocks.
+`ProtocolError`, and emits events. A single thread calls it, and no method blocks.
 """
 
 from __future__ import annotations
@@ -48,14 +48,11 @@ from dataplane.protocol.engine import (
     RequestReported,
     Reserve,
 )
-from dataplane.protocol.event import name_of
 from dataplane.protocol.events import AdmissionChanged, Event, IdJournalNearlyFilled, PinDegraded, SweepEnded
 from dataplane.protocol.layout import IndexMemory
 from dataplane.protocol.salts import shown
 from dataplane.protocol.usage import UsageCounters
 
-MAX_WAITING_EVENTS = 100_000
-MAX_WAITING_BLOCK_EVENTS = 90_000
 ID_JOURNAL_WARNS, ID_JOURNAL_RESTS = 0.8, 0.7
 """Fractions of the id journal's capacity. An event is published when use reaches the first; another one is published
 only after use has fallen below the second."""
@@ -95,13 +92,14 @@ class Node:
         memory: MemorySource,
         leases: LeaseTable,
         now: float,
+        emit: Callable[[Event], None],
         policy: MakePolicy = Lru,
         recovery_table: RecoveryTable | None = None,
         names: IdJournal | None = None,
     ) -> None:
         self.options = options
         self.started_at = now
-        self._events: list[Event] = []
+        self.emit = emit
         self.counts = Counts()
         self.pool = Pool(
             BlockTable(index, recovery_table, names),
@@ -110,7 +108,7 @@ class Node:
             memory,
             policy,
             options.pin_budget_ratio,
-            self.emit,
+            emit,
         )
         self.pool.hints.max_s = options.hint_max_s
         self.room = Reclaimer(self.pool)
@@ -125,11 +123,11 @@ class Node:
         )
         self.intent = Intent(self.pool, self.room)
         self.integrity = CorruptionReports(self.pool, memory, self.counts.refused, now)
-        self.verifying = Verifications(self.pool, self.integrity, self.emit)
-        self.engines = Engines(self.pool, self.storing, memory, self.counts, options.max_clients, self.emit)
+        self.verifying = Verifications(self.pool, self.integrity, emit)
+        self.engines = Engines(self.pool, self.storing, memory, self.counts, options.max_clients, emit)
         self.operator = OperatorActions(self.pool, self.engines)
-        self.gpu_copies = GpuCopyTable(self.pool, self.engines, self.emit)
-        self.expulsions = Expulsions(self.pool, self.engines, self.emit)
+        self.gpu_copies = GpuCopyTable(self.pool, self.engines, emit)
+        self.expulsions = Expulsions(self.pool, self.engines, emit)
         self.requests = RequestRecords(self.pool)
         self._gate_closed = self._id_journal_fills = False
         assigned = self.pool.table.recovery_table
@@ -141,20 +139,6 @@ class Node:
     def use_tiers(self, tiering: Tiering) -> None:
         """Use the tiers of `tiering`, which may change later. Call it once."""
         self.tiering = self.operator.tiering = self.pool.tiers = tiering
-
-    # ---- events
-
-    def emit(self, event: Event) -> None:
-        """Queue an event for the event bus. Drop and count it when the queue is full; block traffic first."""
-        if len(self._events) >= (MAX_WAITING_BLOCK_EVENTS if event.per_block else MAX_WAITING_EVENTS):
-            self.counts.dropped_events[name_of(event)] += 1
-            return
-        self._events.append(event)
-
-    def take_events(self) -> list[Event]:
-        """Return the events since the last call, oldest first."""
-        events, self._events = self._events, []
-        return events
 
     # ---- lifecycle of engines
 

@@ -17,7 +17,6 @@ def node_stats(node: Node, now: float) -> NodeStats:
     rings = [engine.ring for engine in node.engines.values()]
     pool.totals.ring_dropped = counts.ring_dropped + sum(ring.dropped for ring in rings)
     pool.totals.ring_entries_rejected = counts.ring_entries_rejected + sum(ring.invalid for ring in rings)
-    pool.totals.events_dropped = counts.dropped_events.total()
     pool.measure_lookups()
     tenants, others = pool.tenants.stats(now)
     leased = pool.leases.leased(pool.table.space_of)
@@ -52,7 +51,6 @@ def node_stats(node: Node, now: float) -> NodeStats:
         evicted_idle=pool.evicted_idle.stats(),
         block_lifetime=pool.lifetimes.stats(),
         reuse_gap=pool.reuse_gaps.stats(),
-        events_dropped=dict(counts.dropped_events),
     )
 
 

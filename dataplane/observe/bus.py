@@ -7,7 +7,7 @@ refusals last of it.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import inf
 
 import structlog
@@ -30,9 +30,8 @@ class EventFanout:
     """Queues events, up to a limit, until `deliver`. An exception of a subscriber is counted, and delivery
     continues."""
 
-    def __init__(self, dropped: Counter[str], block_events_per_s: float = inf) -> None:
-        """`dropped` counts the dropped events by name. Further events of block traffic within a second are summed up
-        by tenant and reason."""
+    def __init__(self, block_events_per_s: float = inf) -> None:
+        """Further events of block traffic within a second are summed up by tenant and reason."""
         self._block_events_per_s = block_events_per_s
         self._queue: deque[Event] = deque()
         self._sums = EventSums()
@@ -40,26 +39,26 @@ class EventFanout:
         self._passed = 0
         """Events of block traffic that were queued individually in this window."""
         self._subscribers: list[Subscriber] = []
-        self.dropped = dropped
+        self.dropped: Counter[str] = Counter()
+        """Dropped events by name."""
 
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
 
-    def publish(self, events: Iterable[Event]) -> None:
-        """Queue events; events beyond the limit are dropped and counted."""
-        for event in events:
-            if not isinstance(event, BLOCK_TRAFFIC):
-                self._add(event, MAX_QUEUED)
-                continue
-            if event.at >= self._window_ends:
-                self._end_window(event.at)
-            if self._passed < self._block_events_per_s:
-                self._passed += 1
-                self._add(event, _queue_limit(event))
-                continue
-            self._sums.add(event)
-            if len(self._sums) >= MAX_SUMS:
-                self._add_sums()
+    def publish(self, event: Event) -> None:
+        """Queue an event; events beyond the limit are dropped and counted."""
+        if not isinstance(event, BLOCK_TRAFFIC):
+            self._add(event, MAX_QUEUED)
+            return
+        if event.at >= self._window_ends:
+            self._end_window(event.at)
+        if self._passed < self._block_events_per_s:
+            self._passed += 1
+            self._add(event, _queue_limit(event))
+            return
+        self._sums.add(event)
+        if len(self._sums) >= MAX_SUMS:
+            self._add_sums()
 
     def deliver(self, now: float = inf) -> None:
         """Deliver every queued event to every subscriber, and the sums of a window that has ended."""

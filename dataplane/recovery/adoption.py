@@ -34,7 +34,7 @@ from dataplane.memory.memory import NodeMemory
 from dataplane.memory.pages import HUGE_BYTES, PAGE_BYTES
 from dataplane.memory.prefault import Prefault
 from dataplane.memory.shared_file import SharedFile
-from dataplane.protocol.events import MemoryAdopted
+from dataplane.protocol.events import Event, MemoryAdopted
 from dataplane.protocol.layout import COLD_STORED_AT, H_ADOPTED_NS, H_CLOSED, H_EPOCH, H_MEMORY, H_PID, LayoutError
 from dataplane.recovery import named_segment
 from dataplane.settings import DataPlaneSettings
@@ -69,16 +69,18 @@ class CoreFactory:
         handed: list[tuple[str, int, int]],
         leases: Callable[[], LeaseTable],
         clock: Callable[[], float],
+        emit: Callable[[Event], None],
         made: Callable[[str, int, SharedFile], None],
         dropped: Callable[[str, int], None],
         prefault: Prefault | None,
     ) -> None:
-        """`name` is the name of the node; `made` and `dropped` are called for each piece of memory."""
+        """`name` is the name of the node; `emit` takes its events; `made` and `dropped` are called for each piece of
+        memory."""
         self.clock = clock
         self.max_blocks = settings.max_blocks
         self.writer = TableWriter(secrets.randbits(63) | 1, os.getpid(), started_at(os.getpid()))
         self.private_sizes = _private_sizes(settings.max_blocks)
-        self._settings, self._name, self._leases = settings, name, leases
+        self._settings, self._name, self._leases, self._emit = settings, name, leases, emit
         self._made, self._dropped, self._prefault = made, dropped, prefault
         statuses = (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)
         self._handed_files = {(status.st_dev, status.st_ino) for status in statuses}
@@ -124,7 +126,14 @@ class CoreFactory:
             named_bytes=0 if memory.named is None else memory.named.nbytes,
         )
         return Node(
-            options, memory.index, memory, self._leases(), self.clock(), recovery_table=recovery_table, names=journal
+            options,
+            memory.index,
+            memory,
+            self._leases(),
+            self.clock(),
+            self._emit,
+            recovery_table=recovery_table,
+            names=journal,
         )
 
 

@@ -269,7 +269,9 @@ class Bench:
             hint_max_s=hint_max_s,
         )
         leases = LeaseTable(self._fence)
-        self.node = Node(options, self.index, self.memory, leases, self.now, policy)
+        self.emitted: list[Event] = []
+        """Events since the last `take_events`, oldest first."""
+        self.node = Node(options, self.index, self.memory, leases, self.now, self.emitted.append, policy)
         self.checks: list[Callable[[], list[str]]] = []
         """More checks that `faults` makes."""
         if Bench.made is not None:
@@ -294,8 +296,13 @@ class Bench:
             self.now += seconds
             self.node.tick(self.now)
 
+    def take_events(self) -> list[Event]:
+        events = list(self.emitted)
+        self.emitted.clear()
+        return events
+
     def events(self, kind: type[Event]) -> list[Event]:
-        return [event for event in self.node.take_events() if isinstance(event, kind)]
+        return [event for event in self.take_events() if isinstance(event, kind)]
 
     def tenant(self, name: str) -> TenantStats:
         return next(each for each in node_stats(self.node, self.now).tenants if each.tenant == name)

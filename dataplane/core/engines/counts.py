@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from dataplane.core.engines.engines import Engine
@@ -15,8 +14,6 @@ from dataplane.protocol.codes import Code
 class Counts:
     """Counts since the process started."""
 
-    dropped_events: Counter[str] = field(default_factory=Counter)
-    """Events dropped because a queue was full, by name."""
     operations: OperationTotals = field(default_factory=OperationTotals)
     refused_blocks: dict[str, int] = field(default_factory=dict)
     """Refused blocks by the name of the reason."""

@@ -129,7 +129,7 @@ def test_a_chain_longer_than_the_pool_keeps_its_head_and_the_rest_is_refused() -
 def test_room_is_made_inside_reserve_and_reported_once() -> None:
     bench, engine = bench_of(4)
     engine.store(make.keys(4, "old"), PAGE, tenant="a")
-    bench.node.take_events()
+    bench.take_events()
     engine.store(make.keys(3, "new"), PAGE, tenant="b")
     (event,) = bench.events(BlocksEvicted)
     assert isinstance(event, BlocksEvicted)

@@ -84,7 +84,7 @@ def test_a_tenant_that_does_not_fit_is_refused_counted_and_admitted_later(monkey
     assert answer.refused == {Code.TOO_MANY_TENANTS}
     assert 32 <= stored < 64
     assert before.refused() == {"too_many_tenants": 1}
-    events = before.node.take_events()
+    events = before.take_events()
     assert [event.reason for event in events if isinstance(event, BlocksRefused)] == ["too_many_tenants"]
     assert engine.store([make.key("more")], PAGE, tenant=salt(0)).written == 1, "it is known"
     stats = node_stats(before.node, before.now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.node import MAX_WAITING_EVENTS
 from dataplane.core.stats import node_stats
 from dataplane.core.tenants import quotas
 from dataplane.protocol.control.scopes import Scope
@@ -78,19 +77,6 @@ def test_reads_count_by_tenant_with_tokens_and_the_gap_since_the_last_use() -> N
     assert gap is not None
     assert count(gap) == 3
     assert gap.total == pytest.approx(30.3)
-
-
-def test_dropped_events_count_by_name() -> None:
-    bench, engine = bench_of(8)
-    event = BlocksEvicted(1.0, "a", "room", 1, 1)
-    for _ in range(MAX_WAITING_EVENTS + 2):
-        bench.node.emit(event)
-    bench.node.counts.dropped_events.update({"blocks.evicted": 3, "node.stats": 1})
-    engine.store(make.keys(1), PAGE)
-    reported = stats(bench)
-    assert reported.events_dropped["blocks.evicted"] >= 5
-    assert reported.events_dropped["blocks.stored"] == reported.events_dropped["node.stats"] == 1
-    assert reported.totals.events_dropped == sum(reported.events_dropped.values())
 
 
 def test_no_counter_falls_when_a_tenant_moves_into_the_list_and_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_corrupt_blocks_become_misses_and_are_reported() -> None:
     state = verify(bench)
     assert figures(state) == (9, 6, 2, 3)
     assert engine.has(chain) == [True, True, False, True, False, True]
-    events = bench.node.take_events()
+    events = bench.take_events()
     corrupt = [event for event in events if isinstance(event, BlockCorrupted)]
     assert [(event.tenant, event.bytes, event.client) for event in corrupt] == [("a", PAGE, 0)] * 2
     (done,) = [event for event in events if isinstance(event, VerificationEnded)]
@@ -202,7 +202,7 @@ def test_a_corrupt_block_is_dropped_at_once_and_reported_with_its_finder() -> No
     store_zeros(bench, writer, chain)
     damage(bench, writer, chain[1])
     damage(bench, writer, chain[3])
-    bench.node.take_events()
+    bench.take_events()
     assert report(reader, *seen(reader, chain)) == 2
     assert reader.has(chain) == [True, False, True, False]
     totals = bench.node.pool.totals

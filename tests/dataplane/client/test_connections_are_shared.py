@@ -61,7 +61,7 @@ class Server:
     def __init__(self, memory: NodeMemory) -> None:
         options = NodeOptions("n", "1", make.MIB, make.MIB, 30.0, 0.5, 8)
         self.memory = memory
-        self.node = Node(options, memory.index, memory, LeaseTable(lambda: None), 0.0)
+        self.node = Node(options, memory.index, memory, LeaseTable(lambda: None), 0.0, lambda event: None)
         self.ended: list[str] = []
 
     def clock(self) -> float:

@@ -31,7 +31,7 @@ def test_a_pool_that_grew_holds_more_and_pins_more() -> None:
     chain = make.keys(512)
     engine.store(chain, 4096)
     budget = bench.pool.pin_budget_bytes
-    bench.node.take_events()
+    bench.take_events()
     bench.node.resize(4 * make.MIB, bench.now)
     assert engine.store(make.keys(512, "more"), 4096).written == 512
     assert all(engine.has(chain)), "nothing had to go"

@@ -46,7 +46,9 @@ class LoopBench:
             pin_budget_ratio=0.2,
             max_clients=64,
         )
-        self.node = Node(options, self.memory.index, self.memory, LeaseTable(lambda: None), time.time())
+        self.node = Node(
+            options, self.memory.index, self.memory, LeaseTable(lambda: None), time.time(), lambda event: None
+        )
         self.loop = Loop()
 
     def until(self, holds: Callable[[], object], what: str = "it comes") -> None:

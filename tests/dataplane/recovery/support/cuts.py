@@ -60,6 +60,7 @@ class KillBench(Bench):
         self.now = 1_000_000.0 if image is None else image.now
         self.fences = 0
         self.checks = []
+        self.emitted = []
         self.options = NodeOptions(
             name="bench",
             epoch="0000000000000007",
@@ -94,7 +95,16 @@ class KillBench(Bench):
     def _node(self, recovery_table: RecoveryTable, names: IdJournal) -> Node:
         recovery_table.sign(TableWriter(7, 1, 1))
         leases = LeaseTable(self._fence)
-        return Node(self.options, self.index, self.memory, leases, self.now, recovery_table=recovery_table, names=names)
+        return Node(
+            self.options,
+            self.index,
+            self.memory,
+            leases,
+            self.now,
+            self.emitted.append,
+            recovery_table=recovery_table,
+            names=names,
+        )
 
     def load(self, image: Image) -> None:
         """Take the bytes that another bench left."""
