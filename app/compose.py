@@ -81,7 +81,6 @@ from app.services.views.findings import Findings
 from app.services.views.health import HealthChecks
 from app.services.views.marks import Marks
 from app.services.views.overview import OverviewService
-from app.services.views.pin_problems import PinProblems
 from app.services.views.series import SeriesService
 from app.services.views.series_writer import SeriesWriter
 from app.services.views.snapshot import Snapshots
@@ -362,8 +361,7 @@ class Views:
         settings, database, fleet, bus, progress = base.settings, base.database, base.fleet, base.bus, base.progress
         app = settings.app
         applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
-        evidence = EvidenceReader(database, applied_changes, ingest.refusal_runs)
-        pin_problems = PinProblems(database, fleet, records.pins)
+        evidence = EvidenceReader(database, fleet, applied_changes, ingest.refusal_runs, records.pins)
         overview = OverviewService(
             database,
             fleet,
@@ -374,7 +372,6 @@ class Views:
             records.pins,
             records.policies,
             evidence,
-            pin_problems,
         )
         has_data_plane = fleet_services.supervisor is not None
         health = HealthChecks(
@@ -392,7 +389,7 @@ class Views:
             series_writer,
             series,
             alerts,
-            Findings(evidence, overview, records.tenants, alerts, series, pin_problems),
+            Findings(evidence, overview, records.tenants, alerts, series),
         )
 
 

@@ -1,28 +1,35 @@
-"""Reads the events and changes that explain what is wrong, and finds it, as far as the caller may see it."""
+"""Reads what `diagnosis` looks at, as far as the caller may see it: events, changes, refusals, pins with a problem."""
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from app.errors import StoreUnavailable
+from app.ingest.fleet import Fleet, is_empty, keeps_gpu_copies, unlisted_tiers
 from app.ingest.refusal_runs import RefusalRuns
 from app.observe.events import LarderEvent
+from app.schemas.records.pins import PinAnswer
 from app.schemas.views.changes import ChangeAnswer
-from app.schemas.views.findings import ENDED_SHOWN_S, Finding
+from app.schemas.views.findings import ENDED_SHOWN_S, MAX_OF_TYPE, Finding
 from app.schemas.views.overview import Overview
 from app.services.base import redaction
 from app.services.base.principals import PLANE, Principal
+from app.services.records.pins import Pins
 from app.services.views import applied_changes
 from app.services.views.applied_changes import AppliedChanges
 from app.services.views.diagnosis import REFUSAL_EVENTS, STATE_EVENTS, FleetState, bounded, findings, visible
-from app.services.views.pin_problems import FurtherPins
 from app.store.base.database import Database
+from app.store.records import pins
 from app.store.views import events
 from app.store.views.events import EventRow
+from dataplane.base.labels import matches
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pins import PinStats
 
 LOOK_BACK_S = 3600.0
 """How far back the overview looks at events and changes."""
@@ -44,13 +51,27 @@ class Evidence:
     changes: Sequence[ChangeAnswer]
 
 
-class EvidenceReader:
-    """Reads what happened. Overviews share what was read a moment ago."""
+@dataclass(frozen=True)
+class FurtherPins:
+    """Pins with a problem that an overview does not list."""
 
-    def __init__(self, database: Database, changes: AppliedChanges, refusal_runs: RefusalRuns) -> None:
+    pins: Sequence[PinAnswer] = ()
+    """At most MAX_OF_TYPE for each type of finding."""
+    more: Counter[str] = field(default_factory=Counter)
+    """Number of the others, by type of finding."""
+
+
+class EvidenceReader:
+    """Reads what happened, and which pins have problems. Overviews share what was read a moment ago."""
+
+    def __init__(
+        self, database: Database, fleet: Fleet, changes: AppliedChanges, refusal_runs: RefusalRuns, pin_service: Pins
+    ) -> None:
         self._database = database
+        self._fleet = fleet
         self._changes = changes
         self._refusal_runs = refusal_runs
+        self._pins = pin_service
         self._recent = Evidence(0.0, (), ())
         self._read_at = float("-inf")
 
@@ -74,6 +95,33 @@ class EvidenceReader:
         changes = await self._changes.between(since, time.time(), MAX_CHANGES, PLANE)
         return Evidence(since, [_event(row) for row in sorted(rows, key=lambda row: -row.id)], changes[::-1])
 
+    async def further_pins(self, overview: Overview, salts: Collection[str] | None) -> FurtherPins:
+        """Return the pins of these tenants (None: of all) that have a problem and that the overview does not list.
+        Raises StoreUnavailable."""
+        if len(overview.pins) >= overview.pins_total:
+            return FurtherPins()
+        listed = {pin.name for pin in overview.pins}
+        problems = await asyncio.to_thread(_problems, self._fleet.stats())
+        living = self._fleet.living()
+        async with self._database.read() as session:
+            of_tenants = None if salts is None else await pins.names_of(session, salts)
+            selectors = await pins.selectors(session)
+            unmatched = [
+                stored
+                for stored, labels in selectors.items()
+                if not any(matches(node.labels, labels) for node in living)
+            ]
+            if self._fleet.nodes and unmatched:
+                problems["pin_not_applied"] = await pins.names_with(session, unmatched, time.time())
+            omitted: Counter[str] = Counter()
+            further_names: set[str] = set()
+            for code, names in problems.items():
+                further = sorted((names if of_tenants is None else names & of_tenants) - listed)
+                further_names.update(further[:MAX_OF_TYPE])
+                omitted[code] = len(further[MAX_OF_TYPE:])
+            rows = await pins.named(session, further_names)
+        return FurtherPins(self._pins.answers(rows), omitted)
+
     def state(self, overview: Overview, evidence: Evidence, further: FurtherPins, by: Principal) -> FleetState:
         """Return what `findings` looks at. Callers that are limited to tenants see no node's name in it."""
         lost = {node.name for node in overview.nodes if node.state == "lost"}
@@ -92,10 +140,10 @@ class EvidenceReader:
             further_pins=further.pins,
         )
 
-    async def of_overview(
-        self, overview: Overview, evidence: Evidence, further: FurtherPins, by: Principal
-    ) -> list[Finding]:
-        """Return the findings that an overview shows: those that last, or ended a short time ago."""
+    async def of_overview(self, overview: Overview, evidence: Evidence, by: Principal) -> list[Finding]:
+        """Return the findings that an overview shows: those that last, or ended a short time ago. Raises
+        StoreUnavailable."""
+        further = await self.further_pins(overview, by.salts)
         oldest = overview.at - ENDED_SHOWN_S
         all_findings = await asyncio.to_thread(findings, self.state(overview, evidence, further, by))
         recent = [finding for finding in all_findings if finding.ended_at is None or finding.ended_at >= oldest]
@@ -106,3 +154,28 @@ class EvidenceReader:
 
 def _event(row: EventRow) -> LarderEvent:
     return LarderEvent(row.name, row.at, row.id, row.node, row.fields, row.actor)
+
+
+def _problems(stats: Sequence[NodeStats]) -> dict[str, set[str]]:
+    """Return the names of the pins with a problem that nodes report, by type of finding."""
+    stats_by_pin: dict[str, list[tuple[PinStats, NodeStats]]] = {}
+    for node in stats:
+        for pin in node.pins:
+            stats_by_pin.setdefault(pin.name, []).append((pin, node))
+    unlisted = {node.node for node in stats if unlisted_tiers(node)}
+    poolless = {node.node for node in stats if not keeps_gpu_copies(node.gpu_copy_pools)}
+    problems: dict[str, set[str]] = {}
+    for name, on_nodes in stats_by_pin.items():
+        if all(pin.expired for pin, _ in on_nodes):
+            continue
+        if all(is_empty(pin) for pin, _ in on_nodes):
+            is_unlisted = any(node.node in unlisted for _, node in on_nodes)
+            problems.setdefault("pin_unlisted" if is_unlisted else "pin_holds_nothing", set()).add(name)
+        if any(pin.only_in_tiers for pin, _ in on_nodes):
+            problems.setdefault("pin_in_tiers", set()).add(name)
+        if any(pin.degraded for pin, _ in on_nodes):
+            problems.setdefault("pin_degraded", set()).add(name)
+        for_gpus = [(pin, node) for pin, node in on_nodes if pin.tier == "gpu"]
+        if any(node.node in poolless for _, node in for_gpus) and not any(pin.gpu_copies for pin, _ in for_gpus):
+            problems.setdefault("pin_without_gpu_copies", set()).add(name)
+    return problems

@@ -15,9 +15,8 @@ from app.services.base.principals import Principal
 from app.services.records.tenants import Tenants
 from app.services.views.alerts import Alerts
 from app.services.views.diagnosis import RATIO_STEP_S, bounded, concerning, findings, likely_cause, visible
-from app.services.views.evidence import EvidenceReader
+from app.services.views.evidence import EvidenceReader, FurtherPins
 from app.services.views.overview import OverviewService
-from app.services.views.pin_problems import FurtherPins, PinProblems
 from app.services.views.series import SeriesQuery, SeriesService
 from dataplane.protocol.salts import DEFAULT_TENANT
 
@@ -35,14 +34,12 @@ class Findings:
         tenants: Tenants,
         alerts: Alerts,
         series: SeriesService,
-        pin_problems: PinProblems,
     ) -> None:
         self._evidence = evidence
         self._overview = overview
         self._tenants = tenants
         self._alerts = alerts
         self._series = series
-        self._pin_problems = pin_problems
 
     async def page(self, tenant: str | None, node: str | None, since: float, by: Principal) -> FindingList:
         """Return the findings about a tenant (as shown), a node or the fleet (None: about any), with what ended after
@@ -71,9 +68,9 @@ class Findings:
         if node is not None:
             return FurtherPins()  # no finding about a pin is about a node
         if tenant is None:
-            return await self._pin_problems.beyond(overview, by.salts)
+            return await self._evidence.further_pins(overview, by.salts)
         salt = "" if tenant == DEFAULT_TENANT else tenant
-        return await self._pin_problems.beyond(overview, [salt] if by.sees(salt) else [])
+        return await self._evidence.further_pins(overview, [salt] if by.sees(salt) else [])
 
     async def _with_tenant(self, overview: Overview, tenant: str, by: Principal) -> Overview:
         """Return the overview with a tenant of which it lists only the larger ones, if the tenant is known and the

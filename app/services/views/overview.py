@@ -27,7 +27,6 @@ from app.services.records.policies import Policies
 from app.services.records.progress import RecordProgress
 from app.services.records.tenants import known_tenants
 from app.services.views.evidence import Evidence, EvidenceReader
-from app.services.views.pin_problems import PinProblems
 from app.store.base.database import Database
 from app.store.records.policies import PolicyRow
 from dataplane.protocol.control.records import POLICY_IN_FORCE
@@ -81,7 +80,6 @@ class OverviewService:
         pin_service: Pins,
         policy_service: Policies,
         evidence: EvidenceReader,
-        pin_problems: PinProblems,
     ) -> None:
         self._database = database
         self._fleet = fleet
@@ -92,7 +90,6 @@ class OverviewService:
         self._pins = pin_service
         self._policies = policy_service
         self._evidence = evidence
-        self._pin_problems = pin_problems
         self._overviews: LRUCache[frozenset[str] | None, _SharedOverview] = LRUCache(MAX_SETS)
         self._state: _State | None = None
         self._reading = asyncio.Lock()
@@ -141,8 +138,7 @@ class OverviewService:
             recent=redaction.visible_events(self._bus.recent, by),
         )
         overview = whole if by.salts is None else _limited(whole, tenants)
-        further = await self._pin_problems.beyond(overview, by.salts)
-        findings = await self._evidence.of_overview(overview, state.evidence, further, by)
+        findings = await self._evidence.of_overview(overview, state.evidence, by)
         return msgspec.structs.replace(overview, findings=findings)
 
     async def encoded(self, salts: frozenset[str] | None = None) -> tuple[int, bytes]:

@@ -113,11 +113,14 @@ async def test_a_token_of_one_tenant_sees_findings_about_it_alone(new_guarded: P
     assert (await send(new_guarded, token, "GET", f"{F}?node=node-a")).json()["items"] == []
 
 
+def reader_of(plane: Plane) -> EvidenceReader:
+    parts = plane.app.parts
+    changes, runs = parts.views.applied_changes, parts.ingest.refusal_runs
+    return EvidenceReader(parts.database, parts.fleet, changes, runs, parts.records.pins)
+
+
 async def test_states_are_looked_for_in_a_bounded_time(new_plane: Plane) -> None:
-    now, database = time.time(), new_plane.app.parts.database
-    reader = EvidenceReader(
-        database, new_plane.app.parts.views.applied_changes, new_plane.app.parts.ingest.refusal_runs
-    )
+    now, database, reader = time.time(), new_plane.app.parts.database, reader_of(new_plane)
     ages_s = (LOOK_BACK_S + 60, STATES_BEFORE_S + LOOK_BACK_S + 60)
     async with database.write() as session:
         await events.append(
@@ -131,9 +134,7 @@ async def test_the_overview_shows_what_was_read_last_while_events_cannot_be_read
     new_plane: Plane, new_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await new_plane.until_state("in_sync")
-    reader = EvidenceReader(
-        new_plane.app.parts.database, new_plane.app.parts.views.applied_changes, new_plane.app.parts.ingest.refusal_runs
-    )
+    reader = reader_of(new_plane)
     read = await reader.recent()
 
     async def fail(*_: object) -> None:
