@@ -33,7 +33,6 @@ def _print_config(settings: DataPlaneSettings) -> None:
 
 def _await_supervisor(fd: int) -> SupervisorConnection:
     """Import all modules, then wait for the supervisor's word to begin. The settings are read only after that."""
-    import dataplane.observe.log
     import dataplane.run  # noqa: F401 (loaded ahead of use)
     from dataplane.base import otlp
 
@@ -118,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
             return SETTINGS_EXIT_CODE
     try:
         from dataplane.base import otlp
-        from dataplane.observe.log import configure
+        from dataplane.base.log import configure
         from dataplane.run import EXPECTED_FAILURES, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "dataplane":

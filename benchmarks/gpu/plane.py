@@ -117,8 +117,8 @@ def plane_on(runtime: DeviceRuntime, pool_bytes: int, gpu_pool_bytes: int) -> It
 
 def _serve(kind: str) -> None:
     """The process itself."""
+    from dataplane.base.log import configure
     from dataplane.compose import DataPlane
-    from dataplane.observe.log import configure
     from dataplane.settings import load
 
     emulated = EmulatedDevice([DEFAULT_UUID], 8 << 30) if kind == "emulated" else None

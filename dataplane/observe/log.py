@@ -6,86 +6,34 @@ import msgspec
 import structlog
 
 from dataplane.base import tracing
-from dataplane.base.log import configure
 from dataplane.protocol.event import name_of
+from dataplane.protocol.event_sums import BLOCK_TRAFFIC
 from dataplane.protocol.events import (
-    BlockCorrupted,
-    CacheStartedCold,
-    EngineAttached,
+    AdmissionChanged,
     EngineDetached,
-    EngineExpelled,
-    EngineKilled,
-    EngineReadmitted,
-    EngineRefused,
-    EngineReleased,
     Event,
-    GatewayNameLost,
-    GatewayNameRestored,
-    GpuCopyPoolCreated,
-    GpuCopyPoolFailed,
-    IdJournalNearlyFilled,
-    LeaseBroken,
-    MemoryAdopted,
-    MoveEnded,
-    NodeStarted,
+    NodeStats,
     NodeStopped,
-    PinDegraded,
     PinExpired,
-    ReservationExpired,
-    SegmentCreated,
-    SegmentRetired,
+    PoolResized,
     SnapshotApplied,
-    SnapshotRefused,
-    TierLost,
-    TierRecovered,
-    VerificationEnded,
+    SweepEnded,
 )
 
-__all__ = ["configure", "log_event"]
-
-WARNINGS = (
-    BlockCorrupted,
-    CacheStartedCold,
-    EngineRefused,
-    EngineExpelled,
-    EngineKilled,
-    LeaseBroken,
-    SnapshotRefused,
-    ReservationExpired,
-    PinDegraded,
-    GpuCopyPoolFailed,
-    IdJournalNearlyFilled,
-    GatewayNameLost,
-    TierLost,
-)
-NOTICES = (
-    NodeStarted,
-    MemoryAdopted,
-    NodeStopped,
-    EngineAttached,
-    EngineDetached,
-    EngineReleased,
-    EngineReadmitted,
-    SnapshotApplied,
-    SegmentCreated,
-    SegmentRetired,
-    PinExpired,
-    GpuCopyPoolCreated,
-    GatewayNameRestored,
-    VerificationEnded,
-    MoveEnded,
-    TierRecovered,
-)
+UNLOGGED = (*BLOCK_TRAFFIC, AdmissionChanged, NodeStats, PoolResized, SweepEnded)
+"""Events that are only for metrics and the event stream."""
+EXPECTED = (EngineDetached, NodeStopped, PinExpired)
+"""Events that are no warning in the log of the node, whatever their severity in the event stream."""
 
 log = structlog.stdlib.get_logger()
 
 
 def log_event(event: Event) -> None:
-    """Log events that concern operators; a subscriber of the bus. Events of block traffic are only for metrics."""
-    if isinstance(event, WARNINGS):
-        log.warning(name_of(event), **msgspec.structs.asdict(event))
-    elif isinstance(event, NOTICES):
-        log.info(name_of(event), **msgspec.structs.asdict(event), **_cause(event))
+    """Log an event that concerns operators; a subscriber of the bus."""
+    if isinstance(event, UNLOGGED):
+        return
+    write = log.info if event.severity == "info" or isinstance(event, EXPECTED) else log.warning
+    write(name_of(event), **msgspec.structs.asdict(event), **_cause(event))
 
 
 def _cause(event: Event) -> dict[str, str]:

@@ -40,9 +40,9 @@ def run_plane(
     has_holder: bool = False,
 ) -> None:
     """Run a data plane; call `beside` when it is made."""
+    from dataplane.base.log import configure
     from dataplane.compose import DataPlane
     from dataplane.holding.connection import HolderConnection
-    from dataplane.observe.log import configure
     from dataplane.settings import load
 
     os.environ.update(environ)

@@ -6,9 +6,9 @@ import json
 import signal
 import sys
 
+from dataplane.base.log import configure
 from dataplane.compose import DataPlane
 from dataplane.core.blocks.leases import LeaseTable
-from dataplane.observe.log import configure
 from dataplane.settings import load
 
 

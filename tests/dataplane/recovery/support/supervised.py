@@ -19,7 +19,7 @@ from typing import Any
 
 import dataplane.run  # noqa: F401 (loaded ahead of the forks)
 from app.supervisor.supervisor import COMMAND, Supervisor
-from dataplane.observe.log import configure
+from dataplane.base.log import configure
 from dataplane.settings import load
 from tests.forked import Forked, serve_from_here
 
