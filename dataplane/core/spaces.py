@@ -57,7 +57,10 @@ class Spaces:
     """Number of changes of `by_number`, and of which spaces have engines."""
     engines: Counter[int] = field(default_factory=Counter)
     """Number of attached engines that use a space."""
-    _numbers: dict[str, int] = field(default_factory=dict)
+    identities: dict[int, bytes] = field(default_factory=dict)
+    """The 16 bytes that name each space in tiers (`Space.identity`), by number."""
+    by_identity: dict[bytes, int] = field(default_factory=dict)
+    """Numbers of the spaces by these names."""
     _by_model: dict[str, list[int]] = field(default_factory=dict)
     _by_gateway: dict[str, set[int]] = field(default_factory=dict)
     _last: int = 0
@@ -69,7 +72,7 @@ class Spaces:
     def check(self, space: Space, field_name: str) -> None:
         """Raise ProtocolError when the space is invalid or contradicts one that is already attached."""
         check_space(space, field_name)
-        number = self._numbers.get(space.identity())
+        number = self.known(space)
         if number is None:
             if len(self.by_number) >= MAX_SPACES:
                 raise ProtocolError(Code.BAD_SPACE, f"expected at most {MAX_SPACES} spaces", field_name)
@@ -84,37 +87,33 @@ class Spaces:
                     f"{field_name}.{name}",
                 )
 
-    def of_identity(self, identity: str) -> Space | None:
-        """Return the space with this identity (32 hex digits); None if no engine has attached it."""
-        number = self._numbers.get(identity)
+    def of_identity(self, identity: bytes) -> Space | None:
+        """Return the space with this identity; None if no engine has attached it."""
+        number = self.by_identity.get(identity)
         return None if number is None else self.by_number[number]
-
-    def number_of(self, identity: str) -> int | None:
-        """Return the number of the space with this identity (32 hex digits); None if no engine has attached it."""
-        return self._numbers.get(identity)
 
     def known(self, space: Space) -> int | None:
         """Return the space's number, or None when it has none."""
-        return self._numbers.get(space.identity())
+        return self.by_identity.get(bytes.fromhex(space.identity()))
 
     def number(self, space: Space) -> int:
         """Return the number of a checked space; assign one on first use."""
-        identity = space.identity()
-        number = self._numbers.get(identity)
+        number = self.known(space)
         if number is None:
             self._last += 1
             number = self._last
-            self._add(number, identity, space)
+            self._add(number, space)
         return number
 
     def restore(self, number: int, space: Space) -> None:
         """Add a space with the number that it had before a restart."""
         self._last = max(self._last, number)
-        self._add(number, space.identity(), space)
+        self._add(number, space)
 
-    def _add(self, number: int, identity: str, space: Space) -> None:
+    def _add(self, number: int, space: Space) -> None:
         self.version += 1
-        self._numbers[identity] = number
+        identity = self.identities[number] = bytes.fromhex(space.identity())
+        self.by_identity[identity] = number
         self.by_number[number] = space
         self._by_model.setdefault(space.model, []).append(number)
         if space.gateway:
@@ -155,7 +154,7 @@ class Spaces:
         self._gone[number] = space
         if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
-        del self._numbers[space.identity()]
+        del self.by_identity[self.identities.pop(number)]
         numbers = self._by_model[space.model]
         numbers.remove(number)
         if not numbers:

@@ -173,11 +173,10 @@ class UsageTable:
 
     def _account_of(self, salt: str, space: bytes, *, managed: bool) -> UsageAccount:
         """Return the account for the bytes that a tier holds in a space of this identity."""
-        identity = space.hex()
-        declared = self._spaces.of_identity(identity)
+        declared = self._spaces.of_identity(space)
         if declared is None:
             self._unknown.add(space)
-            return self._open(salt, f"/{identity}", UNKNOWN_MODEL, identity, managed=managed)
+            return self._open(salt, f"/{space.hex()}", UNKNOWN_MODEL, space.hex(), managed=managed)
         family = leading(declared).identity()
         return self._open(salt, family, declared.model, family, managed=managed)
 
@@ -202,7 +201,7 @@ class UsageTable:
 
     def _learn_models(self) -> None:
         """Move the bytes of spaces that engines have attached meanwhile to the accounts of their models."""
-        attached = {space for space in self._unknown if self._spaces.of_identity(space.hex()) is not None}
+        attached = self._unknown & self._spaces.by_identity.keys()
         if not attached:
             return
         self._unknown -= attached

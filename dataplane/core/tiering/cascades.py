@@ -129,7 +129,6 @@ class Cascades:
         because the source does not evict them."""
         soon = cascade.source.contents.soon_evicted(now, cascade.window)
         refused, cascade.refused = cascade.refused, {}
-        spaces = self._catalog.space_numbers()
         for entry in soon:
             name = entry.stored.name
             retry_at = refused.get(name, 0.0)
@@ -138,7 +137,7 @@ class Cascades:
                 continue
             if name in cascade.copies.copying or self._is_elsewhere(cascade, name):
                 continue
-            if self._catalog.is_used_in_memory(entry, spaces):
+            if self._catalog.is_used_in_memory(entry):
                 continue
             self._table.add(cascade.copies, name)
         if cascade.copies.waiting:

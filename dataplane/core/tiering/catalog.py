@@ -100,10 +100,6 @@ class Catalog:
         self._record = record
         self._listed = BlockListings(directory)
         self.existence = Existence(self.tiers, self._listed)
-        self._identities: dict[int, bytes] = {}
-        self._numbers: dict[bytes, int] = {}
-        self._spaces_version = -1
-        """Version of the pool's spaces of which these are the identities and numbers."""
         self._shared_out = False
         self._models: dict[bytes, str] = {}
         """Models of spaces, by identity, including spaces that the pool has forgotten while tiers hold their blocks."""
@@ -118,23 +114,7 @@ class Catalog:
     def identity(self, space: int) -> bytes | None:
         """Return the 16 bytes that name a space in tiers; None for a number that the pool does not know, or has
         forgotten."""
-        self._follow_spaces()
-        return self._identities.get(space)
-
-    def space_numbers(self) -> Mapping[bytes, int]:
-        """Return the numbers of all spaces that the pool knows, by their names in tiers."""
-        self._follow_spaces()
-        return self._numbers
-
-    def _follow_spaces(self) -> None:
-        spaces, before = self.pool.spaces, self._identities
-        if self._spaces_version != spaces.version:
-            self._spaces_version = spaces.version
-            self._identities = {
-                number: before.get(number) or bytes.fromhex(declared.identity())
-                for number, declared in spaces.by_number.items()
-            }
-            self._numbers = {space: number for number, space in self._identities.items()}
+        return self.pool.spaces.identities.get(space)
 
     def form(self, space: int | None) -> BlockForm:
         """Return how the elements of a space's blocks are arranged in memory, as far as its engines declared it."""
@@ -150,7 +130,7 @@ class Catalog:
 
     def _forget_models(self) -> None:
         """Forget the models of spaces that neither records nor the pool nor tiers have."""
-        used = self.known_spaces.models.keys() | self.space_numbers().keys() | self._blocks_of_space.keys()
+        used = self.known_spaces.models.keys() | self.pool.spaces.by_identity.keys() | self._blocks_of_space.keys()
         for space in self._models.keys() - used:
             model = self._models.pop(space)
             self.spaces_of_model[model].remove(space)
@@ -338,10 +318,9 @@ class Catalog:
         entries = (tier.contents.entries.get(name) for tier in self.tiers)
         return next((entry.stored for entry in entries if entry is not None), None)
 
-    def is_used_in_memory(self, entry: TierEntry, spaces: Mapping[bytes, int]) -> bool:
-        """Return whether a block is used in memory. The tier then keeps it, because it does not see these uses.
-        `spaces` are `space_numbers`."""
-        space = spaces.get(entry.stored.name.space)
+    def is_used_in_memory(self, entry: TierEntry) -> bool:
+        """Return whether a block is used in memory. The tier then keeps it, because it does not see these uses."""
+        space = self.pool.spaces.by_identity.get(entry.stored.name.space)
         if space is None:
             return False
         block = self.pool.table.find(pack_keys([entry.stored.name.key]), space)[0]
@@ -400,7 +379,7 @@ class Catalog:
     def _note_removals(self, names: Iterable[BlockName], cause: str) -> None:
         """Remember that a tier lost blocks, those of spaces that engines of this node use."""
         for name in names:
-            space = self.pool.spaces.number_of(name.space.hex())
+            space = self.pool.spaces.by_identity.get(name.space)
             if space is not None:
                 self.pool.removals.note_keys((name.key,), space, cause, self.pool.usage.now)
 

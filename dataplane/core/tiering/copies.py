@@ -71,7 +71,7 @@ class Copies:
         """Propose blocks of memory whose older ones were invalidated while they were being copied."""
         if tier.again:
             names, tier.again = tier.again, []
-            spaces = self._catalog.space_numbers()
+            spaces = self._pool.spaces.by_identity
             numbered = [(name, spaces[name.space]) for name in names if name.space in spaces]
             blocks = (self._pool.table.find(pack_keys([name.key]), space)[0] for name, space in numbered)
             ready = [block for block in blocks if block is not None and self._pool.readable(block, block.control)]
@@ -137,7 +137,7 @@ class Copies:
             if name in tier.arriving or tier.entry_of(name) is not None:
                 continue
             stored = self._stored(tier, name, block)
-            charged = self._catalog.admit(tier, stored, now, self._is_used_in_memory, since=request.began)
+            charged = self._catalog.admit(tier, stored, now, self._catalog.is_used_in_memory, since=request.began)
             if charged is not None:
                 segment, offset = block.slot.slab.segment.number, block.slot.offset
                 form = self._catalog.form(block.space)
@@ -157,9 +157,6 @@ class Copies:
             block.parent,
             writer,
         )
-
-    def _is_used_in_memory(self, entry: TierEntry) -> bool:
-        return self._catalog.is_used_in_memory(entry, self._catalog.space_numbers())
 
     # ---- from tiers
 
@@ -185,7 +182,7 @@ class Copies:
         target = request.target
         blocks: list[JobBlock] = []
         nbytes = 0
-        spaces = self._catalog.space_numbers()
+        spaces = self._pool.spaces.by_identity
         while request.waiting and len(blocks) < BATCH_BLOCKS and nbytes < most_bytes:
             name = next(iter(request.waiting))
             busy = target.spilling_bytes >= target.spec.max_bytes_in_flight or name in target.deleting

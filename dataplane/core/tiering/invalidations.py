@@ -127,15 +127,13 @@ class Tombstone(msgspec.Struct, frozen=True):
 
     def within(self, pool: Pool, gateway: str) -> Tombstone:
         """Return the tombstone for the spaces of one gateway alone."""
-        spaces = frozenset(
-            bytes.fromhex(pool.spaces.by_number[number].identity()) for number in pool.spaces.of_gateway(gateway)
-        )
+        spaces = frozenset(pool.spaces.identities[number] for number in pool.spaces.of_gateway(gateway))
         return msgspec.structs.replace(self, spaces=spaces)
 
 
 def tombstone_of(pool: Pool, scope: Scope, before: int, excluded: Iterable[Block] = ()) -> Tombstone:
     """Return the tombstone of an operator's scope, which is valid. `excluded` blocks are not covered."""
-    identities = {number: bytes.fromhex(space.identity()) for number, space in pool.spaces.by_number.items()}
+    identities = pool.spaces.identities
     merged: frozenset[bytes] | None = None
     spaces: frozenset[bytes] | None = None
     if scope.model is not None:

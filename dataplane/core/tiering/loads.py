@@ -70,7 +70,7 @@ class Loads:
     def attach(self, space: bytes) -> int | None:
         """Attach the mover to a space, whether or not engines have attached it now, so that its blocks can be loaded
         into memory. Return its number; None if the space is not known, or contradicts one that is attached."""
-        declared = self._catalog.known_spaces.spaces.get(space) or self._pool.spaces.of_identity(space.hex())
+        declared = self._catalog.known_spaces.spaces.get(space) or self._pool.spaces.of_identity(space)
         if declared is None:
             return None
         try:

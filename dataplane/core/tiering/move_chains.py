@@ -65,9 +65,7 @@ class ChainSelection:
         self._attach = attach
         in_scope = scopes.spaces_of(pool, scope.model, scope.space)
         self._spaces = {
-            space: number
-            for space, number in catalog.space_numbers().items()
-            if number in pool.spaces.by_number and (in_scope is None or number in in_scope)
+            space: number for space, number in pool.spaces.by_identity.items() if in_scope is None or number in in_scope
         }
         self._stored: dict[BlockName, StoredBlock] = {}
         self._children: dict[tuple[bytes, bytes], list[BlockName]] = {}
@@ -123,7 +121,11 @@ class ChainSelection:
         scope = self._scope
         if self._source is None:
             return self._knows(space)
-        if scope.model is not None or scope.space not in (None, space.hex()) or space in self._catalog.space_numbers():
+        if (
+            scope.model is not None
+            or scope.space not in (None, space.hex())
+            or space in self._catalog.pool.spaces.by_identity
+        ):
             return False
         self._spaces[space] = UNATTACHED
         return True

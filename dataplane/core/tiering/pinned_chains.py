@@ -113,7 +113,7 @@ class PinnedChains:
             if number <= self._newest_space:
                 break
             declared = self._pool.spaces.by_number[number]
-            self._catalog.know_space(bytes.fromhex(declared.identity()), declared)
+            self._catalog.know_space(self._pool.spaces.identities[number], declared)
             new.add(declared.model)
         self._newest_space = max(self._newest_space, next(reversed(self._pool.spaces.by_number), 0))
         if new:
