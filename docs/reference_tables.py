@@ -31,7 +31,7 @@ from app.observe import (
     tier_metrics,
 )
 from app.observe.catalogue import OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
-from app.observe.page import MetricDeclaration
+from app.observe.page import OTHER, MetricDeclaration
 from app.observe.series import SERIES
 from app.schemas.base.descriptions import descriptions
 from app.schemas.views.findings import FINDING_TYPES
@@ -296,8 +296,8 @@ def metric_page(note: str) -> str:
         "`GET /metrics` serves metrics in Prometheus' text format, and as OpenMetrics with exemplars (the trace of "
         "a slow request or push) to a scraper that prefers it. Counters end in `_total`. The number of label values is "
         f"bounded: the {bounded.TENANT_LABELS} largest tenants, {node_metrics.SPACE_LABELS} spaces, "
-        f"{node_metrics.ENGINE_LABELS} engines and {manager_metrics.PIN_LABELS} pins by name, and `{bounded.OTHER}` "
-        f"for the rest. No counter falls when a tenant moves to or from `{bounded.OTHER}`.",
+        f"{node_metrics.ENGINE_LABELS} engines and {manager_metrics.PIN_LABELS} pins by name, and `{OTHER}` "
+        f"for the rest. No counter falls when a tenant moves to or from `{OTHER}`.",
         "",
         "Histograms have classic buckets: Prometheus accepts native ones only in its protobuf format.",
     ]

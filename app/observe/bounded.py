@@ -9,10 +9,10 @@ continues from its last value.
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
+from app.observe.page import OTHER
 from dataplane.protocol.stats.tenants import TenantStats
 
 TENANT_LABELS = 50
-OTHER = "other"
 HYSTERESIS = 1.25
 """A named tenant keeps its name until another is larger by this factor, so that tenants of equal size do not alternate.
 """

@@ -33,12 +33,10 @@ def add(page: MetricsPage, node: str, stats: GatewayStats) -> None:
     page.add(NAME_RESTORED, stats.name_restored, *labels)
     page.add(MEMORY_SHORT, stats.memory_short, *labels)
     page.add(INSTANCES, len(stats.instances), *labels)
-    for reason, count in stats.lookups_ended.items():
-        page.add(ENDED, count, *labels, reason)
+    page.add_by(ENDED, stats.lookups_ended.items(), *labels)
     for operation in stats.operations:
         page.add(REQUESTS, operation.requests, *labels, operation.operation)
-        for reason, count in operation.failures.items():
-            page.add(FAILURES, count, *labels, operation.operation, reason)
+        page.add_by(FAILURES, operation.failures.items(), *labels, operation.operation)
         if len(operation.buckets) == len(stats.bounds_s) + 1:  # a node of another release may have other bounds
             page.add_histogram(
                 SECONDS, stats.bounds_s, operation.buckets, operation.seconds, *labels, operation.operation

@@ -1,11 +1,10 @@
 """Metrics of a manager: what it serves, pushes and stores, and what it knows about its nodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from app.observe import process_metrics
-from app.observe.bounded import OTHER
 from app.observe.metric_sources import MetricSources
-from app.observe.page import NODE, MetricsPage, counter, gauge, histogram
+from app.observe.page import NODE, OTHER, MetricsPage, counter, gauge, histogram, largest
 from dataplane.base import tracing
 
 PIN_LABELS = 50
@@ -105,24 +104,20 @@ DATABASE_UP = gauge("larder_database_up", "1 while the database responds and acc
 
 def add_fleet(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> None:
     """Add what every manager knows of the nodes and the records. `up`: whether each node was heard from, by name."""
-    for name, is_up in up.items():
-        page.add(UP, is_up, name)
-    for name, cold in sources.cold().items():
-        page.add(COLD, cold, name)
+    page.add_by(UP, up.items())
+    page.add_by(COLD, sources.cold().items())
     for name, kind in sources.conditions():
         page.add(CONDITION, 1, name, kind)
-    _empty_pins(page, sources.empty_pins())
+    empty_pins = dict.fromkeys(sources.empty_pins(), 1)
+    page.add_by(EMPTY_PINS, empty_pins.items(), named=frozenset(largest(empty_pins, PIN_LABELS)))
     _alerts(page, sources.alerts())
-    for state, count in sources.node_states().items():
-        page.add(NODES, count, state)
-    for kind, generation in sources.desired().items():
-        page.add(DESIRED, generation, kind)
+    page.add_by(NODES, sources.node_states().items())
+    page.add_by(DESIRED, sources.desired().items())
     for lag in sources.lags():
         page.add(GENERATION_LAG, lag.generations, lag.node, lag.type)
         page.add(DRIFTED, lag.drifted, lag.node, lag.type)
         page.add(NACKED, lag.nacked, lag.node, lag.type)
-    for token, at in sources.token_ends():
-        page.add(TOKEN_EXPIRES, at, token)
+    page.add_by(TOKEN_EXPIRES, sources.token_ends())
 
 
 def add(page: MetricsPage, sources: MetricSources) -> None:
@@ -139,11 +134,9 @@ def add(page: MetricsPage, sources: MetricSources) -> None:
             page.add_observed(PUSH_SECONDS, seconds, node, kind)
     for operation, seconds in sources.database_seconds.items():
         page.add_observed(DATABASE_SECONDS, seconds, operation)
-    for declared, by_reason in ((AUTH_FAILURES, sources.auth_failures), (CONNECTIONS_ENDED, sources.connections_ended)):
-        for name, count in by_reason.items():
-            page.add(declared, count, name)
-    for event, count in sources.events_dropped.items():
-        page.add(process_metrics.EVENTS_DROPPED, count, process_metrics.MANAGEMENT, "", event)
+    page.add_by(AUTH_FAILURES, sources.auth_failures.items())
+    page.add_by(CONNECTIONS_ENDED, sources.connections_ended.items())
+    page.add_by(process_metrics.EVENTS_DROPPED, sources.events_dropped.items(), process_metrics.MANAGEMENT, "")
     if (process := sources.process()) is not None:
         process_metrics.add(page, process, process_metrics.MANAGEMENT)
     for declared, value in sources.numbers():
@@ -157,13 +150,3 @@ def _alerts(page: MetricsPage, firing: Mapping[tuple[str, str], int]) -> None:
         page.add(ALERTS_FIRING, firing[labels], *labels)
     if folded_count := sum(firing.values()) - sum(firing[labels] for labels in named):
         page.add(ALERTS_FIRING, folded_count, *other_labels)
-
-
-def _empty_pins(page: MetricsPage, pin_names: Sequence[str]) -> None:
-    """Add the first PIN_LABELS pins by name, and as `other` the number of the rest, which includes a pin named
-    `other`."""
-    named = [name for name in pin_names if name != OTHER]
-    for name in named[:PIN_LABELS]:
-        page.add(EMPTY_PINS, 1, name)
-    if folded_count := len(pin_names) - len(named[:PIN_LABELS]):
-        page.add(EMPTY_PINS, folded_count, OTHER)

@@ -3,13 +3,11 @@
 Numbers that a node of an earlier release does not report are omitted.
 """
 
-from collections import Counter
 from collections.abc import MutableMapping
 
 from app.observe import process_metrics
-from app.observe.bounded import OTHER
 from app.observe.catalogue import CATALOGUE
-from app.observe.page import NODE, MetricDeclaration, MetricsPage, counter, histogram
+from app.observe.page import NODE, OTHER, MetricDeclaration, MetricsPage, counter, histogram
 from app.observe.process_metrics import add_reported
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tenants import TenantStats
@@ -63,17 +61,12 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
     for reason, evicted in stats.evicted.items():
         page.add(EVICTED_BLOCKS, evicted.blocks, node, reason)
         page.add(EVICTED_BYTES, evicted.bytes, node, reason)
-    for reason, count in stats.refused.items():
-        page.add(REFUSED, count, node, reason)
+    page.add_by(REFUSED, stats.refused.items(), node)
     for name, declared in AGES.items():
         add_reported(page, declared, getattr(stats, name), node)
     if stats.process is not None:
         process_metrics.add(page, stats.process, "data", node)
-    dropped: Counter[str] = Counter()
-    for event, count in stats.events_dropped.items():
-        dropped[event if event in CATALOGUE else OTHER] += count
-    for event, count in dropped.items():
-        page.add(process_metrics.EVENTS_DROPPED, count, "data", node, event)
+    page.add_by(process_metrics.EVENTS_DROPPED, stats.events_dropped.items(), "data", node, named=CATALOGUE)
 
 
 def count(tenant: TenantStats, counts: MutableMapping[TenantCounter, int]) -> None:

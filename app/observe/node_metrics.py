@@ -1,7 +1,6 @@
 """Metrics of a node: its pool, its engines and spaces, its eviction policy, its start, and what it has applied."""
 
 from app.observe import process_metrics
-from app.observe.bounded import OTHER
 from app.observe.page import NODE, MetricsPage, counter, gauge, metrics_of
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
@@ -77,23 +76,18 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
     for space in stats.spaces[:SPACE_LABELS]:
         page.add_fields(SPACES, space, stats.node, space.space, space.model, space.dtype, str(space.rank))
     _policy(page, stats)
-    for kind, observed in stats.observed.items():
-        page.add(OBSERVED, observed.generation, stats.node, kind)
+    page.add_by(OBSERVED, ((kind, observed.generation) for kind, observed in stats.observed.items()), stats.node)
 
 
 def _engines(page: MetricsPage, stats: NodeStats) -> None:
     """Add sums over the engines of each name: labels with client numbers or process ids would create new series at each
     start."""
-    by_name: dict[str, list[EngineStats]] = {}
-    for engine in stats.engines:
-        by_name.setdefault(engine.engine or UNNAMED, []).append(engine)
-    for name in sorted(by_name)[ENGINE_LABELS:]:
-        by_name.setdefault(OTHER, []).extend(by_name.pop(name) if name != OTHER else [])
-    for name, engines in by_name.items():
-        for attribute, declared in ENGINE_BYTES.items():
-            page.add(declared, sum(getattr(engine, attribute) for engine in engines), stats.node, name)
-        waits = sum(len(engine.waits_for_pids) for engine in engines if not engine.connected)
-        page.add(WAITS_FOR, waits, stats.node, name)
+    engines = [(engine.engine or UNNAMED, engine) for engine in stats.engines]
+    named = frozenset(sorted({name for name, _ in engines})[:ENGINE_LABELS])
+    for field, declared in ENGINE_BYTES.items():
+        page.add_by(declared, ((name, getattr(engine, field)) for name, engine in engines), stats.node, named=named)
+    waits = ((name, 0 if engine.connected else len(engine.waits_for_pids)) for name, engine in engines)
+    page.add_by(WAITS_FOR, waits, stats.node, named=named)
 
 
 def _start(page: MetricsPage, stats: NodeStats) -> None:

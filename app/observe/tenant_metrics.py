@@ -3,9 +3,9 @@
 from operator import attrgetter
 
 from app.observe import node_activity_metrics
-from app.observe.bounded import OTHER, BoundedTenants
+from app.observe.bounded import BoundedTenants
 from app.observe.node_activity_metrics import TenantCounter
-from app.observe.page import C, G, MetricsPage, metrics_of
+from app.observe.page import OTHER, C, G, MetricsPage, metrics_of
 from dataplane.protocol.misses import MISS_REASONS
 from dataplane.protocol.stats.tenants import TenantStats
 

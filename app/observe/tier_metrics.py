@@ -4,11 +4,10 @@ The numbers of labels are bounded: the reasons that are known, the 50 tenants wi
 `other` for the rest.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from app.observe.bounded import OTHER, TENANT_LABELS
-from app.observe.page import NODE, MetricsPage, counter, gauge, histogram, metrics_of
+from app.observe.bounded import TENANT_LABELS
+from app.observe.page import NODE, OTHER, MetricsPage, counter, gauge, histogram, metrics_of
 from app.observe.process_metrics import add_reported
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
@@ -106,21 +105,13 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
         if tier.draining_blocks is not None:
             page.add(DRAINING, tier.draining_blocks, stats.node, tier.name)
         for declared, counts in ((REFUSED, tier.refused), (LOST, tier.lost), (NOT_COMPRESSED, tier.not_compressed)):
-            for reason, count in _by_reason(counts).items():
-                page.add(declared, count, stats.node, tier.name, reason)
+            page.add_by(declared, counts.items(), stats.node, tier.name, named=REASONS)
         for tenant in _bounded(tier):
             page.add_fields(TENANTS, tenant, stats.node, tier.name, tenant.tenant)
             if tenant.floor_bytes:
                 page.add(FLOOR, tenant.effective_floor_bytes, stats.node, tier.name, tenant.tenant)
             if tenant.limit_bytes is not None:
                 page.add(LIMIT, tenant.limit_bytes, stats.node, tier.name, tenant.tenant)
-
-
-def _by_reason(counts: Mapping[str, int]) -> Mapping[str, int]:
-    by_reason: Counter[str] = Counter()
-    for reason, count in counts.items():
-        by_reason[reason if reason in REASONS else OTHER] += count
-    return by_reason
 
 
 def _bounded(tier: TierStats) -> Iterable[TierTenantStats]:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.observe import bounded
-from app.observe.bounded import OTHER, BoundedTenants
+from app.observe.bounded import BoundedTenants
+from app.observe.page import OTHER
 from dataplane.protocol.stats.tenants import TenantStats
 
 NAMES = [f"t{number}" for number in range(8)] + [OTHER]
