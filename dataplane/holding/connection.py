@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -57,7 +57,6 @@ RETRY_S = 0.1
 AFTER_A_KILL_S = 60.0
 """Seconds for which memory is held after a kill if `keep_memory_s` is less: its data plane is started again."""
 _NOT_NOW = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
-_NO_FILE = (-1, -1)
 
 Inode = tuple[int, int]
 """Device and inode of a file."""
@@ -73,15 +72,6 @@ class Holdable(Protocol):
 
     @property
     def nbytes(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Queued:
-    """A message that is not sent yet; `key` and `fd` are those of the file that it is about."""
-
-    message: Message
-    key: Key | None = None
-    fd: int = -1
 
 
 class HolderConnection:
@@ -104,13 +94,14 @@ class HolderConnection:
         """Process ids of holders that this process started, until they have ended."""
         self._files: dict[Key, Holdable] = {}
         """All that the holder has once all messages are sent."""
-        self._sent: dict[Key, Inode] = {}
+        self._held: set[Key] = set()
+        """What was sent to this holder."""
         self._taken: dict[Key, Inode] = {}
         """What this holder had before the list of all files; those that are the same are not sent again."""
-        self._unsent: OrderedDict[int, _Queued] = OrderedDict()
-        self._waiting: dict[Key, int] = {}
-        """Position in `_unsent` of the message that makes the holder have a file."""
-        self._position = 0
+        self._unsent: OrderedDict[Key | int, tuple[Message, int]] = OrderedDict()
+        """Messages with a descriptor or -1, by number. A key stands for the message that makes the holder have the file
+        of this key, or drop it."""
+        self._numbers = count()
         self._adopts = False
         """Whether this start goes on with memory that was held."""
         self._listed = False
@@ -243,12 +234,12 @@ class HolderConnection:
     def _connect_to(self, connection: socket.socket) -> None:
         """Begin to send all files on a connection to a holder that has none of them."""
         before = self._up(connection)
-        for table in (self._taken, self._sent, self._unsent, self._waiting):
-            table.clear()
-        self._queue(self._take_message(adopt=False), fd=self._lock)
-        files, self._files = self._files, {}
-        for key, file in files.items():
-            self.made(*key, file)
+        self._taken.clear()
+        self._held.clear()
+        self._unsent.clear()
+        self._queue(self._take_message(adopt=False), self._lock)
+        for key in self._files:
+            self._update(key)
         if self._listed:
             self._queue({"do": "hold", "memory": [], "last": True})
         if self._serving is not None:
@@ -291,26 +282,13 @@ class HolderConnection:
         """Give the holder a duplicate of a descriptor, which stays open until `dropped`."""
         if self._folder is None:
             return
-        key = kind, number
-        self.dropped(kind, number)
-        inode = _inode(file.fd)
-        self._files[key], self._sent[key] = file, inode
-        if not self._listed and self._taken.get(key) == inode:
-            self._queue({"do": "keep", "memory": [[kind, number, *inode]]}, key)
-        else:
-            self._queue({"do": "hold", "memory": [[kind, number, file.nbytes]]}, key, file.fd)
+        self._files[kind, number] = file
+        self._update((kind, number))
 
     def dropped(self, kind: str, number: int) -> None:
         """Make the holder close its duplicate."""
-        key = kind, number
-        if self._files.pop(key, None) is None:
-            return
-        self._sent.pop(key, None)
-        position = self._waiting.pop(key, None)
-        if position is None:
-            self._queue({"do": "drop", "memory": [[kind, number]]})
-        else:
-            del self._unsent[position]
+        if self._files.pop((kind, number), None) is not None:
+            self._update((kind, number))
 
     def list_all(self, files: Iterable[tuple[str, int, Holdable]]) -> None:
         """Make the holder hold exactly these files, with kind and number, instead of what it held before."""
@@ -318,9 +296,10 @@ class HolderConnection:
         for key in list(self._files.keys() - expected.keys()):
             self.dropped(*key)
         for key, file in expected.items():
-            if self._sent.get(key, _NO_FILE) != _inode(file.fd):
+            if self._files.get(key) is not file:
                 self.made(*key, file)
         self._listed = True
+        self._taken.clear()
         self._queue({"do": "hold", "memory": [], "last": True})
 
     # ---- the end
@@ -448,13 +427,23 @@ class HolderConnection:
 
     # ---- messages
 
-    def _queue(self, message: Message, key: Key | None = None, fd: int = -1) -> None:
+    def _queue(self, message: Message, fd: int = -1) -> None:
         if self._folder is None:
             return
-        self._position += 1
-        self._unsent[self._position] = _Queued(message, key, fd)
-        if key is not None:
-            self._waiting[key] = self._position
+        self._unsent[next(self._numbers)] = message, fd
+        self.flush()
+
+    def _update(self, key: Key) -> None:
+        """Make the holder have the file of a key, or drop it if there is none."""
+        file = self._files.get(key)
+        if file is None and key not in self._held:
+            self._unsent.pop(key, None)
+        elif file is None:
+            self._unsent[key] = {"do": "drop", "memory": [[*key]]}, -1
+        elif self._taken.get(key) == (inode := _inode(file.fd)):
+            self._unsent[key] = {"do": "keep", "memory": [[*key, *inode]]}, -1
+        else:
+            self._unsent[key] = {"do": "hold", "memory": [[*key, file.nbytes]]}, file.fd
         self.flush()
 
     @property
@@ -466,33 +455,30 @@ class HolderConnection:
         """Send as many messages as the holder accepts now."""
         while self._unsent and self._connection is not None:
             batch = self._next_batch()
-            message = batch[0].message
+            message = self._unsent[batch[0]][0]
             if len(batch) > 1:
-                message = {
-                    "do": message["do"],
-                    "memory": [entry for queued in batch for entry in queued.message["memory"]],
-                }
-            fds = [queued.fd for queued in batch if queued.fd >= 0]
+                entries = [entry for name in batch for entry in self._unsent[name][0]["memory"]]
+                message = {"do": message["do"], "memory": entries}
+            fds = [fd for name in batch if (fd := self._unsent[name][1]) >= 0]
             try:
                 send(self._connection, message, fds, socket.MSG_DONTWAIT)
             except OSError as error:
                 if error.errno not in _NOT_NOW:
                     self._lost(error.strerror or "connection failed")
                 return
-            for queued in batch:
-                self._unsent.popitem(last=False)
-                if queued.key is not None:
-                    self._waiting.pop(queued.key, None)
+            for name in batch:
+                del self._unsent[name]
+                if not isinstance(name, int):
+                    (self._held.discard if message["do"] == "drop" else self._held.add)(name)
 
-    def _next_batch(self) -> list[_Queued]:
-        """Return the next messages: one, or some about files that are of one kind, which go together."""
-        batch: list[_Queued] = []
-        for queued in self._unsent.values():
-            goes_together = not batch or (queued.key is not None and queued.message["do"] == batch[0].message["do"])
-            if not goes_together or len(batch) == MAX_FDS_PER_DATAGRAM:
+    def _next_batch(self) -> list[Key | int]:
+        """Return the names of the next messages: one, or some about files that are of one kind, which go together."""
+        batch: list[Key | int] = []
+        for name, (message, _) in self._unsent.items():
+            if batch and (isinstance(name, int) or message["do"] != self._unsent[batch[0]][0]["do"]):
                 break
-            batch.append(queued)
-            if queued.key is None:
+            batch.append(name)
+            if isinstance(name, int) or len(batch) == MAX_FDS_PER_DATAGRAM:
                 break
         return batch
 
