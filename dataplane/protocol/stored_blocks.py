@@ -76,6 +76,11 @@ class StoredBlock(msgspec.Struct, frozen=True):
     encoding: Encoding | None = None
     """Encoding of a listed block in the tier; None if it is not encoded. Only `Tier.blocks` sets it."""
 
+    @property
+    def stored_bytes(self) -> int:
+        """Size of the data in the tier, which are encoded if it lists them so."""
+        return self.length if self.encoding is None else self.encoding.nbytes
+
 
 def writer_number(node: str) -> int:
     """Return the number, 1 to 2^64 - 1, that stands for a node in the blocks that it writes to shared tiers."""

@@ -77,16 +77,9 @@ def pack_header(block: StoredBlock, cluster: bytes, encoding: Encoding | None = 
     return bytes(header)
 
 
-def unpack_header(data: bytes | bytearray | memoryview, cluster: bytes) -> StoredBlock:
-    """Return the block of a header of 4096 bytes. Raises HeaderError, also if the block is encoded."""
-    block, encoding = unpack_encoded(data, cluster)
-    if encoding is not None:
-        raise HeaderError(f"version: expected {VERSION}, got {ENCODED_VERSION}")
-    return block
-
-
-def unpack_encoded(data: bytes | bytearray | memoryview, cluster: bytes) -> tuple[StoredBlock, Encoding | None]:
-    """Return the block of a header of 4096 bytes, and its encoding; None if it is not encoded. Raises HeaderError."""
+def unpack_header(data: bytes | bytearray | memoryview, cluster: bytes, *, may_encode: bool = False) -> StoredBlock:
+    """Return the block of a header of 4096 bytes. Raises HeaderError, also for an encoded block unless the tier
+    `may_encode` blocks."""
     if len(data) != HEADER_BYTES:
         raise HeaderError(f"expected {HEADER_BYTES} bytes, got {len(data)}")
     (
@@ -111,6 +104,8 @@ def unpack_encoded(data: bytes | bytearray | memoryview, cluster: bytes) -> tupl
         raise HeaderError("the header does not match its checksum")
     if version not in (VERSION, ENCODED_VERSION):
         raise HeaderError(f"version: expected {VERSION} or {ENCODED_VERSION}, got {version}")
+    if version == ENCODED_VERSION and not may_encode:
+        raise HeaderError(f"version: expected {VERSION}, got {ENCODED_VERSION}")
     if of_cluster != cluster:
         raise HeaderError(f"cluster: expected {cluster.hex()}, got {of_cluster.hex()}")
     if sequence > MAX_SEQUENCE:
@@ -132,5 +127,4 @@ def unpack_encoded(data: bytes | bytearray | memoryview, cluster: bytes) -> tupl
     except UnicodeDecodeError:
         raise HeaderError("tenant: expected UTF-8") from None
     before = b"" if parent == NO_PARENT else parent
-    block = StoredBlock(BlockName(space, key), tenant, sequence, length, checksum, before, writer)
-    return block, encoding
+    return StoredBlock(BlockName(space, key), tenant, sequence, length, checksum, before, writer, encoding)

@@ -6,8 +6,8 @@ The three parts are lower-case hexadecimal. Two clusters share no name, so they 
 """
 
 from dataplane.protocol.checksums import checksum
-from dataplane.protocol.stored_blocks import BlockName, Encoding, StoredBlock
-from dataplane.tiers.header import HEADER_BYTES, HeaderError, pack_header, unpack_encoded, unpack_header
+from dataplane.protocol.stored_blocks import BlockName, StoredBlock
+from dataplane.tiers.header import HEADER_BYTES, HeaderError, pack_header, unpack_header
 from dataplane.tiers.tier import BlockStore
 
 _FORMAT = "larder/1"
@@ -56,26 +56,16 @@ def packed_header(store: BlockStore, cluster: bytes) -> bytes | None:
         return None
 
 
-def read_header(header: bytes | bytearray | memoryview, cluster: bytes, name: BlockName) -> StoredBlock | None:
+def read_header(
+    header: bytes | bytearray | memoryview, cluster: bytes, name: BlockName, *, may_encode: bool = False
+) -> StoredBlock | None:
     """Return the block of a header. Return None if the header is not a valid one of this cluster for the name, or if
-    the block is encoded."""
+    the block is encoded, unless the tier `may_encode` blocks."""
     try:
-        block = unpack_header(header, cluster)
+        block = unpack_header(header, cluster, may_encode=may_encode)
     except HeaderError:
         return None
     return block if block.name == name else None
-
-
-def read_encoded_header(
-    header: bytes | bytearray | memoryview, cluster: bytes, name: BlockName
-) -> tuple[StoredBlock, Encoding | None] | None:
-    """Return the block of a header, and its encoding; None for the encoding if it is not encoded. Return None if the
-    header is not a valid one of this cluster for the name."""
-    try:
-        block, encoding = unpack_encoded(header, cluster)
-    except HeaderError:
-        return None
-    return (block, encoding) if block.name == name else None
 
 
 def verify(

@@ -115,9 +115,7 @@ class Written:
                 readable = [block for block in blocks if block is not None]
                 for block in readable:
                     if block.writer == writer:
-                        encoding = block.encoding
-                        nbytes = block.length if encoding is None else encoding.nbytes
-                        self.count_listed(block.name, value_size(nbytes))
+                        self.count_listed(block.name, value_size(block.stored_bytes))
                 return readable
         except TimeoutError:
             raise TierError("blocks cannot be listed by the deadline") from None

@@ -239,14 +239,14 @@ class Catalog:
                 or block.name in tier.arriving
             ):
                 continue
-            stored, nbytes = block, block.length
+            stored = block
             compress: Compress = "none"
             if block.encoding is not None:
                 if block.encoding.codec not in CODEC_NAMES:
                     continue  # a later release wrote it
-                nbytes, compress = block.encoding.nbytes, CODEC_NAMES[block.encoding.codec]
+                compress = CODEC_NAMES[block.encoding.codec]
                 stored = msgspec.structs.replace(block, encoding=None)
-            self.add(tier, stored, tier.stored_size(nbytes), LISTED_AT, compress)
+            self.add(tier, stored, tier.stored_size(block.stored_bytes), LISTED_AT, compress)
             self.existence.stored(stored.name)
             added.append(stored)
         tier.listed_blocks += len(added)

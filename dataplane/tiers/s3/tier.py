@@ -19,7 +19,7 @@ from dataplane.tiers.s3.parameters import S3Parameters
 from dataplane.tiers.s3.worker_process import PendingRequest
 from dataplane.tiers.shared import SharedTier
 from dataplane.tiers.tier import BlockLoad, BlockStore, TierError, TierHealth
-from dataplane.tiers.values import packed_header, read_encoded_header, value_name, value_prefix, value_size
+from dataplane.tiers.values import packed_header, read_header, value_name, value_prefix, value_size
 
 _MAX_DELETES = 1000
 _PAGE_OBJECTS = 1000
@@ -51,8 +51,7 @@ class S3Tier(SharedTier):
             return self._client.get(self._path(names[number]), HEADER_BYTES, HEADER_BYTES)
 
         def finish(number: int, value: memoryview) -> Outcome:
-            header = read_encoded_header(bytes(value), self._cluster, names[number])
-            blocks[number] = header and msgspec.structs.replace(header[0], encoding=header[1])
+            blocks[number] = read_header(bytes(value), self._cluster, names[number], may_encode=True)
             return Outcome.OK if blocks[number] else Outcome.CORRUPT
 
         return blocks, self._run([HEADER_BYTES] * len(names), start, finish, deadline)
@@ -104,10 +103,8 @@ class S3Tier(SharedTier):
 
         def finish(number: int, value: memoryview) -> Outcome:
             name, into = loads[number]
-            # The process may change the value at any time. `fill` verifies copies: the header is copied here, data that
-            # are not encoded are verified in `into`, and encoded data that follow the header are joined first.
-            parts = [bytes(value[:HEADER_BYTES]), value[HEADER_BYTES:]]
-            blocks[number] = fill(parts, into.cast("B"), self._cluster, name)
+            header, data = bytes(value[:HEADER_BYTES]), value[HEADER_BYTES:]
+            blocks[number] = fill(header, data, into.cast("B"), self._cluster, name)
             return Outcome.OK if blocks[number] else Outcome.CORRUPT
 
         outcomes = self._run(sizes, start, finish, deadline)
@@ -193,7 +190,7 @@ class S3Tier(SharedTier):
         header claims."""
         blocks, outcomes = self._headers(list(sizes), deadline)
         for number, (block, size) in enumerate(zip(blocks, sizes.values(), strict=True)):
-            if block is not None and size != value_size(_stored_bytes(block)):
+            if block is not None and size != value_size(block.stored_bytes):
                 blocks[number], outcomes[number] = None, Outcome.CORRUPT
         return blocks, outcomes
 
@@ -282,11 +279,6 @@ def _behind(folder: str, path: str) -> str:
     sane_text = folder if sane is None else sane[0]
     following = path[len(sane_text) : len(sane_text) + 1]
     return sane_text + (_LAST if following == "\x7f" else "0")
-
-
-def _stored_bytes(block: StoredBlock) -> int:
-    """Return the bytes that follow the header of a listed block."""
-    return block.length if block.encoding is None else block.encoding.nbytes
 
 
 _STORE_OUTCOMES = frozenset({Outcome.OK, Outcome.FULL, Outcome.LATE, Outcome.FAILED})
