@@ -31,7 +31,7 @@ from app.push.node_requests import NodeRequests
 from app.services.access.audit import Audit
 from app.services.access.auth import Auth
 from app.services.access.sessions import LoginSessions
-from app.services.access.token_expiries import TokenEnds, TokenExpiries
+from app.services.access.token_expiries import TokenExpiries
 from app.services.access.token_uses import TokenUses
 from app.services.access.tokens import Tokens
 from app.services.base.body_budget import BodyBudget
@@ -166,7 +166,6 @@ class AccessServices:
     auth: Auth
     tokens: Tokens
     token_uses: TokenUses
-    token_ends: TokenEnds
     token_expiries: TokenExpiries
     sessions: LoginSessions
     audit: Audit
@@ -179,8 +178,7 @@ class AccessServices:
             auth,
             Tokens(database, changes, auth),
             TokenUses(database, auth),
-            TokenEnds(database),
-            TokenExpiries(database, base.bus, base.pushes),
+            TokenExpiries(database, base.bus),
             LoginSessions(database, changes, auth),
             Audit(database),
         )
@@ -325,7 +323,7 @@ class UsageServices:
                 app.usage_write_interval_s,
                 base.pushes,
             ),
-            Retention(database, app.events_retention_days, app.max_kept_pushes, app.usage_retention_days, base.pushes),
+            Retention(database, app.events_retention_days, app.max_kept_pushes, app.usage_retention_days),
         )
 
 
@@ -439,7 +437,7 @@ class Parts:
             database_seconds=self.database.seconds,
             lags=base.progress.lags,
             events_dropped=self.bus.dropped,
-            token_ends=lambda: self.access.token_ends.next,
+            token_ends=lambda: self.access.token_expiries.next,
             process=self.process.read,
             lmcache_names=self.settings.app.lmcache_metrics,
             auth_failures=auth.counts.failures,

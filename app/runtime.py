@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -90,20 +90,20 @@ class BackgroundTasks:
             )
             self._keep("notices", listener.run)
         self._keep("nodes", self._node_sessions.run)
-        self._keep("tokens", parts.access.token_uses.run)
-        self._keep("token ends", parts.access.token_ends.run)
-        self._keep("token_expiries", parts.access.token_expiries.run)
-        self._keep("audit", parts.access.audit.run)
+        self._every(1.0, "tokens", lambda: parts.access.token_uses.write(time.monotonic()))
+        self._every(15.0, "token ends", parts.access.token_expiries.read)
+        self._every(15.0, "token_expiries", lambda: parts.access.token_expiries.publish(time.time()), leader=True)
+        self._every(3600.0, "audit", parts.access.audit.log_head)
         self._keep("clockwork", self._clockwork)
         self._keep("usage", parts.usage.ledger.run)
-        self._keep("retention", parts.usage.retention.run)
+        self._every(600.0, "retention", parts.usage.retention.step, leader=True)
         self._keep("apply_file", parts.documents.startup.run)
         self._keep("history", parts.views.events.run)
-        self._keep("series", parts.views.series_writer.run)
-        self._keep("alerts", parts.views.alerts.run)
+        self._every(60.0, "series", parts.views.series_writer.step, first_s=60.0)
+        self._every(5.0, "alerts", parts.views.alerts.look)
         self._keep("caches", parts.cache.watch.run)
         if parts.settings.app.retire_nodes_after_s:
-            self._keep("retirement", parts.fleet_services.retirement.run)
+            self._every(5.0, "retirement", parts.fleet_services.retirement.look)
         if parts.fleet_services.supervisor is not None:
             self._keep("supervisor", parts.fleet_services.supervisor.run)
 
@@ -227,6 +227,27 @@ class BackgroundTasks:
         self._keep("join keys", joining.greet)
         self._keep("join visitors", joining.watch)
         self._keep("join", joining.run)
+
+    def _every(
+        self,
+        seconds: float,
+        name: str,
+        step: Callable[[], Awaitable[None]],
+        *,
+        first_s: float = 0.0,
+        leader: bool = False,
+    ) -> None:
+        """Take a step after `first_s` seconds, and again `seconds` after each one, until `stop`. `leader`: only while
+        this manager pushes to nodes."""
+
+        async def run() -> None:
+            await asyncio.sleep(first_s)
+            while True:
+                if not leader or self.parts.foundation.pushes():
+                    await step()
+                await asyncio.sleep(seconds)
+
+        self._keep(name, run)
 
     def _keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` in a loop until `stop`."""

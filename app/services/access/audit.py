@@ -1,6 +1,5 @@
 """The audit log of changes and refusals: list, export, and verify its hash chain."""
 
-import asyncio
 import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from app.store.base.database import Database
 
 PART = 500
 BEFORE_ALL = -(1 << 63)
-HEAD_EVERY_S = 3600.0
 
 
 class Audit:
@@ -73,13 +71,8 @@ class Audit:
             walk.end(head.last_id, head.hash)
         return walk.result()
 
-    async def run(self) -> None:
-        """Log the newest hash now and then: an attacker who can rewrite the database cannot rewrite the log."""
-        while True:
-            await self.log_head()
-            await asyncio.sleep(HEAD_EVERY_S)
-
     async def log_head(self) -> None:
+        """Log the newest hash, now and then: an attacker who can rewrite the database cannot rewrite the log."""
         try:
             async with self._database.read() as session:
                 head = await audit.head(session)

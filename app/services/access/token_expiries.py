@@ -1,9 +1,7 @@
 """Expiries of tokens: an event for each, also for those while no manager was running, and the next ones for metrics, so
 that an alert can fire before callers lose access."""
 
-import asyncio
 import time
-from collections.abc import Callable
 
 from app.observe.catalogue import name_of
 from app.observe.catalogue.access import TokenExpired
@@ -16,7 +14,6 @@ from app.store.base.database import Database
 from app.store.base.notify import Notification
 from app.store.views import events
 
-LOOK_S = 15.0
 LATE_S = 86_400.0
 """Age in seconds beyond which an expiry is no longer published."""
 MOST = 1_000
@@ -26,20 +23,20 @@ PAST_S = 86_400.0
 
 
 class TokenExpiries:
-    def __init__(self, database: Database, bus: EventBus, leads: Callable[[], bool]) -> None:
-        """`leads` returns whether this manager is the leader. Only the leader publishes."""
+    """Call `read` on every manager, and `publish` on the leader."""
+
+    def __init__(self, database: Database, bus: EventBus) -> None:
         self._database = database
         self._bus = bus
-        self._leads = leads
         self._published: set[tuple[str, float]] = set()
         """Token ids and expiry times of the published events."""
+        self.next: list[tuple[str, float]] = []
+        """Names of tokens and the Unix seconds at which they expire, soonest first."""
 
-    async def run(self) -> None:
-        """Run until cancelled. Raises StoreUnavailable; call it again then."""
-        while True:
-            if self._leads():
-                await self.publish(time.time())
-            await asyncio.sleep(LOOK_S)
+    async def read(self) -> None:
+        """Read the tokens that expire next. Raises StoreUnavailable."""
+        async with self._database.read() as session:
+            self.next = await tokens.ending(session, time.time() - PAST_S, SHOWN)
 
     async def publish(self, now: float) -> None:
         """Publish the expiries that have no event yet. Raises StoreUnavailable."""
@@ -61,21 +58,3 @@ class TokenExpiries:
         self._published = set(expired)
         for event, at in expiries:
             self._bus.publish(event, at=at)
-
-
-class TokenEnds:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self.next: list[tuple[str, float]] = []
-        """Names of tokens and the Unix seconds at which they expire, soonest first."""
-
-    async def run(self) -> None:
-        """Run forever. Raises StoreUnavailable; the caller then starts it again."""
-        while True:
-            await self.read()
-            await asyncio.sleep(LOOK_S)
-
-    async def read(self) -> None:
-        """Read the tokens. Raises StoreUnavailable."""
-        async with self._database.read() as session:
-            self.next = await tokens.ending(session, time.time() - PAST_S, SHOWN)

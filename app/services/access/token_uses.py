@@ -1,7 +1,6 @@
 """Writes when and from where tokens were last used, outside of requests, at most once a minute for each token. Also
 writes how often refusals were repeated."""
 
-import asyncio
 import time
 
 from app.errors import StoreUnavailable
@@ -9,7 +8,6 @@ from app.services.access.auth import Auth
 from app.store.access import tokens
 from app.store.base.database import Database
 
-LOOK_S = 1.0
 EVERY_S = 60.0
 
 
@@ -19,12 +17,6 @@ class TokenUses:
         self._auth = auth
         self._pending: dict[str, tuple[float, str]] = {}
         self._written: dict[str, float] = {}
-
-    async def run(self) -> None:
-        """Run forever."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self.write(time.monotonic())
 
     async def write(self, now: float, *, all_of_them: bool = False) -> None:
         """Write what is due at monotonic time `now`. If the database is unavailable, the next call tries again."""

@@ -1,6 +1,5 @@
 """Forgets nodes that are lost for longer than a set time, so that their names are free again."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,9 +8,6 @@ from app.errors import Conflict, NotFound
 from app.ingest.fleet import Fleet
 from app.services.base.principals import PLANE
 from app.services.fleet.node_actions import NodeActions
-
-LOOK_S = 5.0
-"""Seconds between two looks at the fleet."""
 
 
 class Retirement:
@@ -32,12 +28,6 @@ class Retirement:
         self._leads = leads
         self._after_s = after_s
         self._clock = clock
-
-    async def run(self) -> None:
-        """Run until cancelled. Raises StoreUnavailable; call it again then."""
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
         """Forget nodes that joined and have been lost for long enough, counted from the start of this process. None is

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -17,7 +16,6 @@ from app.store.usage.ledger import TierUsageRow, UsageRow
 from app.store.views.alerts import AlertRow
 from app.store.views.events import EventRow
 
-EVERY_S = 600.0
 BATCH = 1000
 """Rows per transaction; small, so that a PUT does not wait long for it."""
 PAUSE_S = 0.05
@@ -27,32 +25,23 @@ DAY_S = 86_400
 
 
 class Retention:
-    """`run` deletes periodically, forever; `tidy` deletes once."""
+    """Call `step` now and then on the leader."""
 
     def __init__(
-        self,
-        database: Database,
-        events_retention_days: float,
-        max_kept_pushes: int,
-        usage_retention_days: float,
-        is_writing: Callable[[], bool] = lambda: True,
+        self, database: Database, events_retention_days: float, max_kept_pushes: int, usage_retention_days: float
     ) -> None:
-        """`is_writing` returns whether this manager deletes old rows."""
         self._database = database
         self._keep_events_s = events_retention_days * DAY_S
         self._max_kept_pushes = max_kept_pushes
         self._keep_usage_s = usage_retention_days * DAY_S
-        self._is_writing = is_writing
         self._log = structlog.get_logger()
 
-    async def run(self) -> None:
-        while True:
-            if self._is_writing():
-                try:
-                    await self.tidy()
-                except StoreUnavailable as error:
-                    self._log.warning("retention.postponed", reason=error.message)
-            await asyncio.sleep(EVERY_S)
+    async def step(self) -> None:
+        """Delete what is old. If the database is unavailable, the next step tries again."""
+        try:
+            await self.tidy()
+        except StoreUnavailable as error:
+            self._log.warning("retention.postponed", reason=error.message)
 
     async def tidy(self) -> dict[str, int]:
         """Delete all rows past their retention, in batches, and return the number of deleted rows by table. Raises

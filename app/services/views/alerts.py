@@ -51,7 +51,6 @@ from app.store.views.alerts import AlertRow
 from dataplane.base.visible import plain
 from dataplane.protocol.salts import shown
 
-LOOK_S = 5.0
 SORTABLE = alerts.SORTABLE
 """Fields by which the list can be sorted."""
 AT_ONCE = 500
@@ -95,7 +94,7 @@ class _Received:
 
 
 class Alerts:
-    """Alerts of the fleet. `run` must be running in the background: it expires alerts and counts the firing ones."""
+    """Alerts of the fleet. Call `look` every few seconds: it expires alerts and counts the firing ones."""
 
     def __init__(
         self,
@@ -151,11 +150,6 @@ class Alerts:
         preceding = await self._changes.preceding(map(_subject, page.rows), by)
         items = [_answer(row, preceding[_subject(row)]) for row in page.rows]
         return AlertList(items, total=page.total, next_cursor=page.next_cursor)
-
-    async def run(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
         """Expire alerts that were not sent again in time, and count the firing ones. Raises StoreUnavailable."""

@@ -17,7 +17,6 @@ from app.ingest.sampler import MAX_POINTS, STEP_S, Point, Sampler
 from app.store.base.database import Database
 from app.store.views import series
 
-FLUSH_S = 60.0
 TIDY_S = 3600
 POINTS = 6
 """Points per transaction."""
@@ -26,7 +25,7 @@ PAUSE_S = 0.05
 
 
 class SeriesWriter:
-    """`run` writes forever; `flush` writes once."""
+    """Call `step` each minute; `flush` writes once."""
 
     def __init__(
         self,
@@ -48,11 +47,6 @@ class SeriesWriter:
         """Points (of all scopes) that were discarded because the database did not take them in time."""
         self.problem = ""
         """Why the newest points are not stored; empty if they are, or if another manager stores them."""
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            await self.step()
 
     async def step(self) -> None:
         """Write the new points and delete old rows, if this manager writes. Raises nothing that the database causes: a

@@ -28,12 +28,12 @@ async def test_an_expiry_is_published_once_and_also_after_a_restart(database: Da
         )
     events, bus = Events(database), EventBus()
     bus.keep = events.offer
-    expiries = TokenExpiries(database, bus, lambda: True)
+    expiries = TokenExpiries(database, bus)
     for at in (now, now + 1, now + 61, now + 62):
         await expiries.publish(at)
     found = [(event.name, event.fields["token"], event.at) for event in bus.recent]
     assert found == [("token.expired", "gone", now - 60), ("token.expired", "soon", now + 60)]
     await events.flush()
     later = EventBus()
-    await TokenExpiries(database, later, lambda: True).publish(now + 63)
+    await TokenExpiries(database, later).publish(now + 63)
     assert not later.recent, "the previous manager published them"

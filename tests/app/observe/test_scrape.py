@@ -194,7 +194,7 @@ async def test_pushes_database_process_tokens_and_lag_are_measured(new_plane: Pl
     assert token.status_code == 201, token.text
     headers = {"Authorization": f"Bearer {token.json()['token']}"}
     parts = new_plane.app.parts
-    await parts.access.token_ends.read()
+    await parts.access.token_expiries.read()
     await until(lambda: any(parts.process.loop_lag.counts))
     new_plane.http.headers.update(headers)
     found = await samples(new_plane)
