@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dataplane.client.attachment import AttachedMemory
 from dataplane.client.client import Client
 from dataplane.client.events import ClientEvent
 from dataplane.client.integrity import VERIFY, Verify
@@ -78,8 +79,9 @@ def attach(
     size = len(encode(wire.Attach(0, wire.VERSION, group, requests, engine)))
     if size > wire.MAX_DATAGRAM_BYTES - 16:
         raise ValueError(f"expected an attach of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer spaces")
-    link = EngineLink(str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s)
-    client = _client_type(traces)(link, checksums=checksums, verify=verify)
+    memory = AttachedMemory()
+    link = EngineLink(memory, str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s)
+    client = _client_type(traces)(link, memory, checksums=checksums, verify=verify)
     link.attach(keep_trying=keep_trying)
     client.map_tiers(timeout_s)
     return client

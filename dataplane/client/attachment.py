@@ -1,4 +1,4 @@
-"""Memory of one attachment as this process maps it: index, own area, segments.
+"""Memory of one attachment as this process maps it: index, own area, segments; and which attachment a client reads.
 
 An attachment outlives its connection: leases and views keep it alive, even after the client has attached to another
 data plane. This module raises and lowers the counters, by the rules in `dataplane.protocol.layout`.
@@ -18,7 +18,16 @@ import numpy as np
 
 from dataplane.client import checks
 from dataplane.client.memory import SharedMapping
-from dataplane.protocol.engine import Attach, Attached, SegmentGrant
+from dataplane.protocol.engine import (
+    MAX_KEYS_PER_REQUEST,
+    Attach,
+    Attached,
+    EngineReply,
+    Leased,
+    Reserved,
+    SegmentGrant,
+    SegmentsMapped,
+)
 from dataplane.protocol.layout import (
     A_EXPELLED,
     A_RING_DROPPED,
@@ -73,7 +82,7 @@ class Attachment:
         self.client = answer.client
         self.epoch = answer.epoch
         self.membarrier = answer.membarrier
-        self._memory = answer.memory
+        self.memory = answer.memory
         """Identity of the index memory; 0 if it cannot be resumed."""
         self.writing: set[int] = set()
         """Open reservations: this process may be writing there."""
@@ -105,16 +114,10 @@ class Attachment:
         self._settle()
         return self._lease_count == 0
 
-    def ask_to_resume(self, request: Attach) -> None:
-        """Let an attach request ask to continue this attachment."""
-        if self._memory:
-            request.resume, request.resume_memory = self.client, self._memory
-            request.writing = sorted(self.writing)
-
     def resume(self, answer: Attached, fds: list[int]) -> None:
         """Continue with a data plane that has adopted this memory: counters and views stay unchanged. Raise
         ProtocolError."""
-        if fds or answer.memory != self._memory:
+        if fds or answer.memory != self.memory:
             raise checks.fault("attached: resumed what was not asked for")
         if answer.client != self.client or answer.spaces != self.spaces:
             raise checks.fault(f"attached: resumed as client {answer.client} with spaces {answer.spaces[:16]}")
@@ -304,6 +307,68 @@ class Attachment:
     def _count_dropped(self, entries: int) -> None:
         self._dropped += entries
         self.area.header[A_RING_DROPPED] = self._dropped
+
+
+class AttachedMemory:
+    """The memory that a client may read: that of its attachment, or of one whose data plane crashed. The client's lock
+    is held by callers that change it."""
+
+    def __init__(self) -> None:
+        self.current: Attachment | None = None
+        """None before the first attachment, and once the memory is released or is not to be trusted."""
+        self.planes = 0
+        """Number of data planes that gave this process memory or took it over. A data plane that resumes this client,
+        with the same memory and as the same process, is not counted again."""
+
+    def ask_to_resume(self, request: Attach) -> None:
+        """Let an attach request ask to continue with this memory."""
+        current = self.current
+        if current is not None and current.memory:
+            request.resume, request.resume_memory = current.client, current.memory
+            request.writing = sorted(current.writing)
+
+    def attach(self, answer: Attached, fds: list[int], spaces: int) -> None:
+        """Map the memory of a new attachment with so many spaces, or continue with the memory that is mapped. The
+        caller closes the file descriptors. Raise ProtocolError, LayoutError, OSError or ValueError."""
+        checks.attached(answer, spaces)
+        if not answer.resumed:
+            self.current = Attachment(answer, fds)
+            self.planes += 1
+        elif self.current is None:
+            raise checks.fault("attached: resumed what was not asked for")
+        else:
+            epoch = self.current.epoch
+            self.current.resume(answer, fds)
+            self.planes += answer.epoch != epoch
+
+    def take(self, answer: EngineReply, fds: list[int]) -> None:
+        """Map segments that came with an answer, and drop those that it lists as retired. The caller closes the file
+        descriptors. Raise ProtocolError."""
+        if isinstance(answer, (Reserved, SegmentsMapped)) and self.current is not None:
+            checks.grants(answer.grants, len(fds))
+            self.current.add_segments(answer.grants, fds)
+            self.current.retire_segments(answer.retired)
+
+    def release_late(self, answer: EngineReply) -> None:
+        """Release blocks that were leased in an answer that arrived too late. Raise ProtocolError."""
+        if isinstance(answer, Leased) and self.current is not None:
+            checks.leased(MAX_KEYS_PER_REQUEST, self.current.index.max_blocks)(answer)
+            self.current.release(checks.descriptors_of(answer))
+
+    def end_asking(self) -> None:
+        """Note that no answer is outstanding."""
+        if self.current is not None:
+            self.current.end_asking()
+
+    def look(self) -> None:
+        """Release the memory if its data plane stopped cleanly, or if its holder has released it."""
+        if self.current is not None and self.current.closed:
+            self.current = None
+
+    def forget(self) -> None:
+        """Read this memory no more."""
+        self.end_asking()
+        self.current = None
 
 
 _attachments: weakref.WeakSet[Attachment] = weakref.WeakSet()

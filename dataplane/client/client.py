@@ -14,7 +14,7 @@ import numpy as np
 
 from dataplane.base.tracing import NO_SPAN, Span
 from dataplane.client import checks
-from dataplane.client.attachment import Attachment
+from dataplane.client.attachment import AttachedMemory, Attachment
 from dataplane.client.events import ClientEvent
 from dataplane.client.gpu_copies import GpuCopies
 from dataplane.client.integrity import IntegrityChecks, Verify
@@ -41,8 +41,10 @@ _WRITE = int(ReserveOutcome.WRITE)
 class Client:
     """Access of one engine process to the cache. Created by `dataplane.client.attach`."""
 
-    def __init__(self, link: EngineLink, *, checksums: bool, verify: Verify) -> None:
+    def __init__(self, link: EngineLink, memory: AttachedMemory, *, checksums: bool, verify: Verify) -> None:
+        """`memory` is what the link attaches."""
         self._link = link
+        self._memory = memory
         self._checksums = checksums
         self._integrity = IntegrityChecks(verify)
         self._closed = False
@@ -65,13 +67,13 @@ class Client:
     @property
     def mapped(self) -> list[SharedMapping]:
         """Segments that are currently mapped. Excludes segments that the data plane has retired."""
-        attachment = self._link.attachment
+        attachment = self._memory.current
         return [] if attachment is None else list(attachment.segments.values())
 
     @property
     def epoch(self) -> int:
         """Epoch (start number) of the data plane that wrote the readable memory; 0 if there is none."""
-        attachment = self._link.attachment  # read once: another thread may drop it
+        attachment = self._memory.current  # read once: another thread may drop it
         return 0 if attachment is None else attachment.epoch
 
     def request(self, traceparent: str = "", name: str = "larder.request") -> AbstractContextManager[Span]:
@@ -241,7 +243,7 @@ class Client:
             problem = f"a block of {corrupt.nbytes} bytes does not match its checksum"
             self._link.emit(ClientEvent("corrupt", problem, fields))
             with self._link.lock:
-                if self._link.attachment is corrupt.attachment:
+                if self._memory.current is corrupt.attachment:
                     descriptor, control = (
                         corrupt.descriptor.to_bytes(4, "little"),
                         corrupt.control.to_bytes(8, "little"),
@@ -277,13 +279,13 @@ class Client:
         )
         if not self._link.waiting:  # otherwise asking ends with the late answer
             attachment.end_asking()
-        if isinstance(answer, wire.Leased) and self._link.attachment is attachment:
+        if isinstance(answer, wire.Leased) and self._memory.current is attachment:
             return attachment.take_over(checks.descriptors_of(answer), words, space)
         return np.empty(0, np.int64), np.empty((0, HOT_WORDS), np.uint64)
 
     def _map(self, attachment: Attachment, numbers: list[int]) -> None:
         """Map segments that are not mapped yet. Segments that cannot be obtained stay unmapped."""
-        while numbers and self._link.attached and self._link.attachment is attachment:
+        while numbers and self._link.attached and self._memory.current is attachment:
             part, numbers = numbers[: wire.MAX_FDS_PER_DATAGRAM], numbers[wire.MAX_FDS_PER_DATAGRAM :]
             self._link.request(partial(wire.Map, segments=part), checks.answers(wire.SegmentsMapped))
             if not attachment.segments.keys() >= set(part):
@@ -354,14 +356,17 @@ class Client:
         return reservation
 
     def _new_reservation(self, keys: int, nbytes: int) -> Reservation:
-        return Reservation(keys, nbytes, self._link, checksums=self._checksums)
+        return Reservation(keys, nbytes, self._link, self._memory, checksums=self._checksums)
 
     def _grant(self, reservation: Reservation, attachment: Attachment, answer: wire.Reserved) -> None:
         numbers = memoryview(answer.segments).cast("I")
         segments = {number for code, number in zip(answer.outcomes, numbers, strict=True) if code == _WRITE}
+        if answer.reservation:
+            attachment.writing.add(answer.reservation)
         if not segments <= attachment.segments.keys():
             self._map(attachment, sorted(segments - attachment.segments.keys()))
             if not segments <= attachment.segments.keys():
+                attachment.writing.discard(answer.reservation)
                 self._link.send_abort(answer.reservation)
                 reservation.refuse(Code.UNAVAILABLE)
                 return
@@ -377,7 +382,7 @@ class Client:
         with self._link.lock:
             gpu_copies = self._gpu_copies.get(device.uuid)
             if gpu_copies is None:
-                gpu_copies = self._gpu_copies[device.uuid] = GpuCopies(self._link, runtime, device)
+                gpu_copies = self._gpu_copies[device.uuid] = GpuCopies(self._link, self._memory, runtime, device)
             return gpu_copies
 
     # ---- keeping the connection
@@ -411,7 +416,7 @@ class Client:
         self._link.maintain()
         if not self._link.attached:
             self._tiers.release()
-        return self._link.attachment
+        return self._memory.current
 
     def close(self) -> None:
         """Release everything. Leases and views that are still in use stay valid until they are collected."""
@@ -422,7 +427,7 @@ class Client:
             if self._closed:
                 return
             self._closed = True
-            attachment = self._link.attachment
+            attachment = self._memory.current
             writing = any(reservation.number for reservation in self._reservations)
             reading = any(copies.reading for copies in gpu_copies)
             if self._link.attached and attachment is not None and attachment.idle and not writing and not reading:

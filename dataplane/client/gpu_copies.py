@@ -33,6 +33,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from dataplane.client import checks
+from dataplane.client.attachment import AttachedMemory
 from dataplane.client.leases import LeasedBlocks
 from dataplane.client.link import EngineLink
 from dataplane.client.memory import SharedMapping
@@ -159,9 +160,10 @@ def _run(waiting: SimpleQueue[Callable[[], None] | None]) -> None:
 class GpuCopies:
     """GPU copies of one device, for one client. Shared by threads, and by paged caches (`enter`, `leave`)."""
 
-    def __init__(self, link: EngineLink, runtime: DeviceRuntime, device: Device) -> None:
+    def __init__(self, link: EngineLink, memory: AttachedMemory, runtime: DeviceRuntime, device: Device) -> None:
         self._link = link
         """A thread that holds `_lock` must not wait for the lock of the link, only try to take it."""
+        self._memory = memory
         self._runtime = runtime
         self._device = device
         self._lock = threading.RLock()
@@ -297,7 +299,7 @@ class GpuCopies:
             self._link.maintain()
             if self._questions:
                 self._link.receive()
-            if self._link.planes != self._plane:
+            if self._memory.planes != self._plane:
                 self._forget()
             while self._answers:
                 self._take(self._answers.popleft())
@@ -322,7 +324,7 @@ class GpuCopies:
         self._questions.clear()
         self._answers.clear()
         self._closed.clear()
-        self._plane = self._link.planes
+        self._plane = self._memory.planes
 
     def _post_question(self, extents: list[int], *, table: bool, at_once: bool = False) -> None:
         """Post a question that also reports closed extents, if none is outstanding or `at_once` is set."""
@@ -331,7 +333,7 @@ class GpuCopies:
         with self._client() as locked:
             if not locked:
                 return
-            attachment = self._link.attachment
+            attachment = self._memory.current
             if attachment is None or self._link.attachments != self._attachment:
                 return
             # Extents that are asked for come first: their closing must be reported before they are granted again.

@@ -7,13 +7,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 
 from dataplane.client import checks
-from dataplane.client.attachment import Attachment
+from dataplane.client.attachment import AttachedMemory
 from dataplane.client.events import AttachRefused, ClientEvent
 from dataplane.client.link_state import LinkState, LinkStep, RetrySchedule, advance
 from dataplane.protocol import barrier
@@ -42,6 +42,7 @@ class EngineLink:
 
     def __init__(
         self,
+        memory: AttachedMemory,
         path: str,
         group: str,
         engine: str,
@@ -50,17 +51,14 @@ class EngineLink:
         emit: Callable[[ClientEvent], None],
         spin_s: float = 0.0,
     ) -> None:
+        """`memory` gets what the answers of the data plane bring."""
         self.lock = threading.RLock()
         """Serialises the calls of one client. A forked child has a new one."""
-        self.attachment: Attachment | None = None
-        """Readable memory: that of the current attachment, or of an attachment whose data plane crashed."""
+        self._memory = memory
         self._state = LinkState.DETACHED
         self._retries = RetrySchedule()
         self.attachments = 0
         """Number of times that this process has attached."""
-        self.planes = 0
-        """Number of data planes that gave this process memory or took it over. A data plane that resumes this client,
-        with the same memory and as the same process, is not counted again."""
         self._path = path
         self._group = group
         self._engine = engine
@@ -113,8 +111,7 @@ class EngineLink:
         elif self._state is LinkState.ATTACHING:
             self._finish(now, first=False)
         elif self._state is LinkState.DETACHED:
-            if self.attachment is not None and self.attachment.closed:
-                self.attachment = None  # its holder has released its memory
+            self._memory.look()
             if self._retries.due(now):
                 self._begin()
 
@@ -127,8 +124,7 @@ class EngineLink:
             request = wire.Attach(
                 next(self._ids), wire.VERSION, self._group, self.spaces, self._engine, self._membarrier
             )
-            if self.attachment is not None:
-                self.attachment.ask_to_resume(request)
+            self._memory.ask_to_resume(request)
             with suppress(BrokenPipeError):  # refused already: the socket holds the reason
                 connection.send(encode(request))
         except OSError as error:
@@ -170,7 +166,7 @@ class EngineLink:
             return
         self.drop("attach refused")
         if answer.code == Code.EXPELLED:
-            self.attachment = None  # its leases no longer count, so its memory must not be read
+            self._memory.forget()  # its leases no longer count
         if answer.message != self._refusal:
             self._refusal = answer.message
             self.emit_refused("refused", answer)
@@ -179,17 +175,7 @@ class EngineLink:
 
     def _enter(self, answer: wire.Attached, fds: list[int]) -> None:
         try:
-            checks.attached(answer, len(self.spaces))
-            before = self.attachment
-            if not answer.resumed:
-                self.attachment = Attachment(answer, fds)
-                self.planes += 1
-            elif before is None:
-                raise checks.fault("attached: resumed what was not asked for")
-            else:
-                epoch = before.epoch
-                before.resume(answer, fds)
-                self.planes += answer.epoch != epoch
+            self._memory.attach(answer, fds, len(self.spaces))
         except (LayoutError, ProtocolError, OSError, ValueError) as error:
             self.protocol_failed(f"cannot attach: {error}")
             return
@@ -215,10 +201,8 @@ class EngineLink:
         before = self._step(LinkStep.DROP)
         self._pending.clear()
         self._posted.clear()
-        if self.attachment is not None:
-            self.attachment.end_asking()
-        if self.attachment is not None and self.attachment.closed:
-            self.attachment = None  # it stopped cleanly: release its memory
+        self._memory.end_asking()
+        self._memory.look()
         if before is LinkState.ATTACHED:
             self._retries.lost(time.monotonic())
             self.emit(ClientEvent("lost", reason))
@@ -228,9 +212,8 @@ class EngineLink:
     def protocol_failed(self, fault: str) -> None:
         """Handle a protocol violation: report it, drop the connection and its memory, and retry later."""
         self._retries.violated()
-        if self.attached and self.attachment is not None:
-            self.attachment.end_asking()
-            self.attachment = None
+        if self.attached:
+            self._memory.forget()
         self.emit(ClientEvent("fault", fault))
         self.drop(fault)
 
@@ -253,28 +236,32 @@ class EngineLink:
                 return Code.UNAVAILABLE
         number = next(self._ids)
         deadline = time.monotonic() + self._timeout_s
+        result: wire.EngineReply | Code = Code.UNAVAILABLE
         try:
-            request = make(number)
-            if isinstance(request, (wire.Commit, wire.Abort)):  # the process no longer writes to this reservation
-                self._ended_writing(request.reservation)
-            if not self._send(encode(self._traced(request))):
-                return Code.UNAVAILABLE
-            answer = self._answer(number, deadline)
-            check(answer)
-            if isinstance(answer, wire.Reserved) and answer.reservation and self.attachment is not None:
-                self.attachment.writing.add(answer.reservation)
+            with self._failures():
+                if self._send(encode(self._traced(make(number)))):
+                    answer = self._answer(number, deadline)
+                    check(answer)
+                    self._retries.answered()
+                    result = answer
         except TimeoutError:
             self._pending.add(number)
             self.emit(ClientEvent("timeout", f"no answer within {self._timeout_s} s"))
             return Code.TIMEOUT
+        return result
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Run a block that talks to the data plane. End the connection if the block raises an OSError other than
+        TimeoutError, or a ProtocolError; the error is not raised again."""
+        try:
+            yield
+        except TimeoutError:
+            raise
         except ProtocolError as error:
             self.protocol_failed(error.message)
-            return Code.UNAVAILABLE
         except OSError as error:
             self.drop(str(error))
-            return Code.UNAVAILABLE
-        self._retries.answered()
-        return answer
 
     def _send(self, data: bytes) -> bool:
         """Send a request whose answer is awaited, and return whether the socket had room for it. Wait for room at most
@@ -311,16 +298,11 @@ class EngineLink:
             return 0
         number = next(self._ids)
         request = self._traced(make(number))
-        try:
+        with self._failures(), suppress(BlockingIOError):
             self._socket.settimeout(0.0)
             self._socket.send(encode(request))
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            self.drop(str(error))
-            return 0
-        self._posted[number] = callback
-        return number
+            self._posted[number] = callback
+        return number if number in self._posted else 0
 
     def wait_for(self, number: int, timeout_s: float) -> None:
         """Take answers until the one to a posted request is handled, for at most `timeout_s` and the time-out."""
@@ -329,33 +311,36 @@ class EngineLink:
             if number not in self._posted or not self._take_one(deadline):
                 return
 
-    def _take_answer(self, answer: wire.EngineReply, fds: list[int]) -> bool:
-        """Handle an answer to a posted request; return whether it was one. Raise ProtocolError."""
-        number = answer.id
-        if not number and isinstance(answer, wire.Refused):
-            # A data plane that does not know a request type cannot read the request's number. It is of an older
-            # release. Only posted requests can be unknown to it: every release knows all other requests.
-            number = min(self._posted, default=0)
-        callback = self._posted.pop(number, None)
-        if callback is None:
-            return False
-        try:
-            callback(answer, fds)
-        finally:
-            _close(fds)
-        return True
-
     def _answer(self, number: int, deadline: float) -> wire.EngineReply:
+        """Take answers until the one to request `number`. Raise as `_take` does."""
         for _ in range(MAX_LATE_ANSWERS):
-            answer, fds = self._receive(deadline)
-            if not self._take_answer(answer, fds):
-                self._keep(answer, fds)
-                if answer.id == number:
-                    return answer
+            answer = self._take(deadline)
+            if answer is not None and answer.id == number:
+                return answer
+            if answer is not None:
                 self._late(answer)
             if time.monotonic() > deadline:
                 raise TimeoutError
         raise checks.fault(f"{MAX_LATE_ANSWERS} answers to nothing")
+
+    def _take(self, deadline: float) -> wire.EngineReply | None:
+        """Take one answer. Return it if it is not the answer to a posted request. Raise TimeoutError, OSError (also
+        when the connection ended) or ProtocolError."""
+        answer, fds = self._receive(deadline)
+        try:
+            number = answer.id
+            if not number and isinstance(answer, wire.Refused):
+                # A data plane that does not know a request type cannot read the request's number. It is of an older
+                # release. Only posted requests can be unknown to it: every release knows all other requests.
+                number = min(self._posted, default=0)
+            callback = self._posted.pop(number, None)
+            if callback is None:
+                self._memory.take(answer, fds)
+                return answer
+            callback(answer, fds)
+            return None
+        finally:
+            _close(fds)
 
     def _receive(self, deadline: float) -> tuple[wire.EngineReply, list[int]]:
         """Return the next answer. Raise TimeoutError, OSError (also when the connection ended) or ProtocolError."""
@@ -394,28 +379,14 @@ class EngineLink:
             data, fds, _, _ = receive()
         return data, fds
 
-    def _keep(self, answer: wire.EngineReply, fds: list[int]) -> None:
-        """Map memory that came with an answer, and drop segments that it lists as retired. Raise ProtocolError."""
-        try:
-            if isinstance(answer, (wire.Reserved, wire.SegmentsMapped)) and self.attachment is not None:
-                checks.grants(answer.grants, len(fds))
-                self.attachment.add_segments(answer.grants, fds)
-                self.attachment.retire_segments(answer.retired)
-        finally:
-            _close(fds)
-
     def _late(self, answer: wire.EngineReply) -> None:
-        """Handle an answer whose request has timed out: give back what it reserved or leased."""
+        """Handle an answer whose request has timed out: give back what it reserved or leased. Raise ProtocolError."""
         self._pending.discard(answer.id)
         if isinstance(answer, wire.Reserved) and answer.reservation:
             self.send_abort(answer.reservation)
-        if self.attachment is None:
-            return
-        if isinstance(answer, wire.Leased):
-            checks.leased(wire.MAX_KEYS_PER_REQUEST, self.attachment.index.max_blocks)(answer)
-            self.attachment.release(checks.descriptors_of(answer))
+        self._memory.release_late(answer)
         if not self.waiting:
-            self.attachment.end_asking()
+            self._memory.end_asking()
 
     def receive(self) -> None:
         """Take answers that are in the socket, without waiting. Detects a closed connection. The next call reads what
@@ -432,31 +403,22 @@ class EngineLink:
         if self._socket is None:
             return False
         try:
-            answer, fds = self._receive(deadline)
-            if not self._take_answer(answer, fds):
-                self._keep(answer, fds)
-                self._late(answer)
+            with self._failures():
+                answer = self._take(deadline)
+                if answer is not None:
+                    self._late(answer)
         except TimeoutError:
             return False
-        except ProtocolError as error:
-            self.protocol_failed(error.message)
-        except OSError as error:
-            self.drop(str(error))
         return self._socket is not None
 
     def send_abort(self, reservation: int) -> None:
         """Abort a reservation without waiting for the answer or for room in the socket."""
-        self._ended_writing(reservation)
         if self._socket is None:
             return
         number = next(self._ids)
         with suppress(OSError):
             self._socket.settimeout(0.0)
             self._socket.send(encode(wire.Abort(number, reservation)))
-
-    def _ended_writing(self, reservation: int) -> None:
-        if self.attachment is not None:
-            self.attachment.writing.discard(reservation)
 
     def abandon(self) -> None:
         """End the connection in a forked child, in which no other thread runs that could hold the lock."""
@@ -469,9 +431,7 @@ class EngineLink:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        if self.attachment is not None:
-            self.attachment.end_asking()
-            self.attachment = None
+        self._memory.forget()
 
 
 def _close(fds: list[int]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.client import checks
-from dataplane.client.attachment import Attachment
+from dataplane.client.attachment import AttachedMemory, Attachment
 from dataplane.client.copies import Buffer, address_of, addresses, copy, copy_pieces_summed, copy_summed
 from dataplane.client.link import EngineLink
 from dataplane.client.memory import SharedMapping, window
@@ -84,7 +84,7 @@ class Reservation:
     readers never see any of it.
     """
 
-    def __init__(self, keys: int, nbytes: int, link: EngineLink, *, checksums: bool) -> None:
+    def __init__(self, keys: int, nbytes: int, link: EngineLink, memory: AttachedMemory, *, checksums: bool) -> None:
         self.nbytes = nbytes
         self._ended = False
         self._codes = _UNAVAILABLE * keys
@@ -93,6 +93,7 @@ class Reservation:
         self._segments: list[int] = []
         self._offsets: list[int] = []
         self._link = link
+        self._memory = memory
         self._checksums = checksums
         self._sums: dict[int, bytes] = {}
         """Checksums of the bytes that `copy_from` wrote, by position."""
@@ -243,8 +244,9 @@ class Reservation:
     def _publish(self, ended: _Grant, slots: bytes, checksums: bytes, started: int) -> CommitResult:
         attachment, number, _ = ended
         with self._link.lock:
-            if self._link.attachment is not attachment:  # data plane is gone; the next one numbers differently
+            if self._memory.current is not attachment:  # data plane is gone; the next one numbers differently
                 return CommitResult(0, Code.UNAVAILABLE, self._codes)
+            attachment.writing.discard(number)
             answer = self._link.request(lambda at: wire.Commit(at, number, slots, checksums), checks.committed)
             attachment.count(COMMIT, started)
             if isinstance(answer, wire.BlocksCommitted):
@@ -279,7 +281,8 @@ class Reservation:
             return
         attachment, number, _ = ended
         with self._link.lock:
-            if self._link.attachment is attachment:
+            if self._memory.current is attachment:
+                attachment.writing.discard(number)
                 answer = self._link.request(lambda at: wire.Abort(at, number), checks.answers(wire.Aborted))
                 if answer is Code.UNAVAILABLE:  # refused locally: the data plane must still know
                     self._link.send_abort(number)

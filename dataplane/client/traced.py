@@ -59,7 +59,7 @@ class TracedClient(Client):
             return reservation
 
     def _new_reservation(self, keys: int, nbytes: int) -> Reservation:
-        return TracedReservation(keys, nbytes, self._link, checksums=self._checksums)
+        return TracedReservation(keys, nbytes, self._link, self._memory, checksums=self._checksums)
 
 
 class TracedLease(Lease):

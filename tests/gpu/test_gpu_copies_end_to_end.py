@@ -298,7 +298,7 @@ def test_an_engine_that_is_taken_up_again_keeps_its_extents_and_tells_when_they_
         engine.cache.load(engine.client.acquire([]), []).finish()
 
     attach_again()
-    assert (link.attachments, link.planes) == (2, 1)
+    assert (link.attachments, engine.client._memory.planes) == (2, 1)
     assert engine.opened() == opened > 0
     assert pinned.loads_from_gpu_copies()
     attach_again()

@@ -83,7 +83,7 @@ async def test_operations_of_a_client_are_in_a_scrape_and_a_hostile_one_does_not
     assert await asyncio.to_thread(check) == ""
 
     before = found
-    attachment = engine._link.attachment
+    attachment = engine._memory.current
     assert isinstance(attachment, Attachment)
     noise = np.random.default_rng(1)
     rounds, deadline = 0, time.monotonic() + WAIT_S

@@ -33,7 +33,7 @@ def memory_fd(plane: Plane, kind: str, number: int = 0) -> Iterator[int]:
 
 def row_of(client: Client, key: bytes, space: int = 0) -> tuple[int, int, int, int]:
     """(descriptor, control word, segment, offset) of a block."""
-    attachment = client._link.attachment
+    attachment = client._memory.current
     assert attachment is not None
     numbers, control = attachment.index.find(pack_keys([key]), attachment.spaces[space])
     number = int(numbers[0])
@@ -45,7 +45,7 @@ def row_of(client: Client, key: bytes, space: int = 0) -> tuple[int, int, int, i
 
 def checksum_in_index(client: Client, key: bytes) -> bytes:
     """What the index says of a block's bytes."""
-    attachment = client._link.attachment
+    attachment = client._memory.current
     assert attachment is not None
     words = attachment.index.cold[row_of(client, key)[0], COLD_CHECKSUM : COLD_CHECKSUM + 2]
     return words.tobytes()

@@ -184,7 +184,7 @@ def test_without_membarrier_the_same_holds(plane: Plane) -> None:
     chain = make.keys(3)
     with connect(plane, verify="always") as client:
         store(client, chain)
-        attachment = client._link.attachment
+        attachment = client._memory.current
         assert attachment is not None
         attachment.membarrier = False
         assert len(client.acquire(chain)) == 3
@@ -297,7 +297,7 @@ def test_a_digest_that_happens_to_be_zero_is_replaced(monkeypatch: pytest.Monkey
 
 
 def adopted_at(client: Client) -> int:
-    attachment = client._link.attachment
+    attachment = client._memory.current
     return 0 if attachment is None else attachment.index.cells[H_ADOPTED_NS]
 
 

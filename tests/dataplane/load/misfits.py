@@ -28,7 +28,7 @@ READ_ONLY = SpaceRequest(make.space(), writes=False)
 
 
 def attachment_of(client: Client) -> Attachment:
-    attachment = client._link.attachment
+    attachment = client._memory.current
     assert attachment is not None
     return attachment
 

@@ -85,7 +85,7 @@ def test_an_end_and_a_start_keep_every_block_lease_and_view(
     with connect(plane, on_event=events.append) as client:
         assert store(client, chain, tenant="a") == 5
         lease = client.acquire(chain)
-        view, attachment = lease.view(2), client._link.attachment
+        view, attachment = lease.view(2), client._memory.current
         for cycle in range(2):
             epoch = client.epoch
             assert ended_by(plane, number) == code
@@ -96,7 +96,7 @@ def test_an_end_and_a_start_keep_every_block_lease_and_view(
             attached_again(client)
             assert len(plane.wait_logged("memory.adopted", cycle + 1)) == cycle + 1
             assert client.epoch != epoch
-            assert client._link.attachment is attachment, "with the same memory"
+            assert client._memory.current is attachment, "with the same memory"
             assert bytes(view) == contents(chain, PAGE_BYTES)[2]
             assert store(client, make.keys(3, ("new", cycle))) == 3
         stats = plane.describe()
@@ -309,7 +309,7 @@ def test_a_detached_engine_leaves_memory_that_its_holder_releases(plane: Relay) 
         assert release(plane.folder, "by an operator") is not None
         assert is_released()
         assert client.lookup(make.keys(3)) == 0
-        assert client._link.attachment is None, "it is not mapped any longer"
+        assert client._memory.current is None, "it is not mapped any longer"
 
 
 def test_a_deleted_state_directory_releases_the_memory(make_plane: Callable[..., Relay]) -> None:

@@ -44,7 +44,7 @@ TIMED = "LARDER_TEST_KILLS" in os.environ
 
 def left_behind(client: Client, dead: int) -> int | None:
     """Blocks that a killed data plane left readable; None when the next one has begun already."""
-    index: IndexMemory = client._link.attachment.index
+    index: IndexMemory = client._memory.current.index
     found = len(listed(index, State.READY, State.EVICTING))
     return found if index.cells[H_PID] == dead else None
 
@@ -109,7 +109,7 @@ def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> No
     with supervised(socket_dir) as plane, holders(plane, ENGINES) as end, connect(plane) as client:
         with plane.manager() as manager:
             manager.push(make.quotas({"t0": None}, 1))
-        memory = client._link.attachment.index.cells[H_MEMORY]
+        memory = client._memory.current.index.cells[H_MEMORY]
         times: dict[bool, list[float]] = {True: [], False: []}
         counted = 0
         for number in range(KILLS):
@@ -120,7 +120,7 @@ def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> No
             after, whole = kill_once(plane, client, number, chance)
             times[has_standby].append(after)
             counted += whole
-        assert client._link.attachment.index.cells[H_MEMORY] == memory
+        assert client._memory.current.index.cells[H_MEMORY] == memory
         end()
         assert plane.describe().armed, "quotas are in force from the first moment"
         for has_standby, found in times.items():
@@ -142,7 +142,7 @@ RESTARTS = size(3, 2)
 @pytest.mark.full
 def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> None:
     with supervised(socket_dir) as plane, holders(plane, REPLACED_ENGINES) as end, connect(plane) as client:
-        memory = client._link.attachment.index.cells[H_MEMORY]
+        memory = client._memory.current.index.cells[H_MEMORY]
         pids = {plane.plane_pid}
         for _ in range(RESTARTS):
             plane.replace()
@@ -151,7 +151,7 @@ def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) ->
             start = plane.describe().start  # asserts that the audit finds nothing
             assert (start.kind, start.lost_blocks) == ("warm", 0)
         assert len(pids) == RESTARTS + 1
-        assert client._link.attachment.index.cells[H_MEMORY] == memory, "engines keep their memory"
+        assert client._memory.current.index.cells[H_MEMORY] == memory, "engines keep their memory"
         end()
         assert len(plane.wait_logged("memory.adopted", RESTARTS)) == RESTARTS
         assert plane.logged("memory.not_adopted") == []

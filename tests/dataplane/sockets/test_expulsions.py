@@ -26,7 +26,7 @@ BLOCKS = 16
 
 CLAIM = """
 client = attach(sys.argv[1], [SpaceRequest(make.space(sys.argv[2]), writes=False)], group="claimant", timeout_s=30)
-client._link.attachment.area.counters[:] = 1
+client._memory.current.area.counters[:] = 1
 if sys.argv[3] == "lost":
     client._link._socket.close()
 tell("claimed")

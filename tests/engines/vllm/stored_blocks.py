@@ -12,7 +12,7 @@ from tests.dataplane.plane import Plane
 
 def stored_blocks(client: Client) -> dict[int, tuple[int, int]]:
     """Return segment and offset of each descriptor that has ever had bytes."""
-    attachment = client._link.attachment
+    attachment = client._memory.current
     assert attachment is not None
     hot = attachment.index.hot
     return {

@@ -250,7 +250,7 @@ def test_each_space_gets_one_request_although_the_link_has_room_for_one_request_
     engine = on_disk_alone(make_engine(3), tiered, make_engine)
     client = engine.scheduler._client
     assert client is not None
-    attachment = client._link.attachment
+    attachment = client._memory.current
     assert attachment is not None
     post, spaces_by_time = client._link.post, dict[float, int]()
 

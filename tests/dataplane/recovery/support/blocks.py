@@ -61,7 +61,7 @@ def cached(plane: Plane, blocks: int = 3) -> Iterator[tuple[Client, Callable[[],
     """An engine that has stored blocks, and a function that returns whether their memory is marked as released."""
     with connect(plane) as client:
         assert store(client, make.keys(blocks)) == blocks
-        attachment = client._link.attachment
+        attachment = client._memory.current
         yield client, lambda: bool(attachment.index.header[H_CLOSED])
 
 
