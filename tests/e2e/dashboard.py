@@ -61,9 +61,29 @@ def panel(page: Page, name: str) -> Locator:
     return page.get_by_role("region", name=name, exact=True)
 
 
-def save(form: Locator, node: str = "") -> None:
-    """Check, save and close a form; with a node, wait until that has applied it."""
+def ask(page: Page, button: str, title: str = "") -> Locator:
+    """Press a button, and return the dialog that it opens; its title is the text of the button by default."""
+    press(page, button)
+    return dialog(page, title or button)
+
+
+def fill(form: Locator, **values: str) -> None:
+    """Fill fields of a form."""
+    for field, value in values.items():
+        form.locator(f"#field-{field}").fill(value)
+
+
+def check_refused(form: Locator, field: str, text: str) -> None:
+    """Check a form, and that it says this of a field."""
     press(form, "Check")
+    expect(form.locator(f"#field-{field}-faults")).to_contain_text(text)
+
+
+def save(form: Locator, node: str = "") -> None:
+    """Check, save and close a form; with a node, that would accept it first and has applied it at the end."""
+    press(form, "Check")
+    if node:
+        expect(form.get_by_text(f"{node} would accept it")).to_be_visible()
     press(form, "Save")
     if node:
         expect(form.get_by_text(f"{node} has applied it")).to_be_visible()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.dashboard import dialog, go, log_in, opened, press, visited
+from tests.e2e.dashboard import ask, fill, go, log_in, opened, press, visited
 from tests.e2e.larder import BLOCK_BYTES, MODEL, Larder, cached, keys, running, store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -46,12 +46,9 @@ def a_load_is_seen_live_without_an_external_request(larder: Larder, page: Page) 
 def a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(larder: Larder, page: Page) -> None:
     node = larder.node()["name"]
     go(page, "tenants")
-    press(page, "New quota")
-    form = dialog(page, "New quota")
+    form = ask(page, "New quota")
     expect(form.get_by_label("Name")).to_be_focused()
-    form.get_by_label("Name").fill("acme")
-    form.get_by_label("Limit limit_bytes").fill("4 apples")
-    form.get_by_label("Floor floor_bytes").fill("1MiB")
+    fill(form, name="acme", limit_bytes="4 apples", floor_bytes="1MiB")
     press(form, "Check")
     limit = form.get_by_label("Limit limit_bytes")
     expect(limit).to_have_attribute("aria-invalid", "true")
@@ -75,10 +72,9 @@ def a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(larder: La
     assert quota["tiers"] == {"disk": {"limit_bytes": 1 << 30}}
 
     # Somebody else changes the weight while the limit is being changed here.
-    page.get_by_role("button", name="Edit the quota of acme").click()
-    form = dialog(page, "Quota of acme")
+    form = ask(page, "Edit the quota of acme", "Quota of acme")
     expect(form.get_by_label("Limit limit_bytes")).to_have_value("2MiB")
-    form.get_by_label("Limit limit_bytes").fill("3MiB")
+    fill(form, limit_bytes="3MiB")
     press(form, "Check")
     expect(form.get_by_role("row", name="limit_bytes 2 MiB 3 MiB")).to_be_visible()
     expect(form.get_by_role("row")).to_have_count(2)
@@ -104,8 +100,7 @@ def a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(larder: La
     assert (quota["limit_bytes"], quota["weight"]) == (3 << 20, 7)
 
     page.get_by_role("link", name="acme", exact=True).click()
-    page.get_by_role("button", name="Delete the quota of acme").click()
-    sure = dialog(page, "Delete the quota acme")
+    sure = ask(page, "Delete the quota of acme", "Delete the quota acme")
     press(sure, "Delete acme")
     expect(sure.get_by_text(f"{node} has dropped it")).to_be_visible()
     assert larder.get("quotas")["total"] == 0
@@ -121,10 +116,10 @@ def the_dashboard_requires_a_token_and_shows_what_it_permits(larder: Larder, bro
         field = page.get_by_label("Token")
         expect(field).to_be_visible()
         expect(page.get_by_text("acme")).to_have_count(0)
-        page.get_by_role("button", name="Log in").click()
+        press(page, "Log in")
         expect(page.get_by_role("alert")).to_have_text("Paste a token first.")
         field.fill("larder_wrong")
-        page.get_by_role("button", name="Log in").click()
+        press(page, "Log in")
         expect(page.get_by_role("alert")).to_contain_text("expected")
         log_in(page, token)
         expect(page.get_by_text("acme").first).to_be_visible()
@@ -137,7 +132,7 @@ def the_dashboard_requires_a_token_and_shows_what_it_permits(larder: Larder, bro
         expect(page.get_by_text("night-shift", exact=True)).to_be_visible()
         cookies = page.context.cookies()
         assert [(c["name"], c["httpOnly"], c["sameSite"]) for c in cookies] == [("larder_session", True, "Strict")]
-        page.get_by_role("button", name="Log out").click()
+        press(page, "Log out")
         expect(field).to_be_visible()
         expect(page.get_by_text("acme")).to_have_count(0)
         # A revoked token ends what is open with it.

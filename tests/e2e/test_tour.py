@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from app.http.examples import EXAMPLES
-from tests.e2e.dashboard import dialog, go, log_in, opened, panel, press, save
+from tests.e2e.dashboard import ask, dialog, fill, go, log_in, opened, panel, press, save
 from tests.e2e.larder import BLOCK_BYTES, MODEL, Larder, keys, running, store, until
 
 # Other tests add network namespaces, at which Chromium gives up the requests that it has open.
@@ -48,24 +48,21 @@ def a_prompt_is_pinned_by_its_text(larder: Larder, page: Page) -> None:
     page.keyboard.press("Enter")
     form = dialog(page, "New pin")
     expect(form.get_by_label("Model model")).to_have_value(MODEL)
-    form.get_by_label("Name").fill("prompt")
-    form.get_by_label("Text text").fill("a prompt")
+    fill(form, name="prompt", text="a prompt")
     press(form, "Check")
     form.get_by_role("button", name="Register the tokenizer").click()
     form = dialog(page, "New tokenizer")
     expect(form.get_by_label("Model model")).to_have_value(MODEL)
-    form.get_by_label("Name").fill("words")
+    fill(form, name="words")
     form.get_by_label("Tokenizer tokenizer").set_input_files(
         {"name": "tokenizer.json", "mimeType": "application/json", "buffer": tokenizer.encode()}
     )
     save(form)
     go(page, "pins")
-    press(page, "New pin")
-    form = dialog(page, "New pin")
-    form.get_by_label("Name").fill("prompt")
-    form.get_by_label("Text text").fill("hello world " * 8)
+    form = ask(page, "New pin")
+    fill(form, name="prompt", text="hello world " * 8)
     form.get_by_text("More fields").click()
-    form.get_by_label("Chunk tokens chunk_tokens").fill("4")
+    fill(form, chunk_tokens="4")
     node = larder.node()["name"]
     save(form, node)
     page.get_by_role("link", name="prompt", exact=True).click()
@@ -95,8 +92,7 @@ def a_node_drains_and_serves_again(larder: Larder, page: Page) -> None:
     node = larder.node()["name"]
     go(page, "nodes")
     page.get_by_role("rowheader").get_by_role("link", name=node).click()
-    press(page, "Drain")
-    sure = dialog(page, f"Drain {node}")
+    sure = ask(page, "Drain", f"Drain {node}")
     press(sure, f"Drain {node}")
     expect(sure).to_contain_text("was requested to drain")
     expect(page.get_by_text("draining", exact=True)).to_be_visible()
@@ -129,8 +125,7 @@ def a_policy_is_restored_from_its_history(larder: Larder, page: Page) -> None:
 def a_token_is_created_and_used(larder: Larder, page: Page) -> None:
     """Afterwards, every request needs a token."""
     go(page, "settings")
-    press(page, "New token")
-    form = dialog(page, "New token")
+    form = ask(page, "New token")
     form.get_by_label("Name").fill("root")
     form.get_by_role("radio", name="also manages tokens").check()
     press(form, "Create the token")
