@@ -8,6 +8,7 @@ the accounting.
     command    the command line                      trace    the file: one request per line
     run        all engines, progress, the totals     tenants  assignment of requests to tenants
     worker     one engine process                    chains   keys of a request's blocks
+    processes  start and end engine processes
     engine     look up, read, store                  content  bytes that are unique to their key
     plane      a data plane: own or already running  tally    counts
     control    requests to the control socket        report   the table and the JSON object

@@ -5,12 +5,9 @@ that the tenants share, so that it can be pinned, then the counts of each second
 """
 
 import json
-import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
@@ -23,6 +20,7 @@ from dataplane.client import attach
 from dataplane.protocol.keys import chain
 from dataplane.protocol.spaces import Space
 from dataplane.replay.engine import ReplayEngine
+from dataplane.replay.processes import Engines, engine_processes
 from dataplane.replay.sessions import SUPPORT, WORKLOADS, system_prompt
 from dataplane.replay.tally import ReplayTally, total
 
@@ -31,7 +29,6 @@ REPORT_S = 1.0
 TIMEOUT_S = 1.0
 TIER_WAIT_S = 0.5
 _PAUSE_S = 0.2
-_STOP_S = 10.0
 
 
 def drive(workload: str, socket_path: str, block_bytes: int, rate: float, seed: int, pipe: Connection) -> None:
@@ -63,35 +60,10 @@ def drive(workload: str, socket_path: str, block_bytes: int, rate: float, seed: 
                 pipe.send(engine.tally)
                 engine.tally = ReplayTally()
                 reported = time.monotonic()
-    except BrokenPipeError:
+    except (BrokenPipeError, ConnectionResetError):
         pass  # the parent process has ended
     finally:
         client.close()
-
-
-@contextmanager
-def _drivers(socket_path: str, block_bytes: int, rate: float, seed: int) -> Iterator[dict[Connection, str]]:
-    """Start an engine process for each tenant; stop all at the end. Yield the tenant's name by pipe."""
-    spawn = multiprocessing.get_context("spawn")
-    pipes: dict[Connection, str] = {}
-    processes = []
-    try:
-        for workload in WORKLOADS:
-            parent_pipe, child_pipe = spawn.Pipe(duplex=False)
-            process = spawn.Process(target=drive, args=(workload, socket_path, block_bytes, rate, seed, child_pipe))
-            process.start()
-            child_pipe.close()
-            processes.append(process)
-            pipes[parent_pipe] = workload
-        yield pipes
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join(_STOP_S)
-            if process.is_alive():
-                process.kill()
-                process.join(_STOP_S)
 
 
 @click.command(name="load", context_settings={"help_option_names": ["-h", "--help"]})
@@ -116,27 +88,29 @@ def main(socket_path: Path, block_bytes: str, rate: float, seconds: float | None
         _print_line({"model": MODEL, "tenant": SUPPORT, "keys": [key.hex() for key in chain(system_prompt(), SUPPORT)]})
     end = time.monotonic() + seconds if seconds else float("inf")
     try:
-        with _drivers(str(socket_path), size, rate / len(WORKLOADS), seed) as pipes:
-            _report(pipes, end, as_json)
+        given = str(socket_path), size, rate / len(WORKLOADS), seed
+        with engine_processes(drive, {workload: (workload, *given) for workload in WORKLOADS}) as engines:
+            _report(engines, end, as_json)
     except KeyboardInterrupt:
         sys.exit(0)
 
 
-def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
+def _report(engines: Engines, end: float, as_json: bool) -> None:
     """Add up the engines' counts and print them every second, until `end`."""
-    tenants = {name: ReplayTally() for name in pipes.values()}
+    tenants = {engine.name: ReplayTally() for engine in engines.values()}
     latest: list[ReplayTally] = []
     reported_at = time.monotonic()
     while time.monotonic() < end:
-        for pipe in wait(list(pipes), timeout=REPORT_S / 2):
+        for pipe in wait(list(engines), timeout=REPORT_S / 2):
             assert isinstance(pipe, Connection)
+            tenant = engines[pipe].name
             try:
                 tally: ReplayTally = pipe.recv()
             except EOFError:
-                raise click.ClickException(f"the engine of {pipes[pipe]} ended; its error is above") from None
+                raise click.ClickException(f"the engine of {tenant} ended; its error is above") from None
             latest.append(tally)
-            tenants[pipes[pipe]] = total([tenants[pipes[pipe]], tally])
-            tenants[pipes[pipe]].lookup_ns.clear()
+            tenants[tenant] = total([tenants[tenant], tally])
+            tenants[tenant].lookup_ns.clear()
         if latest and time.monotonic() - reported_at >= REPORT_S:
             summary = _summary(tenants, total(latest))
             if as_json:

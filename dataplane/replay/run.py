@@ -1,10 +1,8 @@
 """A whole replay: the data plane, the engine processes, the progress, and the totals."""
 
-import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
@@ -15,6 +13,7 @@ from dataplane.replay import accounting
 from dataplane.replay.accounting import Accounting
 from dataplane.replay.control import ControlError, ControlLink
 from dataplane.replay.plane import Plane, PlaneError
+from dataplane.replay.processes import Engines, engine_processes
 from dataplane.replay.tally import ReplayTally, rate_gbps, total
 from dataplane.replay.tenants import Shares
 from dataplane.replay.trace import TraceRequest
@@ -24,10 +23,6 @@ TIMEOUT_S = 5.0
 """Seconds that an engine waits for the data plane before it counts a miss or a refusal. Long: a replay has time."""
 _START_DELAY_S = 0.02
 _STOP_S = 5.0
-
-
-Engines = dict[Connection, SpawnProcess]
-"""Engine processes by their pipe."""
 
 
 class EngineFailed(Exception):
@@ -73,7 +68,8 @@ def replay(plan: ReplayPlan, plane: Plane, on_progress: Callable[[int], None] = 
     Raises PlaneError when the engines cannot attach, and EngineFailed when one of them dies.
     """
     assignments = _assign(plan, plane.engine_socket)
-    with _engines(assignments) as engines:
+    named = {f"engine {assignment.number}": (assignment,) for assignment in assignments}
+    with engine_processes(work, named) as engines:
         pipes = list(engines)
         for pipe in pipes:
             ready = _receive(engines, pipe)
@@ -120,32 +116,6 @@ def _assign(plan: ReplayPlan, socket_path: str) -> list[Assignment]:
         )
         for number in range(plan.engines)
     ]
-
-
-@contextmanager
-def _engines(assignments: list[Assignment]) -> Iterator[Engines]:
-    """Start one process per assignment, in order. All have ended when the context exits."""
-    spawn = multiprocessing.get_context("spawn")
-    engines: Engines = {}
-    try:
-        for assignment in assignments:
-            parent_pipe, child_pipe = spawn.Pipe()
-            process = spawn.Process(target=work, args=(assignment, child_pipe), name=f"engine {assignment.number}")
-            process.start()
-            child_pipe.close()
-            engines[parent_pipe] = process
-        yield engines
-    except BaseException:
-        for process in engines.values():
-            process.terminate()
-        raise
-    finally:
-        for pipe, process in engines.items():
-            pipe.close()
-            process.join(_STOP_S)
-            if process.is_alive():
-                process.kill()
-                process.join(_STOP_S)
 
 
 def _receive(engines: Engines, pipe: Connection) -> WorkerReady | WorkerProgress | Finished:

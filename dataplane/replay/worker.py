@@ -1,8 +1,7 @@
 """One engine process of a replay: its messages and its loop.
 
-It is started with `spawn`, never forked, because a client does not survive a fork. It sends `WorkerReady` when it has
-attached and computed its keys, waits for the common start, sends `WorkerProgress`, and ends with `Finished`. When the
-parent ends, the pipe closes, and the process ends too.
+It sends `WorkerReady` when it has attached and computed its keys, waits for the common start, sends `WorkerProgress`,
+and ends with `Finished`. When the parent ends, the pipe closes, and the process ends too.
 """
 
 import os
