@@ -296,10 +296,6 @@ class Mover:
             self._judge(run, result, judged)
         self._wake.set()
 
-    def stats(self) -> list[TierStats]:
-        """Return the statistics of all tiers in use."""
-        return [self.stats_of(run) for run in self.runs]
-
     def stats_of(self, run: TierRun) -> TierStats:
         """Return the statistics of one tier."""
         usage = run.worker.tier.usage()

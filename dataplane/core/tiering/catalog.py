@@ -267,9 +267,10 @@ class Catalog:
             yield
         for at in range(0, len(dead), RESTORED_AT_ONCE):
             part, entries = dead[at : at + RESTORED_AT_ONCE], contents.entries
-            self._delete(
+            self._drop(
                 tier, [block.name for block in part if block.name in entries and entries[block.name].stored is block]
             )
+            self.wake()
             yield
         tier.listed_blocks = None
         tier.forgotten.clear()
@@ -370,33 +371,26 @@ class Catalog:
     def evict(self, tier: TierState, entry: TierEntry) -> None:
         """Forget a block that a tier has to delete to make room."""
         tier.contents.evicted_blocks += 1
-        tier.contents.evicted_bytes += entry.charge
         tier.evictions.append(entry.stored.name)
-        self._note_removals((entry.stored.name,), TIER)
-        self._forget(tier, (entry.stored.name,))
-        tier.deletions.add([entry.stored.name])
-
-    def _note_removals(self, names: Iterable[BlockName], cause: str) -> None:
-        """Remember that a tier lost blocks, those of spaces that engines of this node use."""
-        for name in names:
-            space = self.pool.spaces.by_identity.get(name.space)
-            if space is not None:
-                self.pool.removals.note_keys((name.key,), space, cause, self.pool.usage.now)
+        self._drop(tier, [entry.stored.name], TIER)
 
     def release(self, tier: TierState, entry: TierEntry) -> None:
         """Remove a block that a tier must delete because another tier holds it."""
-        self._delete(tier, [entry.stored.name])
-
-    def forget(self, tier: TierState, name: BlockName) -> None:
-        """Forget a block that a tier no longer holds."""
-        self._forget(tier, (name,))
-
-    def _delete(self, tier: TierState, names: Sequence[BlockName]) -> None:
-        self._forget(tier, names)
-        tier.deletions.add(names)
+        self._drop(tier, [entry.stored.name])
         self.wake()
 
-    def _forget(self, tier: TierState, names: Sequence[BlockName]) -> None:
+    def _drop(self, tier: TierState, names: Sequence[BlockName], cause: str = "") -> None:
+        """Forget blocks that a tier has to delete. Remember the cause for blocks of spaces that engines of this node
+        use."""
+        for name in names if cause else ():
+            space = self.pool.spaces.by_identity.get(name.space)
+            if space is not None:
+                self.pool.removals.note_keys((name.key,), space, cause, self.pool.usage.now)
+        self.forget(tier, *names)
+        tier.deletions.add(names)
+
+    def forget(self, tier: TierState, *names: BlockName) -> None:
+        """Forget blocks that a tier no longer holds."""
         removed: list[BlockName] = []
         for name in names:
             found_block = self.existence.found(name)
@@ -483,9 +477,7 @@ class Catalog:
         """Carry out the next slice of invalidations in each tier. Return whether there is more to do."""
         for tier in self.tiers:
             names = [entry.stored.name for entry in tier.invalidations.step()] if tier.invalidations else []
-            self._forget(tier, names)
-            self._note_removals(names, INVALIDATED)
-            tier.deletions.add(names)
+            self._drop(tier, names, INVALIDATED)
         return any(tier.invalidations for tier in self.tiers)
 
     # ---- quotas

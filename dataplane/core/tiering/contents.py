@@ -49,7 +49,7 @@ class TierContents:
         self.full_at_bytes: int | None = None
         """What the tier held when it last had no room for a block, raised a little by every `grow`; None: not known."""
         self.used_bytes = 0
-        self.evicted_blocks = self.evicted_bytes = 0
+        self.evicted_blocks = 0
         self.uses = 0
         """Number of uses of blocks, which change the order of eviction."""
         self.logical_bytes = 0

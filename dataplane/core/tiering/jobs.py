@@ -238,24 +238,22 @@ class LoadQueue:
         """Add a request behind the others of its engine."""
         self._requests.setdefault(request.client, deque()).append(request)
 
-    def remove(self, request: LoadRequest) -> bool:
-        """Remove a request. Return False if it is not in the queue."""
+    def remove(self, request: LoadRequest) -> None:
+        """Remove a request, if it is in the queue."""
         requests = self._requests.get(request.client, deque())
-        if request not in requests:
-            return False
-        requests.remove(request)
-        if not requests:
-            del self._requests[request.client]
-        return True
+        if request in requests:
+            requests.remove(request)
+            if not requests:
+                del self._requests[request.client]
 
     def end_turn(self, client: int) -> None:
         """Let the other engines plan their requests before the next one of this engine."""
         if client in self._requests:
             self._requests.move_to_end(client)
 
-    def engine_gone(self, client: int) -> int:
-        """Remove the requests of an engine, and return their number."""
-        return len(self._requests.pop(client, ()))
+    def engine_gone(self, client: int) -> None:
+        """Remove the requests of an engine."""
+        self._requests.pop(client, None)
 
 
 class JobTable:

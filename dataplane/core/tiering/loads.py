@@ -56,8 +56,6 @@ class Loads:
         self._pool, self._queue, self._tiers = catalog.pool, table.loads, catalog.tiers
         self.client = engine.client
         """Number of the mover's engine, for requests of the data plane itself."""
-        self.given_up = 0
-        """Number of requests that were cancelled before their last block was planned."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -118,7 +116,6 @@ class Loads:
 
     def _refuse(self, request: LoadRequest, identity: bytes | None) -> None:
         """Count the blocks of a request that has no place as lost, for the tier that may hold the first of them."""
-        self.given_up += 1
         name = BlockName(identity or b"", request.keys[request.at])
         chosen = self._catalog.source(name)
         tier = next((tier for tier in self._tiers if tier.shared), None) if chosen is None else chosen.tier
@@ -139,7 +136,7 @@ class Loads:
 
     def cancel(self, request: LoadRequest) -> None:
         """Cancel a request, except loads that have begun."""
-        self.given_up += self._queue.remove(request)
+        self._queue.remove(request)
         names = ((request.space, key) for key in request.keys)
         self._table.leave((self._table.loading[name] for name in names if name in self._table.loading), request=request)
         self._catalog.wake()
@@ -156,7 +153,7 @@ class Loads:
 
     def engine_gone(self, client: int) -> None:
         """Cancel the requests of an engine, except loads that have begun."""
-        self.given_up += self._queue.engine_gone(client)
+        self._queue.engine_gone(client)
         self._table.leave(iter(self._table.loading.values()), client=client)
         self._catalog.wake()
 
@@ -185,7 +182,6 @@ class Loads:
         for request in list(self._queue):
             if request.deadline <= now:
                 self._queue.remove(request)
-                self.given_up += 1
                 continue
             job: TierJob | Unplanned = NOTHING
             while job is NOTHING and request.at < len(request.keys) and not self._is_queried(request):

@@ -39,14 +39,14 @@ def test_engines_that_ask_for_all_they_can_leave_room_for_others(engines: int) -
     assert len(queue) <= MAX_WAITING_REQUESTS + engines * OWN_ENTRIES
     assert fill(queue, QUIET) >= OWN_ENTRIES
     while (first := next(iter(queue), None)) is not None:
-        assert queue.remove(first)
+        queue.remove(first)
     assert fill(queue, QUIET) == MAX_WAITING_REQUESTS // 2, "all places are free again"
 
 
 def test_queue_entries_are_free_again_when_an_engine_is_gone() -> None:
     queue = LoadQueue()
     taken = fill(queue, 1)
-    assert queue.engine_gone(1) == taken
+    queue.engine_gone(1)
     assert list(queue) == []
     assert fill(queue, 2) == taken
 
@@ -56,8 +56,9 @@ def test_a_request_is_removed_once() -> None:
     first, second, gone = request(1), request(1), request(2)
     queue.add(first)
     queue.add(second)
-    assert [queue.remove(each) for each in (second, first, second, gone)] == [True, True, False, False]
-    assert list(queue) == []
+    for each in (second, second, gone):
+        queue.remove(each)
+    assert list(queue) == [first]
 
 
 def test_a_tier_that_takes_no_more_loads_delays_no_loads_from_another() -> None:

@@ -61,7 +61,7 @@ def test_a_tier_that_fails_is_taken_out_of_service_and_is_back_after_a_probe(run
     run.until(lambda: not run.state.serves)
     run.mover.step()
     assert len(run.directory.leading(pack_keys(chain), run.word).tiers) == 0, "engines do not wait for it"
-    assert run.mover.stats()[0].reason
+    assert run.mover.stats_of(run.run).reason
     run.tier.fault = ""
     run.until(lambda: run.state.serves)
     lost, recovered = run.events
