@@ -121,10 +121,9 @@ class Client:
             writing = min(sum(pair) for pair in counts) - hits
             if counted:
                 attachment.note_lookup(_fingerprint(tenant), len(words), hits)
-            missing = hits < len(words)
-            coming, estimate_s, unknown, sources = self._tiers.look(words, ready) if missing else (0, 0.0, 0, b"")
+            found = self._tiers.look(words, ready, writing)
             attachment.count(LOOKUP, started)
-        return TierHits(hits, coming, estimate_s, unknown, writing, sources)
+        return found
 
     def count_lookup(self, requested: int, hits: int, *, tenant: str = "") -> None:
         """Count a look-up of `requested` blocks in the tenant's hit ratio, which was made with `counted` False because

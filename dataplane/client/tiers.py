@@ -53,14 +53,14 @@ class ClientTiers:
         self._request = 0
         """Number of the request for the directory; 0 if it was not sent."""
 
-    def look(self, words: U64, ready: Sequence[int]) -> tuple[int, float, int, bytes]:
-        """Return how many blocks behind the shortest of `ready`, which has the leading blocks in memory of each space,
-        tiers hold in every space; the seconds that loading them takes; how many behind these shared tiers may hold; and
-        where those that tiers hold are, the farthest place of all spaces."""
-        directory = self._current()
-        if directory is None or not directory.serving():
-            return 0, 0.0, 0, b""
+    def look(self, words: U64, ready: Sequence[int], writing: int) -> TierHits:
+        """Return what tiers hold, in every space, of a chain of which `ready` has the leading blocks in memory of each
+        space. Of blocks that spaces have in several places, the farthest one counts."""
         end, first = len(words), min(ready)
+        found = TierHits(first, 0, 0.0, writing=writing)
+        directory = self._current() if first < end else None
+        if directory is None or not directory.serving():
+            return found
         possible = len(words) if directory.shared() else 0
         parts = []
         for word, at in zip(self._words, ready, strict=True):
@@ -76,12 +76,12 @@ class ClientTiers:
         ]
         unknown = max(0, min(possible, len(words)) - max(end, first))
         if end <= first:
-            return 0, 0.0, unknown, b""
+            return found._replace(unknown=unknown)
         sources = np.zeros(end - first, np.uint8)
         for at, part in parts:
             part_sources = sources[at - first :]
             np.maximum(part_sources, directory.sources(part.tiers[: len(part_sources)]), out=part_sources)
-        return end - first, sum(seconds), unknown, sources.tobytes()
+        return TierHits(first, end - first, sum(seconds), unknown, writing, sources.tobytes())
 
     def prefetch(self, words: U64, spaces: Sequence[int], wait_s: float, first_space: int = 0) -> int:
         """Ask for blocks, or with `wait_s` 0 cancel that, in the spaces from `first_space` on, without waiting for an

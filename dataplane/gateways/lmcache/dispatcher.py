@@ -62,7 +62,7 @@ class Dispatcher:
     def dispatch(self, peer: ZmtpPeer, frames: list[bytes]) -> None:
         """Handle a message, and answer it at once or later."""
         began = time.perf_counter()
-        evicted = self._cache.totals.evicted_blocks if tracing.on() else 0
+        evicted_before = self._cache.totals.evicted_blocks
         raw = split(frames)
         if raw is None:
             return
@@ -79,8 +79,7 @@ class Dispatcher:
             client.note_unknown(peer, str(failed))
             peer.answer(raw.answer(None))
             return
-        tally = self._counters.of(operation.name)
-        tally.requests += 1
+        self._counters.of(operation.name).requests += 1
         request = GatewayRequest(peer, client, operation, now, same, raw, began, self._answer_later)
         if error is not None:
             result: Result = self._parts.failed(request, OperationFailed(Reason.BAD_ARGUMENTS, error))
@@ -99,11 +98,7 @@ class Dispatcher:
                 )
         else:
             peer.answer(raw.answer(result))
-            seconds = time.perf_counter() - began
-            tally.took(seconds)
-            if tracing.on():
-                evicted = self._cache.totals.evicted_blocks - evicted
-                self._request_spans.gateway_request(operation.name, seconds, evicted)
+            self._took(request, self._cache.totals.evicted_blocks - evicted_before)
 
     def _result(self, request: GatewayRequest, arguments: list[Any]) -> Result:
         """Return the result of an operation, or its failure answer. Never raise."""
@@ -140,10 +135,14 @@ class Dispatcher:
         else:
             self._counters.unanswered += 1
         self._pending_requests.end(request.slot)
-        seconds = time.perf_counter() - request.began
-        self._counters.of(request.operation.name).took(seconds)
+        self._took(request)
+
+    def _took(self, request: GatewayRequest, evicted: int = 0) -> None:
+        """Count the duration of an answered request, and make a span of it."""
+        name, seconds = request.operation.name, time.perf_counter() - request.began
+        self._counters.of(name).took(seconds)
         if tracing.on():
-            self._request_spans.gateway_request(request.operation.name, seconds)
+            self._request_spans.gateway_request(name, seconds, evicted)
 
 
 def _left_out(arguments: Sequence[Any]) -> bool:

@@ -76,8 +76,6 @@ class ZmtpPeer:
     socket: socket.socket
     protocol: ZmtpConnection
     since: float
-    find: Callable[[ZmtpPeer], Owner] = lambda connection: UNKNOWN
-    """Function that finds the peer's process."""
     resolved_owner: Owner | None = None
     """Process of the peer, once it was searched for."""
     open: bool = True
@@ -109,9 +107,10 @@ class ZmtpPeer:
 
     @property
     def owner(self) -> Owner:
-        """Return the peer's process. Search for it if that has not been done yet."""
+        """Return the peer's process. Search for it if the connection is tracked and that has not been done yet."""
         if self.resolved_owner is None:
-            self.resolved_owner = self.find(self)
+            fd = self.socket.fileno()
+            self.resolved_owner = owners_of([fd])[fd] if self.tracked and self.open else UNKNOWN
         return self.resolved_owner
 
     def answer(self, frames: list[bytes]) -> None:
@@ -380,7 +379,7 @@ class ZmtpServer:
             connection.resolved_owner = UNKNOWN
             return
         self._tracked += 1
-        connection.tracked, connection.find = True, _owner
+        connection.tracked = True
         self._pid_resolver.resolve(connection.identity, connection.socket.fileno())
 
     def _end(self, connection: ZmtpPeer) -> None:
@@ -440,11 +439,6 @@ class ZmtpServer:
         self._by_fd.clear()
         self._waiting.clear()
         self._epoll.close()
-
-
-def _owner(connection: ZmtpPeer) -> Owner:
-    fd = connection.socket.fileno()
-    return owners_of([fd])[fd] if connection.open else UNKNOWN
 
 
 def _most() -> int:
