@@ -19,6 +19,7 @@ from dataplane.copies.devices import Devices
 from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.workers.chunk_layouts import ChunkLayout, chunk_layout_of
+from dataplane.gateways.lmcache.workers.copies import Copier
 from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker
 from dataplane.gateways.lmcache.workers.registry import Instance, Registry
@@ -135,9 +136,8 @@ class Instances:
             raise OperationFailed(Reason.REFUSED, f"at most {MAX_INSTANCES} workers are registered")
         registered.pid, registered.started = connection.owner
         registered.named = self._named
-        instance = Instance(registered, chunk_layout, 0, [], now, Transfers(self._cache, chunk_layout))
+        instance = self._attached(registered, chunk_layout, now)
         instance.connection = connection.identity
-        self._attach(instance, now)
         self._registry.add(instance)
         self._watch_process(instance)
         self._registry.log_other_layouts(instance)
@@ -158,23 +158,19 @@ class Instances:
                 )
                 self._registry.discard(registered)
                 continue
-            instance = Instance(registered, _NO_FORM, 0, [], now, Transfers(self._cache, _NO_FORM))
+            copier: Copier | None = None
             try:
-                instance.chunk_layout = instance.transfers.chunk_layout = chunk_layout_of(registered, self._devices)
-                self._attach(instance, now)
+                chunk_layout = chunk_layout_of(registered, self._devices)
+                copier = chunk_layout.copier
+                instance = self._attached(registered, chunk_layout, now)
             except OperationFailed as error:
-                log.warning(
-                    "lmcache.registration_not_restored",
-                    instance=registered.instance,
-                    pid=registered.pid,
-                    reason=str(error),
-                )
-                self._openings.close(instance.chunk_layout.copier)
+                _log_not_restored(registered, str(error))
+                self._openings.close(copier)
                 self._registry.discard(registered)
                 continue
             self._registry.add(instance)
             inherited = self._cache.held(instance.client)
-            if instance.chunk_layout.copier is not None:  # its copies ended with the previous data plane
+            if copier is not None:  # its copies ended with the previous data plane
                 self._cache.release(instance.client, inherited)
             elif inherited:
                 instance.transfers.inherit(inherited, now + LEASE_TTL_S)
@@ -189,17 +185,18 @@ class Instances:
 
         def opened(failed: CopyFailed | None) -> None:
             if failed is not None and not instance.over:
-                log.warning(
-                    "lmcache.registration_not_restored",
-                    instance=instance.registered.instance,
-                    pid=instance.registered.pid,
-                    reason=str(failed),
-                )
+                _log_not_restored(instance.registered, str(failed))
                 self._end(instance, "its memory cannot be opened", self._clock())
 
         # If too many copies are queued, the first copy opens the memory.
         if instance.chunk_layout.copier is not None:
             self._openings.open(instance.chunk_layout.copier, opened, loose=False)
+
+    def _attached(self, registered: RegisteredWorker, chunk_layout: ChunkLayout, now: float) -> Instance:
+        """Return a worker whose engine is attached. Raise OperationFailed on failure."""
+        instance = Instance(registered, chunk_layout, 0, [], now, Transfers(self._cache, chunk_layout))
+        self._attach(instance, now)
+        return instance
 
     def _attach(self, instance: Instance, now: float) -> None:
         """Attach the worker's engine, or resume its earlier one. Raise OperationFailed on failure."""
@@ -221,7 +218,7 @@ class Instances:
             writing=list(before.expired) if before is not None and instance.chunk_layout.copier is None else [],
         )
         try:
-            engine, spaces = self._cache.node.attach(message, *_split(registered.owner, now), gateway=LMCACHE)
+            engine, spaces = self._cache.node.attach(message, registered.pid, now, registered.started, gateway=LMCACHE)
         except ProtocolError as error:
             raise OperationFailed(Reason.REFUSED, f"{error.field}: {error.message}") from None
         if before is not None and before.client != engine.client and not before.connected:
@@ -407,9 +404,5 @@ class Instances:
         self._openings.end(instance.chunk_layout.copier for instance in self._registry)
 
 
-_NO_FORM = ChunkLayout("", "", 0, [])
-
-
-def _split(owner: Owner, now: float) -> tuple[int, float, int]:
-    """Return (pid, now, start), in the order of the core's arguments."""
-    return owner[0], now, owner[1]
+def _log_not_restored(registered: RegisteredWorker, reason: str) -> None:
+    log.warning("lmcache.registration_not_restored", instance=registered.instance, pid=registered.pid, reason=reason)
