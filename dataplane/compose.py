@@ -63,6 +63,7 @@ from dataplane.settings import DataPlaneSettings, check_machine, rank_url
 from dataplane.sockets.control import ControlServer, Introduction
 from dataplane.sockets.engine import EngineServer
 from dataplane.sockets.publisher import Publisher
+from dataplane.sockets.session import EngineServices
 from dataplane.tiering.build import node_tiers
 from dataplane.tiering.service import TierService
 
@@ -257,18 +258,8 @@ class DataPlane:
         publisher = Publisher(self._context, common.events_url, gate if _is_tcp(common.events_url) else None)
         kv_events = kv_event_publisher(settings, self._context, loop, node, clock)
         spans = RequestSpans()
-        engines = EngineServer(
-            loop,
-            node,
-            memory,
-            common.engine_socket,
-            frozenset(settings.table.allowed_uids),
-            core.membarrier,
-            clock,
-            core.gpu_copies,
-            core.tiers,
-            spans,
-        )
+        services = EngineServices(node, memory, clock, core.membarrier, core.gpu_copies, core.tiers, spans)
+        engines = EngineServer(loop, services, common.engine_socket, frozenset(settings.table.allowed_uids))
         lmcache = lmcache_gateway(
             settings,
             loop,

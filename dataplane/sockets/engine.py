@@ -8,28 +8,23 @@ import resource
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from dataplane.base.settings import MAX_SOCKET_PATH_BYTES
-from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.engines.engines import Engine
-from dataplane.core.node import Node
 from dataplane.io.loop import Loop
 from dataplane.io.peers import open_process
 from dataplane.ipc.processes import Peer, has_exited, peer_of
-from dataplane.memory.memory import NodeMemory
-from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.nodes import Expel, Expelled
 from dataplane.protocol.engine import Refused
 from dataplane.protocol.events import EngineRefused
-from dataplane.sockets.session import Session
-from dataplane.tiering.service import TierService
+from dataplane.sockets.session import EngineServices, Session
 
 MAX_CONNECTIONS = 4096
 DESCRIPTORS_PER_CONNECTION = 2
@@ -49,27 +44,13 @@ class SocketInUse(Exception):
 class EngineServer:
     """Accepts engines on one path."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        node: Node,
-        memory: NodeMemory,
-        path: str,
-        allowed_uids: frozenset[int],
-        membarrier: bool,
-        clock: Callable[[], float],
-        gpu_copies: GpuCopyService,
-        tiers: TierService,
-        request_spans: RequestSpans,
-    ) -> None:
-        self.node = node
-        self.memory = memory
-        self.membarrier = membarrier
-        self.clock = clock
-        self.path = path
+    def __init__(self, loop: Loop, services: EngineServices, path: str, allowed_uids: frozenset[int]) -> None:
+        self._services = services
+        self._node = services.node
+        self._clock = services.clock
+        self._path = path
         self._loop = loop
         self._allowed = allowed_uids | {os.geteuid(), 0}
-        self.tiers = tiers
         self._sessions: dict[int, Session] = {}
         self._of_process: Counter[int] = Counter()
         """Number of connections of each pid."""
@@ -77,8 +58,6 @@ class EngineServer:
         """pidfd of each attached client, until its process is gone."""
         self._lock_fd = _lock(path)
         self._listener = _listen(path, open_to_all=bool(allowed_uids))
-        self.gpu_copies = gpu_copies
-        self.request_spans = request_spans
         self._loop.register(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
@@ -102,7 +81,8 @@ class EngineServer:
         if refusal is not None:
             self._reject(connection, peer, *refusal)
             return
-        session = self._sessions[connection.fileno()] = Session(self, connection, peer)
+        session = Session(self._services, connection, peer, self._attached, self._unwatch, self._closed)
+        self._sessions[connection.fileno()] = session
         self._of_process[peer.pid] += 1
         self._loop.register(connection.fileno(), session.on_readable)
 
@@ -125,23 +105,23 @@ class EngineServer:
         self._loop.once(ACCEPT_PAUSE_S, lambda: self._loop.register(listener, self._accept))
 
     def _reject(self, connection: socket.socket, peer: Peer, code: Code, message: str) -> None:
-        self.node.emit(EngineRefused(self.clock(), peer.pid, peer.uid, code.name.lower(), message))
+        self._node.emit(EngineRefused(self._clock(), peer.pid, peer.uid, code.name.lower(), message))
         with suppress(OSError):
             connection.send(encode(Refused(0, int(code), message)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         connection.close()
         os.close(peer.pidfd)
 
-    def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
-        """Clean up after a session that closed its connection."""
+    def _closed(self, session: Session, reason: str) -> None:
+        """Clean up after a session that ends."""
+        connection = session.connection
         self._loop.unregister(connection.fileno())
         if self._sessions.pop(connection.fileno(), None) is not None:
             self._of_process[session.peer.pid] -= 1
             if not self._of_process[session.peer.pid]:
                 del self._of_process[session.peer.pid]
         connection.close()
-        client = session.client
-        if client:
-            self.node.detach(client, reason, self.clock())
+        if session.client:
+            self._node.detach(session.client, reason, self._clock())
         if self._pidfds.get(session.client) != session.peer.pidfd:
             os.close(session.peer.pidfd)
 
@@ -149,14 +129,14 @@ class EngineServer:
 
     def adopt_engines(self) -> None:
         """Watch the processes that attached to the previous data plane."""
-        for engine in list(self.node.engines.values()):
+        for engine in list(self._node.engines.values()):
             if engine.connected:  # a gateway has resumed it and watches its process
                 continue
             if not engine.pid:  # in another pid namespace: only the process itself can show that it lives
                 continue
             pidfd = open_process(engine.pid, engine.started)
             if pidfd is None:
-                self.node.process_gone(engine.client, self.clock())
+                self._node.process_gone(engine.client, self._clock())
             else:
                 self._watch(engine.client, pidfd)
 
@@ -164,7 +144,7 @@ class EngineServer:
         self._pidfds[client] = pidfd
         self._loop.register(pidfd, lambda: self._process_gone(client))
 
-    def watch(self, session: Session) -> None:
+    def _attached(self, session: Session) -> None:
         """Watch the process of an attached engine."""
         before = self._pidfds.pop(session.client, None)
         if before is not None:  # it resumes an attachment whose connection is gone
@@ -172,7 +152,7 @@ class EngineServer:
             os.close(before)
         self._watch(session.client, session.peer.pidfd)
 
-    def unwatch(self, client: int) -> None:
+    def _unwatch(self, client: int) -> None:
         """Stop watching a detached engine; its session still owns the pidfd."""
         pidfd = self._pidfds.pop(client, None)
         if pidfd is not None:
@@ -189,12 +169,12 @@ class EngineServer:
                 break
         else:
             os.close(pidfd)
-        self.node.process_gone(client, self.clock())
+        self._node.process_gone(client, self._clock())
 
     def expel(self, message: Expel) -> Expelled:
         """Expel the process of an engine, kill it, or let it attach again. Raises ProtocolError; then nothing has
         changed."""
-        expulsions, now = self.node.expulsions, self.clock()
+        expulsions, now = self._node.expulsions, self._clock()
         engines = expulsions.attachments(message.client)
         clients = {engine.client for engine in engines}
         if not message.on:
@@ -244,7 +224,7 @@ class EngineServer:
         self._loop.unregister(self._listener.fileno())
         self._listener.close()
         with suppress(FileNotFoundError):
-            os.unlink(self.path)
+            os.unlink(self._path)
         os.close(self._lock_fd)
 
 

@@ -9,7 +9,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
 
 import structlog
 
@@ -39,36 +39,39 @@ _decoder = decoder(wire.EngineRequest)
 log = structlog.stdlib.get_logger()
 
 
-class SessionServer(Protocol):
-    """What a session needs of the server that accepted its connection."""
+@dataclass(frozen=True, slots=True)
+class EngineServices:
+    """What serves the requests of engines."""
 
     node: Node
     memory: NodeMemory
     clock: Callable[[], float]
-    gpu_copies: GpuCopyService
     membarrier: bool
-    request_spans: RequestSpans
+    gpu_copies: GpuCopyService
     tiers: TierService
-
-    def watch(self, session: Session) -> None:
-        """Watch the process of an attached engine."""
-
-    def unwatch(self, client: int) -> None:
-        """Stop watching a detached engine."""
-
-    def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
-        """Clean up after a session that closed its connection."""
+    spans: RequestSpans
 
 
 class Session:
     """One connection: an engine, or a peer that has not attached."""
 
-    def __init__(self, server: SessionServer, connection: socket.socket, peer: Peer) -> None:
-        self._server = server
-        self._node = server.node
-        self._memory = server.memory
-        self._connection = connection
+    def __init__(
+        self,
+        services: EngineServices,
+        connection: socket.socket,
+        peer: Peer,
+        attached: Callable[[Session], None],
+        detached: Callable[[int], None],
+        closed: Callable[[Session, str], None],
+    ) -> None:
+        """`attached` is called before an engine learns that it is attached, `detached` with its client number, and
+        `closed` once with a reason."""
+        self._services = services
+        self._node = services.node
+        self._memory = services.memory
+        self.connection = connection
         self.peer = peer
+        self._attached, self._detached, self._closed = attached, detached, closed
         self.client = 0
         self._sent: set[int] = set()
         """Segments whose fd the engine has."""
@@ -82,7 +85,7 @@ class Session:
             if not self.open:
                 return
             try:
-                data = self._connection.recv(wire.MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
+                data = self.connection.recv(wire.MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -110,7 +113,7 @@ class Session:
             self.close("the data plane failed on a request")
 
     def _serve(self, request: wire.EngineRequest) -> None:
-        now = self._server.clock()
+        now = self._services.clock()
         if isinstance(request, wire.Attach):
             self._attach(request, now)
         elif isinstance(request, wire.Ping):
@@ -135,7 +138,7 @@ class Session:
             self._detach(request)
         elif isinstance(request, wire.MapGpuCopies):
             self._check_kin()
-            self._server.gpu_copies.map(self, request)
+            self._services.gpu_copies.map(self, request)
         elif isinstance(request, wire.MapTiers):
             self._map_tiers(request)
         elif isinstance(request, wire.Prefetch):
@@ -155,7 +158,7 @@ class Session:
             raise ProtocolError(
                 Code.BAD_FIELD, f"expected a W3C traceparent, got {request.traceparent[:64]!r}", "traceparent"
             )
-        with self._server.request_spans.engine_request(request, self._node.pool.totals):
+        with self._services.spans.engine_request(request, self._node.pool.totals):
             self._serve(request.request)
 
     def _check_kin(self) -> None:
@@ -170,12 +173,12 @@ class Session:
             raise ProtocolError(Code.DEVICE_REFUSED, f"another PID namespace: {ELSEWHERE}")
 
     def _map_tiers(self, request: wire.MapTiers) -> None:
-        file = self._server.tiers.directory_file
+        file = self._services.tiers.directory_file
         if not self.send(wire.TiersMapped(request.id, file.nbytes), [file.read_only_fd]):
             raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
 
     def _prefetch(self, request: wire.Prefetch, now: float) -> None:
-        tiering = self._server.tiers.tiering
+        tiering = self._services.tiers.tiering
         if not 0 <= request.wait_s <= MAX_WAIT_S:
             raise ProtocolError(Code.BAD_FIELD, f"expected 0 to {MAX_WAIT_S:g} seconds, got {request.wait_s}", "wait_s")
         if request.space not in self._node.engines[self.client].spaces:
@@ -187,13 +190,13 @@ class Session:
         self.send(wire.Prefetching(request.id))
 
     def _detach(self, request: wire.Detach) -> None:
-        self._detach_cleanly(self._server.clock())
+        self._detach_cleanly(self._services.clock())
         self.send(wire.Detached(request.id))
 
     def _attach(self, request: wire.Attach, now: float) -> None:
         if self.client:
             raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
-        membarrier = self._server.membarrier and request.membarrier
+        membarrier = self._services.membarrier and request.membarrier
         try:
             started = started_at(self.peer.pid)
             engine, spaces = self._node.attach(request, self.peer.pid, now, started)
@@ -203,7 +206,7 @@ class Session:
         self.client = engine.client
         options = self._node.options
         area = self._memory.areas[self.client]
-        self._server.watch(self)
+        self._attached(self)
         sent = self.send(
             wire.Attached(
                 id=request.id,
@@ -228,7 +231,7 @@ class Session:
 
     def _detach_cleanly(self, now: float) -> None:
         self._node.detach_cleanly(self.client, now)
-        self._server.unwatch(self.client)
+        self._detached(self.client)
         self.client = 0
 
     def _reserve(self, request: wire.Reserve, now: float) -> None:
@@ -301,9 +304,9 @@ class Session:
             return True
         try:
             if fds:
-                socket.send_fds(self._connection, [encode(reply)], fds, _SEND_FLAGS)
+                socket.send_fds(self.connection, [encode(reply)], fds, _SEND_FLAGS)
             else:
-                self._connection.send(encode(reply), _SEND_FLAGS)
+                self.connection.send(encode(reply), _SEND_FLAGS)
         except BlockingIOError:
             self.close("the engine does not read its answers")
         except OSError as error:
@@ -316,4 +319,4 @@ class Session:
         """End the connection. The core settles the engine's leases and reservations."""
         if self.open:
             self.open = False
-            self._server.closed(self, self._connection, reason)
+            self._closed(self, reason)

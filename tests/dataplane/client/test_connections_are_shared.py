@@ -8,7 +8,8 @@ import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,8 +20,7 @@ from dataplane.memory.memory import NodeMemory
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ReserveOutcome, code_of
-from dataplane.sockets.engine import EngineServer
-from dataplane.sockets.session import Session
+from dataplane.sockets.session import EngineServices, Session
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, engine_process, line
 
@@ -52,39 +52,18 @@ def test_a_process_that_takes_all_its_connections_leaves_some_to_others(make_pla
 # ---- descriptors in flight
 
 
-class Server:
-    """What a session asks of its server."""
-
-    membarrier = False
-    tiers = None
-
-    def __init__(self, memory: NodeMemory) -> None:
-        options = NodeOptions("n", "1", make.MIB, make.MIB, 30.0, 0.5, 8)
-        self.memory = memory
-        self.node = Node(options, memory.index, memory, LeaseTable(lambda: None), 0.0, lambda event: None)
-        self.ended: list[str] = []
-
-    def clock(self) -> float:
-        return 1.0
-
-    def watch(self, session: Session) -> None: ...
-
-    def unwatch(self, client: int) -> None: ...
-
-    def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
-        self.ended.append(reason)
-
-
 class Wire:
     """A session and the other end of its connection; while `crowded`, no descriptor can be sent."""
 
-    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.server = server
+    def __init__(self, memory: NodeMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+        options = NodeOptions("n", "1", make.MIB, make.MIB, 30.0, 0.5, 8)
+        self.node = Node(options, memory.index, memory, LeaseTable(lambda: None), 0.0, lambda event: None)
         self.crowded = False
         ours, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours = ours
         peer = Peer(os.getpid(), os.getuid(), -1)
-        self.session = Session(cast(EngineServer, server), ours, peer)
+        services = EngineServices(self.node, memory, lambda: 1.0, False, Mock(), Mock(), Mock())
+        self.session = Session(services, ours, peer, Mock(), Mock(), Mock())
         send_fds = socket.send_fds
 
         def send(*arguments: Any) -> int:
@@ -111,7 +90,7 @@ class Wire:
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     memory = NodeMemory(1024)
-    link = Wire(Server(memory), monkeypatch)
+    link = Wire(memory, monkeypatch)
     yield link
     link.close()
     memory.close()
@@ -125,7 +104,7 @@ def test_an_attach_with_unsendable_memory_is_undone(link: Wire) -> None:
     refused = link.ask(ATTACH)
     assert isinstance(refused, wire.Refused)
     assert code_of(refused.code) is Code.OUT_OF_MEMORY
-    assert link.server.node.engines == {}
+    assert link.node.engines == {}
     link.crowded = False
     assert isinstance(link.ask(ATTACH), wire.Attached)
 
@@ -145,4 +124,4 @@ def test_a_reservation_stands_when_its_segment_cannot_be_sent_and_is_sent_on_req
     mapped = link.ask(wire.Map(4, [1]))
     assert isinstance(mapped, wire.SegmentsMapped)
     assert [grant.segment for grant in mapped.grants] == [1]
-    assert link.server.node.check() == []
+    assert link.node.check() == []
