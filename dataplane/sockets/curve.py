@@ -18,6 +18,8 @@ import structlog
 import zmq
 from zmq.utils import z85
 
+from dataplane.base.durable_files import replace_file
+
 HANDSHAKE_MS = 5000
 HEARTBEAT_MS = 1000
 HEARTBEAT_TIMEOUT_MS = 4000
@@ -69,14 +71,7 @@ def key_pair(path: Path) -> NodeKeyPair:
 
 def _make(path: Path) -> NodeKeyPair:
     public, secret = zmq.curve_keypair()
-    making = path.with_suffix(".new")
-    making.unlink(missing_ok=True)
-    fd = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(secret + b"\n")
-        file.flush()
-        os.fsync(fd)
-    making.replace(path)
+    replace_file(path, secret + b"\n")
     return NodeKeyPair(public.decode(), secret)
 
 
