@@ -45,7 +45,6 @@ from dataplane.protocol.control.snapshots import (
     MAX_SNAPSHOT_BYTES,
     Ack,
     Bodies,
-    Fault,
     Nack,
     NeedBodies,
     Snapshot,
@@ -353,25 +352,16 @@ class ControlServer:
             return answer
 
     def _applied(self, snapshot: Snapshot, bodies: dict[str, bytes]) -> ControlReply:
-        now = self._clock()
-        if snapshot.dry_run:
-            return self._tried(snapshot, self._node.intent.faults(snapshot, bodies), now)
-        faults = self._node.intent.apply(snapshot, bodies, now)
+        now, kind, generation, intent = self._clock(), snapshot.type, snapshot.generation, self._node.intent
+        faults = intent.faults(snapshot, bodies) if snapshot.dry_run else intent.apply(snapshot, bodies, now)
         if faults:
-            self._node.emit(SnapshotRefused(now, snapshot.type, snapshot.generation, len(faults)))
-            observed = self._node.intent.observed.get(snapshot.type)
-            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
-        self._acknowledged(snapshot)
-        self._node.emit(SnapshotApplied(now, snapshot.type, snapshot.generation, snapshot.digest, snapshot.traceparent))
-        return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, self._clock() - now)
-
-    def _tried(self, snapshot: Snapshot, faults: list[Fault], began: float) -> ControlReply:
-        """Return the answer that a snapshot would get."""
-        if faults:
-            observed = self._node.intent.observed.get(snapshot.type)
-            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
-        seconds = self._clock() - began
-        return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, seconds)
+            if not snapshot.dry_run:
+                self._node.emit(SnapshotRefused(now, kind, generation, len(faults)))
+            return Nack(kind, generation, snapshot.nonce, faults, intent.observed.get(kind))
+        if not snapshot.dry_run:
+            self._acknowledged(snapshot)
+            self._node.emit(SnapshotApplied(now, kind, generation, snapshot.digest, snapshot.traceparent))
+        return Ack(kind, generation, snapshot.nonce, snapshot.digest, self._clock() - now)
 
     def close(self) -> None:
         self.guard.close()
