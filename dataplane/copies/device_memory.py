@@ -12,21 +12,20 @@ from contextlib import contextmanager
 
 from dataplane.copies.copying import CopyFailed, wait_for_engine
 from dataplane.copies.devices import Devices
-from dataplane.devices.copying import CopyLane
 from dataplane.devices.paged import Runs
 from dataplane.devices.pinning import PinnedMemory, Staging
 from dataplane.devices.runtime import DeviceError, Handle, OpenedMemory, device_of
 
 
 class DeviceMemory:
-    """Memory of one device: opened, made ready, and closed when unused. Not safe for concurrent use by two threads."""
+    """Memory of one device, and a lane for its copies. Not safe for concurrent use by two threads."""
 
     def __init__(self, devices: Devices, uuid: str) -> None:
         """Use the device with this UUID. Raises DeviceError."""
         self._devices = devices
         self._device = device_of(devices.runtime(), uuid)
+        self._lane = devices.lane(self._device)
         self._opened: dict[bytes, OpenedMemory] = {}
-        self._lane: CopyLane | None = None
         self._staging: Staging | None = None
 
     def open(self, body: bytes) -> OpenedMemory:
@@ -36,10 +35,6 @@ class DeviceMemory:
             handle = Handle(body, 0, 0, self._device.uuid)
             opened = self._opened[body] = self._devices.runtime().open(handle)
         return opened
-
-    def ready(self) -> None:
-        """Prepare for copies, after everything is open. Raises DeviceError."""
-        self._lane = self._devices.lane(self._device)
 
     # ---- copies, on a separate thread
 
@@ -52,7 +47,6 @@ class DeviceMemory:
     def copy(self, runs: Runs, memory: PinnedMemory, offset: int, *, to_device: bool) -> None:
         """Enqueue copies between the engine's memory and this node's memory at an offset; `synchronize` waits for them.
         Raises CopyFailed."""
-        assert self._lane is not None
         with self._failures():
             if self._lane.copy_pinned(runs, memory, offset, to_device=to_device):
                 return
@@ -62,7 +56,6 @@ class DeviceMemory:
 
     def copy_staged(self, runs: Runs, host: int, *, to_device: bool) -> None:
         """Copy between the engine's memory and any memory of this process; complete on return. Raises CopyFailed."""
-        assert self._lane is not None
         with self._failures():
             if self._staging is None:
                 self._staging = Staging(self._devices.runtime())
@@ -71,19 +64,16 @@ class DeviceMemory:
     def copy_within(self, runs: Runs, base: int) -> None:
         """Enqueue copies into the engine's memory from other memory of the device, where chunks begin at `base`. Raises
         CopyFailed."""
-        assert self._lane is not None
         with self._failures():
             self._lane.copy(runs, base, to_device=True, within=True)
 
     def clear(self, address: int, nbytes: int) -> None:
         """Enqueue filling device memory with zeros. Raises CopyFailed."""
-        assert self._lane is not None
         with self._failures():
             self._lane.stream.clear(address, nbytes)
 
     def synchronize(self) -> None:
         """Wait for all enqueued work, which has ended even if this raises CopyFailed."""
-        assert self._lane is not None
         with self._failures():
             self._lane.synchronize()
 
@@ -98,15 +88,10 @@ class DeviceMemory:
     # ---- the end
 
     def close(self) -> None:
-        """Close all opened memory. No copy may be in progress."""
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            self._devices.close_quietly(lane.close)
+        """Close all opened memory, once. No copy may be in progress."""
+        self._devices.close_quietly(self._lane.close)
         for memory in self._opened.values():
             self._devices.close_quietly(memory.close)
-        self._opened.clear()
-        staging, self._staging = self._staging, None
-        if staging is not None:
-            self._devices.close_quietly(staging.close)
-        if lane is not None:
-            self._devices.leave()
+        if self._staging is not None:
+            self._devices.close_quietly(self._staging.close)
+        self._devices.leave()

@@ -280,11 +280,9 @@ class GpuCopyService:
     def _make_ready(self, gpu: _Gpu) -> None:
         """Open the device for copies. Raises CopyFailed."""
         try:
-            memory = DeviceMemory(self._devices, gpu.device.uuid)
-            memory.ready()
+            gpu.memory = DeviceMemory(self._devices, gpu.device.uuid)
         except DeviceError as error:
             raise self._failure(error) from None
-        gpu.memory = memory
 
     def _work(self, gpu: _Gpu, memory: DeviceMemory, batch: _Batch) -> None:
         """Free extents, allocate new ones, and copy the blocks of a batch. Raises CopyFailed."""

@@ -70,7 +70,6 @@ class DeviceCopier(Copier):
                     self._bases = [
                         _begin_of(at, tensor, memory.open(tensor.body)) for at, tensor in enumerate(self._tensors)
                     ]
-                    memory.ready()
                     opening.pop_all()
             except DeviceError as error:
                 self._devices.failed(error)
