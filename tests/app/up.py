@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -62,8 +62,14 @@ class Up:
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return run(*arguments, env=self.environ, timeout=60)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
+
     def end(self) -> str:
-        """Stop it, and what a `kill -9` has left of it."""
+        """Stop it, and what a `kill -9` has left of it; what it wrote to its standard error."""
         if self.process.poll() is None:
             self.process.terminate()
         if self.process.wait(timeout=60) == -signal.SIGKILL:

@@ -72,7 +72,7 @@ def test_every_file_has_its_mode_whatever_the_umask(
     state.mkdir()
     for folder in (socket_dir, state):
         folder.chmod(0o755)
-    up = UpWithUmask(
+    with UpWithUmask(
         state,
         umask,
         LARDER_APP__STANDBY="true",
@@ -84,8 +84,7 @@ def test_every_file_has_its_mode_whatever_the_umask(
         LARDER_DATAPLANE__DISK_TIER_BYTES="512MiB",
         XDG_CONFIG_HOME=str(socket_dir / "c"),
         HOME=str(socket_dir / "h"),
-    )
-    try:
+    ) as up:
         up.until_ready()
         up.run("quotas", "set", "a", "--limit", "1GiB", "--wait", "30s")
         (token,) = [json.loads(up.run("tokens", "create", "one", "--role", "admin", "--json"))["token"]]
@@ -105,5 +104,3 @@ def test_every_file_has_its_mode_whatever_the_umask(
         assert _reached_by_another_user(sockets) == "tried"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as own:
             own.connect(str(state / "control.sock"))
-    finally:
-        up.end()

@@ -27,8 +27,7 @@ def test_shared_memory_of_killed_data_planes_is_removed(tmp_path: Path, monkeypa
 
 def test_a_data_plane_that_cannot_be_reached_is_named_after_larder_up_was_stopped(socket_dir: Path) -> None:
     """As of a service whose engine socket this command does not know."""
-    up = Up(socket_dir, LARDER_APP__EMBEDDED_DATA_PLANE="false")
-    try:
+    with Up(socket_dir, LARDER_APP__EMBEDDED_DATA_PLANE="false") as up:
         up.until_serving()
         with (socket_dir / "dataplane.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -49,5 +48,3 @@ def test_a_data_plane_that_cannot_be_reached_is_named_after_larder_up_was_stoppe
         ended = up.cli("down")
         assert (ended.returncode, ended.stderr) == (0, "")
         assert "no memory is kept" in ended.stdout
-    finally:
-        up.end()

@@ -43,12 +43,9 @@ def is_running(pid: int) -> bool:
 
 @pytest.fixture
 def up(socket_dir: Path) -> Iterator[Up]:
-    running = Up(socket_dir)
-    try:
+    with Up(socket_dir) as running:
         running.until_ready()
         yield running
-    finally:
-        running.end()
 
 
 def test_settings_of_the_command_line_are_in_force_and_survive_the_data_plane(up: Up) -> None:
@@ -177,8 +174,7 @@ def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it_and
         assert is_running(pid)
         with client.reserve([b"x" * 32], 4096) as reservation:
             assert reservation.commit().blocks == 1, "it is served without a management plane"
-        second = Up(socket_dir)
-        try:
+        with Up(socket_dir) as second:
             second.until_ready()
             assert second.node()["pid"] == pid
             assert second.get("/api/v1/quotas/acme").json()["status"]["applied"] is True
@@ -189,23 +185,18 @@ def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it_and
             with client.acquire(chain) as lease:
                 assert len(lease) == 4
             pid = second.node()["pid"]
-        finally:
-            errors = second.end()
-    assert second.process.returncode == 0, errors
+    assert second.process.returncode == 0, second.end()
     until(lambda: not is_running(pid), 60)
 
 
 def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_dir: Path) -> None:
-    up = Up(socket_dir, LARDER_APP__DATA_PLANE_SURVIVES="false")
-    try:
+    with Up(socket_dir, LARDER_APP__DATA_PLANE_SURVIVES="false") as up:
         up.until_ready()
         pid = up.node()["pid"]
         os.kill(pid, signal.SIGSTOP)  # SIGTERM would wait in it
         up.process.kill()
         up.process.wait(60)
         until(lambda: not is_running(pid), 60)
-    finally:
-        up.end()
 
 
 def failed(folder: Path, code: int = 1, **environ: str) -> list[str]:
@@ -323,13 +314,12 @@ def test_a_log_that_is_no_longer_read_stops_nothing(socket_dir: Path) -> None:
 
 
 def test_the_line_without_a_terminal_is_text_if_the_log_is(socket_dir: Path) -> None:
-    running = Up(socket_dir, subprocess.PIPE, LARDER_APP__LOG_FORMAT="console", LARDER_APP__EMBEDDED_DATA_PLANE="false")
-    try:
+    settings = {"LARDER_APP__LOG_FORMAT": "console", "LARDER_APP__EMBEDDED_DATA_PLANE": "false"}
+    with Up(socket_dir, subprocess.PIPE, **settings) as running:
         assert running.process.stdout is not None
         line = running.process.stdout.readline()
         assert line == f"Larder {__version__} serves: dashboard and API {running.url}\n"
-    finally:
-        assert "larder.serving" not in running.end()
+    assert "larder.serving" not in running.end()
 
 
 def test_a_client_that_reads_nothing_does_not_keep_its_connection(

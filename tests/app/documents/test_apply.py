@@ -637,8 +637,7 @@ async def test_a_file_is_not_tried_again_at_once_while_the_database_is_away(
 def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "larder.yaml"
     file.write_text(FULL)
-    running = Up(socket_dir)
-    try:
+    with Up(socket_dir) as running:
         running.until_ready()
         diff = running.cli("diff", "-f", str(file))
         assert (diff.returncode, diff.stderr) == (3, "")
@@ -673,8 +672,6 @@ def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: 
         assert running.cli("diff", "-f", str(tmp_path / "none")).returncode == 1
         for arguments in (["diff"], ["diff", "--colour", "-f", "-"]):
             assert running.cli(*arguments).returncode == 2
-    finally:
-        running.end()
 
 
 def test_a_new_larder_with_a_bad_file_does_not_start_and_an_old_one_does(socket_dir: Path, tmp_path: Path) -> None:
@@ -684,21 +681,16 @@ def test_a_new_larder_with_a_bad_file_does_not_start_and_an_old_one_does(socket_
     assert bad.process.wait(timeout=60) == 1
     assert f"Error: apply_file {file}: apiVersion: expected 'larder/v1'" in bad.end()
     file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}}\n")
-    running = Up(socket_dir, LARDER_APP__APPLY_FILE=str(file))
-    try:
+    with Up(socket_dir, LARDER_APP__APPLY_FILE=str(file)) as running:
         running.until_ready()
         assert running.get("/api/v1/quotas/acme").json()["managed_by"] == "boot"
         file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 6}}\n")
         running.process.send_signal(1)
         until(lambda: running.get("/api/v1/quotas/acme").json()["limit_bytes"] == 6, 60)
         assert "larder_apply_file_in_force 1.0" in running.get("/metrics").text
-    finally:
-        running.end()
     file.write_text("nonsense")
-    running = Up(socket_dir, LARDER_APP__APPLY_FILE=str(file))
-    try:
+    with Up(socket_dir, LARDER_APP__APPLY_FILE=str(file)) as running:
         running.until_ready()
         assert running.get("/api/v1/quotas/acme").json()["limit_bytes"] == 6
         assert "larder_apply_file_in_force 0.0" in running.get("/metrics").text
-    finally:
-        assert "apply_file.refused" in running.end()
+    assert "apply_file.refused" in running.end()

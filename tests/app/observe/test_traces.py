@@ -41,12 +41,9 @@ LOADING = PARENT.replace(TRACE, TRACE[::-1])
 
 @contextmanager
 def traced_up(folder: Path, **environ: str) -> Iterator[Up]:
-    up = Up(folder, **{"OTEL_BSP_SCHEDULE_DELAY": "100", **environ})
-    try:
+    with Up(folder, **{"OTEL_BSP_SCHEDULE_DELAY": "100", **environ}) as up:
         up.until_ready()
         yield up
-    finally:
-        up.end()
 
 
 @pytest.fixture

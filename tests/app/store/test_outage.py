@@ -306,13 +306,9 @@ async def test_sigterm_ends_both_planes_although_database_and_collector_hang(
     socket_dir: Path, own_cluster: PostgresCluster, own_database: str
 ) -> None:
     with contextlib.ExitStack() as ending:
-        up = Up(
-            socket_dir,
-            LARDER_DATABASE_URL=own_cluster.url(own_database),
-            OTEL_EXPORTER_OTLP_ENDPOINT=ending.enter_context(silent_collector()),
-            OTEL_BSP_SCHEDULE_DELAY="100",
-        )
-        ending.callback(up.end)
+        settings = {"LARDER_DATABASE_URL": own_cluster.url(own_database), "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        collector = ending.enter_context(silent_collector())
+        up = ending.enter_context(Up(socket_dir, OTEL_EXPORTER_OTLP_ENDPOINT=collector, **settings))
         up.until_ready()
         pid = up.node()["pid"]
         for _ in range(3):

@@ -63,16 +63,13 @@ def modes(folder: Path) -> dict[str, int]:
 
 def test_a_running_larder_leaves_nothing_that_others_can_read(socket_dir: Path, open_umask: None) -> None:
     folder = socket_dir / "state"
-    up = Up(folder)
-    try:
+    with Up(folder) as up:
         up.until_ready()
         assert up.cli("quotas", "set", "acme", "1MiB").returncode == 0
         assert up.cli("db", "backup", str(folder / "copy.db")).returncode == 0
         seen = modes(folder)
         assert {"larder.db", "larder.db-wal", "larder.db-shm", "copy.db", "up.lock"} <= set(seen)
         assert {name: f"{mode:o}" for name, mode in seen.items() if mode & 0o077} == {}
-    finally:
-        up.end()
 
 
 @pytest.mark.anyio
