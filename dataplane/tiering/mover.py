@@ -75,7 +75,7 @@ class Mover:
     ) -> None:
         """`emit` publishes an event of the node. `deleted` is called when a tier has nothing left to delete."""
         self._loop, self._background, self._memory = loop, background, memory
-        self._tiering, self._clock, self._emit = tiering, clock, emit
+        self.tiering, self._clock, self._emit = tiering, clock, emit
         self._catalog, self._table, self._outcomes = tiering.catalog, tiering.table, tiering.outcomes
         self._deleted = deleted
         self._views: dict[int, memoryview] = {}
@@ -146,7 +146,7 @@ class Mover:
         """Write the state and the rates of a tier to the directory, for engines."""
         self._catalog.directory.publish(
             run.state.number,
-            waiting_bytes=run.state.loading_bytes + self._tiering.loads.waiting_bytes(),
+            waiting_bytes=run.state.loading_bytes + self.tiering.loads.waiting_bytes(),
             bytes_per_s=int(run.rates.bytes_per_s),
             latency_us=0,
             serves=run.serves,
@@ -161,18 +161,18 @@ class Mover:
         if self._catalog.sweep():
             self._wake.set()
         self._cancel_unwanted(now)
-        self._tiering.cascades.hurry(now)
+        self.tiering.cascades.hurry(now)
         for run in self.runs:
             if run.serves:
                 self._look_up(run)
                 self._delete(run, now)
-                while run.copying < MAX_COPIES and (job := self._tiering.copies.next_from_memory(run.state, now)):
+                while run.copying < MAX_COPIES and (job := self.tiering.copies.next_from_memory(run.state, now)):
                     self._map(job)
                     self._store(run, job, run.codec)
-        while job := self._tiering.copies.next_from_tier(now):
+        while job := self.tiering.copies.next_from_tier(now):
             _allocate(job)
             self._load(job, inf)
-        while job := self._tiering.loads.next(now):
+        while job := self.tiering.loads.next(now):
             self._map(job)
             self._load(job, time.monotonic() + max(0.0, job.deadline - now))
         self._spans.settle()
@@ -266,7 +266,7 @@ class Mover:
     ) -> None:
         run.looking -= 1
         stored = [None] * len(names) if isinstance(result, TierError) else result
-        self._tiering.looked_up(run.state, names, stored, self._clock())
+        self.tiering.looked_up(run.state, names, stored, self._clock())
         if isinstance(result, TierError):
             self._judge(run, result, ())
 
@@ -321,7 +321,7 @@ class Mover:
             spilled_blocks=run.state.counters.spilled_blocks,
             spilled_bytes=run.state.counters.spilled_bytes,
             cascaded_blocks=run.state.counters.cascaded_blocks,
-            draining_blocks=self._tiering.drains.left(run.state),
+            draining_blocks=self.tiering.drains.left(run.state),
             loaded_blocks=run.state.counters.loaded_blocks,
             loaded_bytes=run.state.counters.loaded_bytes,
             evicted_blocks=run.state.contents.evicted_blocks,

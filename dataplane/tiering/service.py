@@ -56,25 +56,17 @@ START_WAIT_S = 5.0
 log = structlog.stdlib.get_logger()
 
 
-class Opening:
-    """One attempt to open a tier."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        """Bit of the tier in the directory."""
-        self.abandoned = False
-        """Whether the tier was changed or removed in the meantime."""
-        self.missed: list[Tombstone] = []
-        """Invalidations since its contents were read."""
-
-
 class NodeTier:
     """One tier that the node should use."""
 
     def __init__(self, spec: TierSpec, *, from_settings: bool) -> None:
         self.spec = spec
         self.from_settings = from_settings
-        self.opening: Opening | None = None
+        self.number: int | None = None
+        """Its bit in the directory, from the first step of an attempt to open it on."""
+        self.opening = self.closed = False
+        self.missed: list[Tombstone] = []
+        """While it is being opened: invalidations since its contents were read."""
         self.run: TierRun | None = None
         self.listing: TierListing | None = None
         """Listing of what the node wrote to a shared tier before; None before it is open, and for other tiers."""
@@ -87,16 +79,18 @@ class NodeTier:
 
     def failed(self, reason: str, now: float) -> None:
         """Note a failed attempt, and when the next one is due."""
+        self.opening, self.number = False, None
         self.reason, self._next_at = reason, now + self._wait_s
         self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
 
     def succeeded(self) -> None:
         """Note an attempt that succeeded."""
+        self.opening, self.missed = False, []
         self.reason, self._wait_s = "", FIRST_WAIT_S
 
     def wants_to_open(self, now: float) -> bool:
         """Return whether an attempt to open it is due."""
-        return self.run is None and self.opening is None and now >= self._next_at
+        return self.run is None and not self.opening and now >= self._next_at
 
 
 class TierService:
@@ -128,13 +122,13 @@ class TierService:
         self._tombstones = TombstoneFile(state, partial(self._background.run, "larder-tombstones"), self._stores_in_use)
         self._spaces = KnownSpaces(state, partial(self._background.run, "larder-spaces"))
         self._tiers = {spec.name: NodeTier(spec, from_settings=True) for spec in of_settings}
-        self._leaving: dict[TierRun, bool] = {}
-        """Tiers that are being closed, and whether the settings declared them."""
+        self._leaving: list[NodeTier] = []
+        """Tiers that are being closed."""
         self._mover: Mover | None = None
         self.tiering: Tiering | None = None
         """The decisions about tiers; None as long as this node never had a tier."""
         if self._tiers or self._tombstones.knows_tiers:
-            self._begin()
+            self._attached_mover()
         loop.every(STEP_S, self.step)
 
     # ---- records
@@ -174,16 +168,13 @@ class TierService:
             tier.spec = spec
             return
         tier.spec = tier.run.state.spec = spec
-        assert self.tiering is not None
-        self.tiering.catalog.sort()
+        self._attached_mover().tiering.catalog.sort()
         if resized:
             budget_bytes = spec.budget_bytes
-            tier.run.worker.submit(
-                "copy", lambda opened: opened.resize(budget_bytes), partial(self._resized, tier, tier.run)
-            )
+            tier.run.worker.submit("copy", lambda opened: opened.resize(budget_bytes), partial(self._resized, tier))
 
-    def _resized(self, tier: NodeTier, run: TierRun, result: bool | TierError) -> None:
-        if tier.run is run and result is not True:
+    def _resized(self, tier: NodeTier, result: bool | TierError) -> None:
+        if not tier.closed and result is not True:
             self._reopen(tier, tier.spec)
             self.step()
 
@@ -207,69 +198,61 @@ class TierService:
         before the loop runs."""
 
         def settled() -> bool:
-            return all(tier.opening is None or is_shared(tier.spec.type) for tier in self._tiers.values())
+            return not any(tier.opening and not is_shared(tier.spec.type) for tier in self._tiers.values())
 
         self._background.wait(settled, START_WAIT_S)
 
     def _open(self, tier: NodeTier, now: float) -> None:
-        used_numbers = {other.opening.number for other in self._tiers.values() if other.opening is not None}
-        used_numbers |= {other.run.state.number for other in self._tiers.values() if other.run is not None}
-        used_numbers |= {run.state.number for run in self._leaving}
+        used_numbers = {other.number for other in (*self._tiers.values(), *self._leaving)}
         number = next((number for number in range(MAX_TIERS) if number not in used_numbers), None)
         if number is None:
             tier.failed("other tiers are still being closed", now)
             return
         try:
-            self._begin()
+            mover = self._attached_mover()
         except ProtocolError as error:
             tier.failed(str(error), now)
             return
-        opening = tier.opening = Opening(number)
+        tier.opening, tier.number, tier.missed = True, number, []
         context = TierContext(self._cluster, self._node.options.name, tier.spec.budget_bytes, self._cluster_name)
         tombstones = list(self._tombstones.of(_store_of(tier.spec)))
         self._background.run(
             f"larder-tier-{tier.spec.name}-open",
             partial(open_and_read, tier.spec, context, tombstones),
-            partial(self._opened, tier, opening),
+            partial(self._opened, tier, number, mover),
         )
 
-    def _opened(self, tier: NodeTier, opening: Opening, result: OpenedTier | Exception) -> None:
-        if opening.abandoned:
+    def _opened(self, tier: NodeTier, number: int, mover: Mover, result: OpenedTier | Exception) -> None:
+        if tier.closed:  # it was changed or removed meanwhile
             if not isinstance(result, Exception):
                 self._background.run(f"larder-tier-{tier.spec.name}-close", result.tier.close)
             return
         if isinstance(result, Exception):
-            tier.opening = None
             if tier.reason != str(result):
                 tier.lost = True
                 self._node.emit(TierLost(self._clock(), tier.spec.name, f"not opened: {result}"))
             tier.failed(str(result) or type(result).__name__, time.monotonic())
             return
-        assert self.tiering is not None
-        assert self._mover is not None
         state = TierState(
-            opening.number,
+            number,
             tier.spec,
             result.tier.stored_size,
             shared=is_shared(tier.spec.type),
             tombstones=partial(self._tombstones.of, _store_of(tier.spec)),
         )
-        self.tiering.add_tier(state)
-        run = tier.run = self._mover.add(state, result.tier)
+        mover.tiering.add_tier(state)
+        run = tier.run = mover.add(state, result.tier)
         self._background.in_slices(
-            self.tiering.catalog.restoring(state, result.retained, self._clock()),
-            partial(self._restored, tier, opening, run, result),
+            mover.tiering.catalog.restoring(state, result.retained, self._clock()),
+            partial(self._restored, tier, run, mover, result),
         )
 
-    def _restored(self, tier: NodeTier, opening: Opening, run: TierRun, result: OpenedTier) -> None:
-        if run.state.closing:
+    def _restored(self, tier: NodeTier, run: TierRun, mover: Mover, result: OpenedTier) -> None:
+        if tier.closed:
             return
-        assert self.tiering is not None
-        assert self._mover is not None
-        for tombstone in opening.missed:
+        for tombstone in tier.missed:
             run.state.invalidations.start(tombstone)
         run.state.deletions.add(result.unwanted)
-        tier.opening = None
         if tier.lost:
             tier.lost = False
             self._node.emit(TierRecovered(self._clock(), tier.spec.name))
@@ -277,9 +260,9 @@ class TierService:
         if run.state.shared:
             state, opened = run.state, result.tier
             tier.listing = TierListing(
-                self._background, self.tiering.catalog, run, opened, state.tombstones, self._clock
+                self._background, mover.tiering.catalog, run, opened, state.tombstones, self._clock
             )
-        self._mover.opened(run)
+        mover.opened(run)
         log.info(
             "tier.opened",
             tier=tier.spec.name,
@@ -290,14 +273,12 @@ class TierService:
         )
 
     def _stores_in_use(self) -> set[str]:
-        return {_store_of(tier.spec) for tier in self._tiers.values()} | {
-            _store_of(run.state.spec) for run in self._leaving
-        }
+        return {_store_of(tier.spec) for tier in (*self._tiers.values(), *self._leaving)}
 
-    def _begin(self) -> None:
-        """Attach the engine that loads blocks, once. Raises ProtocolError."""
-        if self.tiering is not None:
-            return
+    def _attached_mover(self) -> Mover:
+        """Return the mover. Attach its engine if there is none yet. Raises ProtocolError."""
+        if self._mover is not None:
+            return self._mover
         message = Attach(0, VERSION, TIER_MOVER, [])
         pid = os.getpid()
         engine, _ = self._node.attach(message, pid, self._clock(), started_at(pid), gateway=TIER_GATEWAY)
@@ -317,12 +298,13 @@ class TierService:
         self._mover = Mover(
             self._loop, self._background, self._memory, self.tiering, wake, self._clock, node.emit, self._deleted
         )
+        return self._mover
 
     def _add_tombstone(self, tombstone: Tombstone) -> None:
         self._tombstones.add(tombstone)
         for tier in self._tiers.values():
-            if tier.opening is not None:
-                tier.opening.missed.append(tombstone)
+            if tier.opening:
+                tier.missed.append(tombstone)
 
     def _deleted(self, run: TierRun) -> None:
         """Sync what was deleted, and then forget the tombstones."""
@@ -341,59 +323,48 @@ class TierService:
 
     def _close(self, tier: NodeTier) -> None:
         """Stop using a tier. Its blocks stay where they are."""
-        if tier.opening is not None:
-            tier.opening.abandoned = True
+        tier.closed = True  # calls under way, such as that of a changed budget, end without effect
         run = tier.run
         if run is None:
             return
-        assert self.tiering is not None
-        assert self._mover is not None
-        tier.run = None  # calls under way, such as that of a changed budget, end without effect
-        self._leaving[run] = tier.from_settings
-        self.tiering.remove_tier(run.state)
+        mover = self._attached_mover()
+        self._leaving.append(tier)
+        mover.tiering.remove_tier(run.state)
         unfinished = {"closed", "forgotten"}
 
         def ended(event: str) -> None:
             unfinished.discard(event)
             if not unfinished:
-                del self._leaving[run]
+                self._leaving.remove(tier)
                 log.info("tier.closed", tier=run.state.spec.name)
                 self.step()
 
-        self._mover.remove(run, partial(ended, "closed"))
-        self._background.in_slices(self.tiering.catalog.forgetting(run.state), partial(ended, "forgotten"))
+        mover.remove(run, partial(ended, "closed"))
+        self._background.in_slices(mover.tiering.catalog.forgetting(run.state), partial(ended, "forgotten"))
 
     def close(self, now: float) -> None:
         """End all work. Memory that a thread still writes to stays reserved until this process has ended."""
         self._background.close()
         self._tombstones.close()
         if self._mover is not None and self._mover.close():
-            assert self.tiering is not None
-            self._node.detach_cleanly(self.tiering.loads.client, now)
+            self._node.detach_cleanly(self._mover.tiering.loads.client, now)
         self.directory_file.close()
 
     # ---- state
 
     def stats(self) -> list[TierStats]:
         """Return the statistics of all tiers: in use, not open, or being closed."""
-        tier_stats = [self._stats_of(tier) for tier in self._tiers.values()]
-        for run, from_settings in self._leaving.items():
-            if run.state.spec.name not in self._tiers:
-                tier_stats.append(self._run_stats(run, from_settings=from_settings))
-        return tier_stats
+        leaving = [tier for tier in self._leaving if tier.spec.name not in self._tiers]
+        return [self._stats_of(tier) for tier in (*self._tiers.values(), *leaving)]
 
     def load_seconds(self) -> dict[str, Histogram]:
         """Return the durations of calls that load blocks, by tier."""
         runs = {name: tier.run for name, tier in self._tiers.items()}
         return {name: run.rates.histogram() for name, run in runs.items() if run is not None}
 
-    def _run_stats(self, run: TierRun, *, from_settings: bool) -> TierStats:
-        assert self._mover is not None
-        return msgspec.structs.replace(self._mover.stats_of(run), from_settings=from_settings)
-
     def _stats_of(self, tier: NodeTier) -> TierStats:
-        if tier.run is not None:
-            return self._run_stats(tier.run, from_settings=tier.from_settings)
+        if tier.run is not None and self._mover is not None:
+            return msgspec.structs.replace(self._mover.stats_of(tier.run), from_settings=tier.from_settings)
         return TierStats(
             name=tier.spec.name,
             type=tier.spec.type,
