@@ -19,6 +19,7 @@ import structlog
 import uvicorn
 
 from app.asgi import App, create_app
+from app.http.server import Server
 from app.ingest.fleet import FleetNode
 from app.settings import AppSettings, Settings
 from benchmarks.harness.result import Result, at_most
@@ -61,8 +62,8 @@ async def _measure(folder: Path, scrapes: int) -> list[Result]:
     plain = packed = b""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(app, loop="none", ws="none", log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-        task = asyncio.create_task(server._serve([listener]))
+        server = Server(config)
+        task = asyncio.create_task(server.serve([listener]))
         while not server.started:
             if task.done():
                 raise RuntimeError("the server did not start")

@@ -20,7 +20,7 @@ def _make(engine: Engine, pool: Any, dialect: Any, url: Any, hide_parameters: bo
     """SQLAlchemy reads the names of the positional parameters."""
     _made(engine, pool, dialect, url, hide_parameters=hide_parameters, **named)
     if type(dialect) in SHARED:
-        engine._compiled_cache = _compiled[type(dialect)]
+        engine.update_execution_options(compiled_cache=_compiled[type(dialect)])
 
 
 def _same(dialect: object, other: object) -> bool:

@@ -11,6 +11,7 @@ from app.errors import Malformed
 from app.http.body import check_pairs
 from app.settings import Settings
 from dataplane.protocol.control.records import ALGORITHMS
+from tests.app.failing_database import fails_at
 from tests.app.plane import PIN, Plane, serving
 from tests.app.problems import is_problem
 
@@ -293,18 +294,11 @@ async def test_a_database_file_that_was_removed_takes_no_changes(new_plane: Plan
     await new_plane.put_quota("acme", 2)
 
 
-async def test_a_database_that_is_away_is_503_and_the_plane_recovers(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("sqlalchemy.engine.base.Connection._begin_impl", _unreachable)
+async def test_a_database_that_is_away_is_503_and_the_plane_recovers(plane: Plane) -> None:
+    with fails_at("begin", ConnectionRefusedError("no database here")):
         problem = is_problem(await plane.http.get("/healthz"), 503)
     assert problem["type"] == "urn:larder:problem:store-unavailable"
     assert (await plane.http.get("/healthz")).status_code == 200
-
-
-def _unreachable(*_: object) -> None:
-    raise ConnectionRefusedError("no database here")
 
 
 async def test_a_valid_request_id_is_kept(shared_plane: Plane) -> None:

@@ -42,6 +42,7 @@ from app.store.records.quotas import QuotaRow
 from app.store.records.snapshot_size import SnapshotSize
 from dataplane.protocol.control.snapshots import digest_of
 from tests.app.command import run
+from tests.app.failing_database import fails_at
 
 pytestmark = pytest.mark.anyio
 BY = Principal("request-1")
@@ -136,19 +137,11 @@ async def test_a_change_writes_record_audit_and_generation(database: Database) -
     assert (rows[1].after["limit_bytes"], rows[1].after["mode"]) == (1024, "enforce")
 
 
-async def test_nothing_of_a_change_is_stored_when_its_commit_fails(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_of_a_change_is_stored_when_its_commit_fails(database: Database) -> None:
     quota_service, _ = services(database)
     await quota_service.put("acme", QuotaPut(limit_bytes=1), BY)
-
-    def broken(*_: object, **__: object) -> None:
-        raise OSError("the disk is gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("sqlalchemy.engine.base.Connection._commit_impl", broken)
-        with pytest.raises(StoreUnavailable):
-            await quota_service.put("other", QuotaPut(limit_bytes=2), BY)
+    with fails_at("commit", OSError("the disk is gone")), pytest.raises(StoreUnavailable):
+        await quota_service.put("other", QuotaPut(limit_bytes=2), BY)
     async with database.read() as session:
         assert (await generations.heads(session))["quotas"] == 1
         assert (await audit.page(session, PageRequest(10), AuditFilters())).total == 1
