@@ -21,7 +21,7 @@ from dataplane.core.tiering.contents import LISTED_AT, pin_budgets, shares_in
 from dataplane.core.tiering.entries import TierEntry
 from dataplane.core.tiering.existence import BlockListings, Existence
 from dataplane.core.tiering.invalidations import Tombstone
-from dataplane.core.tiering.tier_state import TierState
+from dataplane.core.tiering.tier_state import Arrival, TierState
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.stored_blocks import CODEC_NAMES, BlockForm, BlockName, StoredBlock
@@ -435,13 +435,14 @@ class Catalog:
         """Take room for a block that is to be copied to a tier, which has the room. `arrived` must follow."""
         tier.contents.take(charge, stored.tenant)
         tier.spilling_bytes += charge
-        tier.arriving[stored.name] = stored
+        tier.arriving[stored.name] = Arrival(stored, charge)
 
-    def arrived(self, tier: TierState, stored: StoredBlock, charge: int) -> bool:
+    def arrived(self, tier: TierState, name: BlockName) -> bool:
         """Release the room of a block whose copy has ended. Return whether an invalidation covers the block."""
-        tier.contents.take(-charge, stored.tenant)
-        tier.spilling_bytes -= charge
-        return tier.arrived(stored.name)
+        arrival = tier.arriving.pop(name)
+        tier.contents.take(-arrival.charge, arrival.stored.tenant)
+        tier.spilling_bytes -= arrival.charge
+        return arrival.dead
 
     # ---- deletions and invalidations
 
@@ -470,7 +471,8 @@ class Catalog:
         for tier in self.tiers:
             tier.invalidations.start(tombstone)
             # Whether a block lies behind the keys of the tombstone is not known yet.
-            tier.dead_arrivals |= {name for name, stored in tier.arriving.items() if tombstone.covers(stored)}
+            for arrival in tier.arriving.values():
+                arrival.dead |= tombstone.covers(arrival.stored)
         self.wake()
 
     def sweep(self) -> bool:

@@ -313,7 +313,8 @@ class JobTable:
         """Return whether a block of a request waits, or is being copied by a call that may still end in time. A block
         of memory that was invalidated in the tier while it was being copied waits once more, for the tier's record."""
         target = request.target
-        if name in request.waiting or (name in target.arriving and name not in target.hung):
+        arrival = target.arriving.get(name)
+        if name in request.waiting or (arrival is not None and not arrival.hung):
             return True
         if request.source is not None:
             return False

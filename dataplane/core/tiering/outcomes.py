@@ -55,7 +55,6 @@ class Outcomes:
         target = job.target
         assert target is not None
         self._pool.leases.release([job_block.block.number for job_block in job.blocks if job_block.block is not None])
-        target.hung.difference_update(job_block.name for job_block in job.blocks)
         self._end(job)
         before = target.counters.spilled_blocks
         apply = self._encoded if job.reason is JobReason.ENCODE else self._copied
@@ -78,10 +77,10 @@ class Outcomes:
         for block in job.blocks:
             target.note(HUNG, block.name)
             if loading:
-                self._release(target, block)
+                self._catalog.arrived(target, block.name)
                 source.lose("late", block.name)
             else:
-                target.hung.add(block.name)
+                target.arriving[block.name].hung = True
         if loading:
             job.blocks = []
         self._catalog.wake()
@@ -91,11 +90,6 @@ class Outcomes:
         if job.target is not None and self._table.crossing.get(job.target) is job:
             del self._table.crossing[job.target]
         self._catalog.wake()
-
-    def _release(self, tier: TierState, block: JobBlock) -> bool:
-        """Release the room of a block. Return whether an invalidation covers it."""
-        assert block.stored is not None
-        return self._catalog.arrived(tier, block.stored, block.charge)
 
     # ---- loads into memory
 
@@ -168,7 +162,7 @@ class Outcomes:
             if not reason:
                 intact.append(block)
                 continue
-            self._release(target, block)
+            self._catalog.arrived(target, block.name)
             target.note(reason, block.name)
             if reason == OTHER or source.entry_of(block.name) is None:
                 continue  # it was evicted or invalidated meanwhile
@@ -187,7 +181,7 @@ class Outcomes:
         target, stored = job.target, block.stored
         assert target is not None
         assert stored is not None
-        dead = self._release(target, block)
+        dead = self._catalog.arrived(target, block.name)
         if dead and not target.closing:
             target.again.append(block.name)
         if end.outcome is not Outcome.OK:
@@ -231,7 +225,7 @@ class Outcomes:
         tier, stored = job.target, block.stored
         assert tier is not None
         assert stored is not None
-        dead = self._release(tier, block)
+        dead = self._catalog.arrived(tier, block.name)
         if tier.closing:
             return None
         entry = tier.contents.entries.get(block.name)

@@ -39,6 +39,19 @@ class TierCounters:
             self.not_compressed[reason] = self.not_compressed.get(reason, 0) + 1
 
 
+@dataclass(slots=True)
+class Arrival:
+    """A block that a job copies to a tier."""
+
+    stored: StoredBlock
+    charge: int
+    """Bytes that are reserved for it."""
+    dead: bool = False
+    """Whether an invalidation covers it: it is deleted when the job ends."""
+    hung: bool = False
+    """Whether a call stores it that did not return in time."""
+
+
 class Deletions:
     """Names of blocks that a tier must delete, taken a bounded number at a time. Adding many names costs as much as
     adding one."""
@@ -110,12 +123,8 @@ class TierState:
         """Whether blocks of pins were not copied because the tier was out of service."""
         self.watched: dict[BlockName, str] = {}
         """Blocks that a move copies or loads, each with the reason why that failed; empty until it fails."""
-        self.arriving: dict[BlockName, StoredBlock] = {}
-        """Blocks that a job copies to the tier."""
-        self.dead_arrivals: set[BlockName] = set()
-        """Those of them that an invalidation covers, which are deleted when the job ends."""
-        self.hung: set[BlockName] = set()
-        """Those of them that a call stores which did not return in time."""
+        self.arriving: dict[BlockName, Arrival] = {}
+        """Blocks that jobs copy to the tier."""
         self.again: list[BlockName] = []
         """Blocks that were invalidated while a job copied them. The pool may hold newer ones of the same names."""
         self.evictions: list[BlockName] = []
@@ -135,18 +144,12 @@ class TierState:
             return None
         return entry
 
-    def arrived(self, name: BlockName) -> bool:
-        """Note that a block is not being copied to the tier any more. Return whether an invalidation covers it."""
-        del self.arriving[name]
-        dead = name in self.dead_arrivals
-        self.dead_arrivals.discard(name)
-        return dead
-
     @property
     def deletions_left(self) -> int:
         """Number of names that the tier must still delete, now or when a copy ends. It is not 0 before all
         invalidations have been carried out."""
-        return len(self.deletions) + len(self.invalidations) + len(self.dead_arrivals)
+        dead_arrivals = sum(arrival.dead for arrival in self.arriving.values())
+        return len(self.deletions) + len(self.invalidations) + dead_arrivals
 
     def refuse(self, reason: str, name: BlockName) -> None:
         """Count a block that was not copied to the tier."""

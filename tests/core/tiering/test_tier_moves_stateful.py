@@ -304,7 +304,7 @@ class TierMovesMachine(RuleBasedStateMachine):
         assert all(state.ended_at is not None for state in self.states)
         self.nothing_is_counted_wrong()
         assert (self.tiering.table.copies, self.tiering.table.crossing) == ({}, {})
-        assert not any(each.watched or each.arriving or each.hung or each.spilling_bytes for each in self.tiering.tiers)
+        assert not any(each.watched or each.arriving or each.spilling_bytes for each in self.tiering.tiers)
         for state in self.states:
             assert min(state.moved_blocks, state.released_blocks, *state.refused.values(), 0) == 0
             if not state.dry_run and state.tier != "memory":
