@@ -5,7 +5,6 @@ A tenant without a record is unmanaged: it borrows free room, appears in the sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
@@ -43,8 +42,6 @@ class TenantTable:
 
     common: Account
     usage: UsageTable
-    on_new: Callable[[Tenant], None] = lambda tenant: None
-    """Callback for every new tenant."""
     by_salt: dict[str, Tenant] = field(default_factory=dict)
     _by_fingerprint: dict[int, Tenant] = field(default_factory=dict)
     _unknown: dict[int, AdmissionSightings] = field(default_factory=dict)
@@ -69,7 +66,6 @@ class TenantTable:
                 tenant.looked_up(seen.requested, seen.hits)
                 for space, requested in seen.leading.items():
                     self.usage.looked_up(tenant, space, requested)
-            self.on_new(tenant)
         return tenant
 
     def restore(self, number: int, salt: str) -> Tenant:
