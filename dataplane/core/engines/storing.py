@@ -65,8 +65,11 @@ class StoreService:
 
     # ---- reserve
 
-    def reserve(self, engine: Engine, message: Reserve, now: float, *, from_tier: bool = False) -> GrantResult:
+    def reserve(
+        self, engine: Engine, message: Reserve, now: float, *, from_tier: bool = False, lines_up: bool = True
+    ) -> GrantResult:
         """Reserve room for the missing blocks of a chain. Blocks that come from a tier pass no admission and no rate.
+        `lines_up` says whether the commit makes the blocks before the chain as recent as the chain.
 
         Raise ProtocolError, and change nothing, if the request is invalid.
         """
@@ -102,8 +105,11 @@ class StoreService:
         if refusal is not None and not from_tier:
             self._refuse(engine, tenant, message, refusal, missing[len(writing) :], now)
         if writing:
-            self._open_reservation(engine, message, granted, tenant, [*blocks, parent], writing, chain, hint, now)
-            engine.reservations[granted.reservation].from_tier = from_tier
+            reservation = self._open_reservation(message, granted, tenant, [*blocks, parent], writing, chain, hint, now)
+            reservation.from_tier = from_tier
+            if not lines_up:
+                reservation.before = None
+            engine.reservations[reservation.number] = reservation
         return granted
 
     def _use(self, engine: Engine, message: Reserve, blocks: Sequence[Block], now: float) -> None:
@@ -114,7 +120,6 @@ class StoreService:
 
     def _open_reservation(
         self,
-        engine: Engine,
         message: Reserve,
         granted: GrantResult,
         tenant: Tenant,
@@ -123,7 +128,7 @@ class StoreService:
         chain: Sequence[tuple[int, Block]],
         hint: Hint | None,
         now: float,
-    ) -> None:
+    ) -> OpenReservation:
         keys, timestamp = message.keys, self._pool.sweeps.timestamp(now)
         at_once = list(writing)
         granted.segments[at_once] = [block.slot.slab.segment.number for block in writing.values()]
@@ -135,7 +140,7 @@ class StoreService:
             if before is not None:
                 before.children += 1
         granted.reservation = self._pool.table.recovery_table.highest(B_RESERVATION)
-        engine.reservations[granted.reservation] = OpenReservation(
+        return OpenReservation(
             number=granted.reservation,
             tenant=tenant,
             space=message.space,

@@ -270,16 +270,15 @@ class Loads:
             before, whole = self._chain_before(replace(request, at=first))
         keys, parent = request.keys[first:last], request.keys[first - 1] if first else b""
         self._engine.spaces[request.space] = True
+        message = Reserve(0, request.space, tenant, b"".join(keys), nbytes, parent)
+        # The last job of the request lines up the chain, and so do acquires.
+        lines_up = last == len(request.keys)
         try:
-            granted = self._storing.reserve(
-                self._engine, Reserve(0, request.space, tenant, b"".join(keys), nbytes, parent), now, from_tier=True
-            )
+            granted = self._storing.reserve(self._engine, message, now, from_tier=True, lines_up=lines_up)
         except ProtocolError:
             request.at = len(request.keys)
             tier.lose("memory", *(BlockName(space, key) for key in keys))
             return NOTHING
-        if granted.reservation and last < len(request.keys):  # the last job lines up the chain, and so do acquires
-            self._engine.reservations[granted.reservation].before = None
         refused = (granted.outcomes != _WRITE) & (granted.outcomes < ReserveOutcome.PRESENT)
         if refused.any():  # the rest of the chain would be refused, too
             request.at = len(request.keys)
