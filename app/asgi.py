@@ -55,7 +55,7 @@ SERVICES = {
     "enrolment": "fleet_services.enrolment",
     "pushes": "fleet_services.pushes",
     "audit": "access.audit",
-    "managers": "fleet_services.managers",
+    "managers": "foundation.managers",
     "restarts": "fleet_services.restarts",
     "tokens": "access.tokens",
     "sessions": "access.sessions",

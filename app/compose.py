@@ -1,10 +1,7 @@
 """Composition root: creates and wires all objects. Creating them opens nothing; `BackgroundTasks.start` does."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 from app.http.middleware.connections import ConnectionCounts
@@ -19,13 +16,13 @@ from app.ingest.refusal_runs import RefusalRuns
 from app.ingest.sampler import Sampler
 from app.ingest.subscriber import IngestCounts, Rollup
 from app.observe import manager_metrics
-from app.observe.catalogue.service import DataplaneExited, DataplaneStarted
-from app.observe.events import EventBus
+from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered, DataplaneExited, DataplaneStarted
+from app.observe.events import EventBus, LarderEvent
 from app.observe.metric_sources import MetricSources
 from app.observe.process_metrics import ProcessMeter
 from app.observe.scrapes import Scrapes
 from app.push.desired import DesiredState
-from app.push.keys import ManagerKeyPair, key_pair, key_path, next_key
+from app.push.keys import key_pair, key_path, next_key
 from app.push.leader_election import LeaderElection
 from app.push.node_requests import NodeRequests
 from app.services.access.audit import Audit
@@ -92,39 +89,26 @@ from app.supervisor.supervisor import Supervisor
 from dataplane.protocol.signals import HANDED_OVER_EXIT_CODE
 
 
-@dataclass(frozen=True, slots=True)
 class Foundation:
     """Parts that all subjects use: the database, the present state of the fleet, and ways to change and to query it."""
 
-    settings: Settings
-    database: Database
-    bus: EventBus
-    fleet: Fleet
-    desired: DesiredState
-    progress: RecordProgress
-    changes: Changes
-    leader_election: LeaderElection
-    node_requests: NodeRequests
-    targets: Targets
-
-    @staticmethod
-    def build(settings: Settings) -> Foundation:
-        database = Database(settings.common.database_url)
-        bus, fleet = EventBus(), Fleet()
-        desired = DesiredState(database, fleet.change_traces)
-        node_requests = NodeRequests(fleet, settings.app.push_timeout_s)
-        return Foundation(
-            settings,
-            database,
-            bus,
-            fleet,
-            desired,
-            RecordProgress(fleet, desired),
-            Changes(database, fleet, bus),
-            LeaderElection(leader_lock_of(database, database.origin)),
-            node_requests,
-            Targets(node_requests, fleet),
+    def __init__(self, settings: Settings, keep: Callable[[LarderEvent], None]) -> None:
+        """`keep` stores events."""
+        app = settings.app
+        self.settings = settings
+        self.fleet = Fleet()
+        self.node_conditions = NodeConditions(app.condition_kept_s)
+        self.bus = EventBus(keep, self.node_conditions.on_event)
+        self.database = Database(settings.common.database_url, self._on_database_change)
+        self.managers = Managers(self.database, self.pushes, self.fleet, self.bus)
+        self.leader_election = LeaderElection(
+            leader_lock_of(self.database, self.database.origin), self.managers.on_election
         )
+        self.changes = Changes(self.database, self.fleet, self.bus)
+        self.desired = DesiredState(self.database, self.fleet.change_traces)
+        self.progress = RecordProgress(self.fleet, self.desired)
+        self.node_requests = NodeRequests(self.fleet, app.push_timeout_s)
+        self.targets = Targets(self.node_requests, self.fleet)
 
     def leads(self) -> bool:
         """Return whether this manager stores what only one of them stores."""
@@ -134,233 +118,125 @@ class Foundation:
         """Return whether this manager pushes to the nodes."""
         return self.leader_election.pushing
 
+    def _on_database_change(self, is_lost: bool, reason: str, seconds: float) -> None:
+        if is_lost:
+            self.bus.publish(DatabaseLost(reason))
+        else:
+            self.bus.publish(DatabaseRecovered(round(seconds, 3)))
+            self.fleet.change_signal.notify()
 
-@dataclass(frozen=True, slots=True)
+
 class RequestLimits:
     """Limits and counters of requests."""
 
-    large_work: LargeWork
-    body_budget: BodyBudget
-    large_reads: FairLimiter
-    stream_slots: ConcurrencyLimiter
-    sources: ClientAddresses
-    connections: ConnectionCounts
-    counts: RequestCounts
-
-    @staticmethod
-    def build(app: AppSettings) -> RequestLimits:
+    def __init__(self, app: AppSettings) -> None:
         limits = ConcurrencyLimits(app.streams_per_token, app.streams_per_session, app.streams_per_address)
-        return RequestLimits(
-            LargeWork(),
-            BodyBudget(app.body_budget_bytes),
-            FairLimiter("large reads", LARGE_READS),
-            ConcurrencyLimiter(limits),
-            ClientAddresses(proxies(app)),
-            ConnectionCounts(),
-            RequestCounts(),
-        )
+        self.large_work = LargeWork()
+        self.body_budget = BodyBudget(app.body_budget_bytes)
+        self.large_reads = FairLimiter("large reads", LARGE_READS)
+        self.stream_slots = ConcurrencyLimiter(limits)
+        self.sources = ClientAddresses(proxies(app))
+        self.connections = ConnectionCounts()
+        self.counts = RequestCounts()
 
 
-@dataclass(frozen=True, slots=True)
 class AccessServices:
-    auth: Auth
-    tokens: Tokens
-    token_uses: TokenUses
-    token_expiries: TokenExpiries
-    sessions: LoginSessions
-    audit: Audit
-
-    @staticmethod
-    def build(base: Foundation) -> AccessServices:
+    def __init__(self, base: Foundation) -> None:
         database, changes, settings = base.database, base.changes, base.settings
-        auth = Auth(database, changes, admin_token(settings.app), may_open=not requires_token(settings))
-        return AccessServices(
-            auth,
-            Tokens(database, changes, auth),
-            TokenUses(database, auth),
-            TokenExpiries(database, base.bus),
-            LoginSessions(database, changes, auth),
-            Audit(database),
-        )
+        self.auth = Auth(database, changes, admin_token(settings.app), may_open=not requires_token(settings))
+        self.tokens = Tokens(database, changes, self.auth)
+        self.token_uses = TokenUses(database, self.auth)
+        self.token_expiries = TokenExpiries(database, base.bus)
+        self.sessions = LoginSessions(database, changes, self.auth)
+        self.audit = Audit(database)
 
 
-@dataclass(frozen=True, slots=True)
 class RecordParts:
-    prefixes: PrefixService
-    tokenizers: Tokenizers
-    quotas: Quotas
-    pins: Pins
-    policies: Policies
-    services: RecordServices
-    """Those above that are services of a type of records, and those of all other types."""
-    tenants: Tenants
-
-    @staticmethod
-    def build(base: Foundation, shares: PinQuota) -> RecordParts:
+    def __init__(self, base: Foundation, shares: PinQuota) -> None:
         common = base.database, base.changes, base.progress, base.fleet
-        prefixes = PrefixService(base.node_requests)
-        tokenizers = Tokenizers(*common, EncodeService())
-        quotas = Quotas(*common)
-        pins = Pins(*common, prefixes, tokenizers, shares)
-        policies = Policies(*common)
-        return RecordParts(
-            prefixes,
-            tokenizers,
-            quotas,
-            pins,
-            policies,
-            RecordServices(*common, (quotas, pins, policies, tokenizers)),
-            Tenants(base.database, base.changes, base.fleet, quotas),
+        self.prefixes = PrefixService(base.node_requests)
+        self.tokenizers = Tokenizers(*common, EncodeService())
+        self.pins = Pins(*common, self.prefixes, self.tokenizers, shares)
+        self.services = RecordServices(*common, (self.pins, self.tokenizers))
+        self.tenants = Tenants(base.database, base.changes, base.fleet, self.services.of(Quotas))
+
+
+class DocumentServices:
+    def __init__(self, base: Foundation, tokenizers: Tokenizers, shares: PinQuota) -> None:
+        app, database = base.settings.app, base.database
+        self.apply = Apply(database, base.changes, base.progress, base.fleet, tokenizers, shares)
+        self.export = Export(database)
+        self.startup = StartupDocument(
+            app.apply_file, app.apply_prune, app.apply_limit_bytes, self.apply, database, base.bus
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentServices:
-    apply: Apply
-    export: Export
-    startup: StartupDocument
-
-    @staticmethod
-    def build(base: Foundation, tokenizers: Tokenizers, shares: PinQuota) -> DocumentServices:
-        app, database = base.settings.app, base.database
-        apply = Apply(database, base.changes, base.progress, base.fleet, tokenizers, shares)
-        startup = StartupDocument(app.apply_file, app.apply_prune, app.apply_limit_bytes, apply, database, base.bus)
-        return DocumentServices(apply, Export(database), startup)
-
-
-@dataclass(frozen=True, slots=True)
 class FleetServices:
-    keys: Callable[[], ManagerKeyPair]
-    """Key pair of this management plane; the first call reads or creates it and may raise SettingsError."""
-    managers: Managers
-    enrolment: Enrolment
-    node_conditions: NodeConditions
-    nodes: Nodes
-    node_actions: NodeActions
-    retirement: Retirement
-    pushes: Pushes
-    supervisor: Supervisor | None
-    restarts: Restarts
-
-    @staticmethod
-    def build(base: Foundation) -> FleetServices:
+    def __init__(self, base: Foundation) -> None:
         settings, database, fleet, changes, bus = base.settings, base.database, base.fleet, base.changes, base.bus
         app = settings.app
-        keys = cache(lambda: key_pair(settings.state_dir, app.curve_key_file))
         key_file = key_path(settings.state_dir, app.curve_key_file)
-        conditions = NodeConditions(bus, app.condition_kept_s)
-        node_actions = NodeActions(base.node_requests, changes, fleet, bus)
-        supervisor = _supervisor(settings, fleet, bus) if app.embedded_data_plane else None
-        return FleetServices(
-            keys,
-            Managers(database, base.leader_election, fleet, bus),
-            Enrolment(database, changes, fleet, keys, join_addresses(app), lambda: next_key(key_file, keys().public)),
-            conditions,
-            Nodes(base.progress, fleet, conditions),
-            node_actions,
-            Retirement(fleet, node_actions, base.pushes, app.retire_nodes_after_s),
-            Pushes(database),
-            supervisor,
-            Restarts(settings, supervisor, fleet, changes, database.origin),
+        self.keys = keys = cache(lambda: key_pair(settings.state_dir, app.curve_key_file))
+        """Key pair of this management plane; the first call reads or creates it and may raise SettingsError."""
+        self.enrolment = Enrolment(
+            database, changes, fleet, keys, join_addresses(app), lambda: next_key(key_file, keys().public)
         )
+        self.nodes = Nodes(base.progress, fleet, base.node_conditions)
+        self.node_actions = NodeActions(base.node_requests, changes, fleet, bus)
+        self.retirement = Retirement(fleet, self.node_actions, base.pushes, app.retire_nodes_after_s)
+        self.pushes = Pushes(database)
+        self.supervisor = _supervisor(settings, fleet, bus) if app.embedded_data_plane else None
+        self.restarts = Restarts(settings, self.supervisor, fleet, changes, database.origin)
 
 
-@dataclass(frozen=True, slots=True)
 class CacheServices:
-    blocks: BlockService
-    requests: RequestFinder
-    actions: Actions
-    lookups: Lookups
-    dry_runs: DryRuns
-    traces: Traces
-    watch: CacheWatch
-
-    @staticmethod
-    def build(base: Foundation, records: RecordParts, large_work: LargeWork) -> CacheServices:
+    def __init__(self, base: Foundation, records: RecordParts, large_work: LargeWork) -> None:
         targets, tokenizers = base.targets, records.tokenizers
-        return CacheServices(
-            BlockService(targets, records.prefixes),
-            RequestFinder(targets),
-            Actions(targets, base.changes, tokenizers, large_work),
-            Lookups(targets, tokenizers, large_work),
-            DryRuns(targets, base.desired, records.prefixes, tokenizers),
-            Traces(base.node_requests, base.fleet),
-            CacheWatch(base.database, base.bus, base.leads),
-        )
+        self.blocks = BlockService(targets, records.prefixes)
+        self.requests = RequestFinder(targets)
+        self.actions = Actions(targets, base.changes, tokenizers, large_work)
+        self.lookups = Lookups(targets, tokenizers, large_work)
+        self.dry_runs = DryRuns(targets, base.desired, records.prefixes, tokenizers)
+        self.traces = Traces(base.node_requests, base.fleet)
+        self.watch = CacheWatch(base.database, base.bus, base.leads)
 
 
-@dataclass(frozen=True, slots=True)
 class LmcacheServices:
-    objects: LmcacheObjects
-    quotas: LmcacheQuotas
-    status: LmcacheStatus
-
-    @staticmethod
-    def build(base: Foundation, records: RecordParts, cached: CacheServices, large_work: LargeWork) -> LmcacheServices:
-        return LmcacheServices(
-            LmcacheObjects(base.targets, base.changes, cached.blocks, cached.actions, cached.lookups, large_work),
-            LmcacheQuotas(records.quotas, base.fleet),
-            LmcacheStatus(base.fleet, base.settings),
+    def __init__(self, base: Foundation, records: RecordParts, cached: CacheServices, large_work: LargeWork) -> None:
+        self.objects = LmcacheObjects(
+            base.targets, base.changes, cached.blocks, cached.actions, cached.lookups, large_work
         )
+        self.quotas = LmcacheQuotas(records.services.of(Quotas), base.fleet)
+        self.status = LmcacheStatus(base.fleet, base.settings)
 
 
-@dataclass(frozen=True, slots=True)
 class UsageServices:
-    reports: UsageReports
-    ledger: UsageLedger
-    retention: Retention
-
-    @staticmethod
-    def build(base: Foundation) -> UsageServices:
+    def __init__(self, base: Foundation) -> None:
         app, database = base.settings.app, base.database
-        return UsageServices(
-            UsageReports(database),
-            UsageLedger(
-                base.node_requests,
-                base.fleet,
-                database,
-                app.usage_poll_interval_s,
-                app.usage_write_interval_s,
-                base.pushes,
-            ),
-            Retention(database, app.events_retention_days, app.max_kept_pushes, app.usage_retention_days),
-        )
+        intervals_s = app.usage_poll_interval_s, app.usage_write_interval_s
+        self.reports = UsageReports(database)
+        self.ledger = UsageLedger(base.node_requests, base.fleet, database, *intervals_s, base.pushes)
+        self.retention = Retention(database, app.events_retention_days, app.max_kept_pushes, app.usage_retention_days)
 
 
-@dataclass(frozen=True, slots=True)
 class Ingest:
     """Receivers of the events and statistics of nodes."""
 
-    counts: IngestCounts
-    rate_meter: RateMeter
-    sampler: Sampler
-    refusal_runs: RefusalRuns
-    rollup: Rollup
-
-    @staticmethod
-    def build(bus: EventBus) -> Ingest:
-        return Ingest(IngestCounts(), RateMeter(), Sampler(), RefusalRuns(bus), Rollup(bus))
+    def __init__(self, bus: EventBus) -> None:
+        self.counts = IngestCounts()
+        self.rate_meter = RateMeter()
+        self.sampler = Sampler()
+        self.refusal_runs = RefusalRuns(bus)
+        self.rollup = Rollup(bus)
 
 
-@dataclass(frozen=True, slots=True)
 class Views:
-    applied_changes: AppliedChanges
-    overview: OverviewService
-    health: HealthChecks
-    snapshots: Snapshots
-    events: Events
-    series_writer: SeriesWriter
-    series: SeriesService
-    alerts: Alerts
-    findings: Findings
-
-    @staticmethod
-    def build(base: Foundation, records: RecordParts, fleet_services: FleetServices, ingest: Ingest) -> Views:
-        settings, database, fleet, bus, progress = base.settings, base.database, base.fleet, base.bus, base.progress
-        app = settings.app
-        applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
-        evidence = EvidenceReader(database, fleet, applied_changes, ingest.refusal_runs, records.pins)
-        overview = OverviewService(
+    def __init__(self, base: Foundation, records: RecordParts, fleet_services: FleetServices, ingest: Ingest) -> None:
+        app, database, fleet, bus, progress = base.settings.app, base.database, base.fleet, base.bus, base.progress
+        control_url, has_data_plane = base.settings.common.control_url, fleet_services.supervisor is not None
+        self.applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
+        evidence = EvidenceReader(database, fleet, self.applied_changes, ingest.refusal_runs, records.pins)
+        self.overview = OverviewService(
             database,
             fleet,
             ingest.rate_meter,
@@ -368,27 +244,18 @@ class Views:
             progress,
             fleet_services.nodes,
             records.pins,
-            records.policies,
+            records.services.of(Policies),
             evidence,
         )
-        has_data_plane = fleet_services.supervisor is not None
-        health = HealthChecks(
-            database, progress, fleet, lambda: not has_data_plane or fleet.serves_at(settings.common.control_url)
+        self.health = HealthChecks(
+            database, progress, fleet, lambda: not has_data_plane or fleet.serves_at(control_url)
         )
-        series_writer = SeriesWriter(database, ingest.sampler, base.pushes)
-        series = SeriesService(database, ingest.sampler, series_writer, Marks(database, applied_changes))
-        alerts = Alerts(database, bus, applied_changes, app.alert_expire_s)
-        return Views(
-            applied_changes,
-            overview,
-            health,
-            Snapshots(database, fleet, progress, bus),
-            Events(database, retention_days=app.events_retention_days, lost=lambda: ingest.counts.lost),
-            series_writer,
-            series,
-            alerts,
-            Findings(evidence, overview, records.tenants, alerts, series),
-        )
+        self.snapshots = Snapshots(database, fleet, progress, bus)
+        self.events = Events(database, retention_days=app.events_retention_days, lost=lambda: ingest.counts.lost)
+        self.series_writer = SeriesWriter(database, ingest.sampler, base.pushes)
+        self.series = SeriesService(database, ingest.sampler, self.series_writer, Marks(database, self.applied_changes))
+        self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
+        self.findings = Findings(evidence, self.overview, records.tenants, self.alerts, self.series)
 
 
 class Parts:
@@ -396,27 +263,26 @@ class Parts:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.foundation = base = Foundation.build(settings)
+        self.foundation = base = Foundation(settings, self._keep)
         self.database, self.bus, self.fleet = base.database, base.bus, base.fleet
-        self.limits = RequestLimits.build(settings.app)
+        self.limits = RequestLimits(settings.app)
         self.process = ProcessMeter()
         shares = PinQuota(settings.app.pins_per_tenant)
-        self.access = AccessServices.build(base)
-        self.records = RecordParts.build(base, shares)
-        self.documents = DocumentServices.build(base, self.records.tokenizers, shares)
-        self.fleet_services = FleetServices.build(base)
-        self.cache = CacheServices.build(base, self.records, self.limits.large_work)
-        self.lmcache = LmcacheServices.build(base, self.records, self.cache, self.limits.large_work)
-        self.usage = UsageServices.build(base)
-        self.ingest = Ingest.build(base.bus)
-        self.views = Views.build(base, self.records, self.fleet_services, self.ingest)
-        # Every manager receives the events of nodes; only one stores them.
-        conditions, events = self.fleet_services.node_conditions, self.views.events
-        base.bus.keep = lambda event: (
-            events.offer(event) if not event.node or event.name.startswith("dataplane.") or base.leads() else None
-        )
-        base.bus.watch = lambda event: conditions.on_event(event.name, event.node, event.at, event.fields)
+        self.access = AccessServices(base)
+        self.records = RecordParts(base, shares)
+        self.documents = DocumentServices(base, self.records.tokenizers, shares)
+        self.fleet_services = FleetServices(base)
+        self.cache = CacheServices(base, self.records, self.limits.large_work)
+        self.lmcache = LmcacheServices(base, self.records, self.cache, self.limits.large_work)
+        self.usage = UsageServices(base)
+        self.ingest = Ingest(base.bus)
+        self.views = Views(base, self.records, self.fleet_services, self.ingest)
         self.scrapes = Scrapes(self._metric_sources())
+
+    def _keep(self, event: LarderEvent) -> None:
+        """Store an event. Every manager receives the events of nodes; only one stores them."""
+        if not event.node or event.name.startswith("dataplane.") or self.foundation.leads():
+            self.views.events.offer(event)
 
     def _metric_sources(self) -> MetricSources:
         base, fleet, counts, auth = self.foundation, self.fleet, self.ingest.counts, self.access.auth
@@ -425,7 +291,7 @@ class Parts:
             leads=base.leads,
             stats=fleet.stats,
             cold=lambda: {stats.node: is_cold(stats) for stats in fleet.stats()},
-            conditions=self.fleet_services.node_conditions.lasting,
+            conditions=base.node_conditions.lasting,
             empty_pins=fleet.empty_pins,
             alerts=self.views.alerts.firing,
             nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},

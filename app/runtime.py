@@ -73,9 +73,9 @@ class BackgroundTasks:
         await parts.foundation.desired.refresh()
         await self._journal.load(parts.fleet, time.monotonic())
         await parts.cache.watch.load()
-        await parts.fleet_services.node_conditions.load(parts.database)
+        await parts.foundation.node_conditions.load(parts.database)
         with suppress(StoreUnavailable):  # the task tries again
-            await parts.fleet_services.managers.notify()
+            await parts.foundation.managers.notify()
         await parts.foundation.leader_election.step()
         self._zmq = zmq.asyncio.Context()
         self._node_sessions = self._make_node_sessions(self._zmq)
@@ -83,10 +83,10 @@ class BackgroundTasks:
             self._open_joining(parts.settings.app.join_url)
         self._keep("leader_election", parts.foundation.leader_election.run)
         self._keep("node_journal", self._journal.run)
-        self._keep("managers", parts.fleet_services.managers.run)
+        self._keep("managers", parts.foundation.managers.run)
         if parts.database.url.get_backend_name() == "postgresql":
             listener = Listener(
-                parts.database, parts.fleet_services.managers.on_notifications, parts.fleet_services.managers.missed
+                parts.database, parts.foundation.managers.on_notifications, parts.foundation.managers.missed
             )
             self._keep("notices", listener.run)
         self._keep("nodes", self._node_sessions.run)
@@ -137,7 +137,7 @@ class BackgroundTasks:
         if self._tasks:
             await writes.run("series", parts.views.series_writer.flush_last())
         await writes.run("leader_lock", parts.foundation.leader_election.stop())
-        await writes.run("managers", parts.fleet_services.managers.leave())
+        await writes.run("managers", parts.foundation.managers.leave())
         if parts.access.auth.started:
             await writes.run("tokens", parts.access.token_uses.write(time.monotonic(), all_of_them=True))
             await writes.run("audit", parts.access.audit.log_head())
@@ -165,36 +165,20 @@ class BackgroundTasks:
         await asyncio.Event().wait()
 
     def _make_node_sessions(self, context: zmq.asyncio.Context) -> NodeSessions:
-        parts = self.parts
+        parts, base = self.parts, self.parts.foundation
+        timeout_s = parts.settings.app.push_timeout_s
+        fleet, bus, ingest, compare = parts.fleet, parts.bus, parts.ingest, parts.cache.watch.on_stats
 
         def make_sync(link: NodeLink) -> NodeSync:
-            timeout_s = parts.settings.app.push_timeout_s
-            return NodeSync(
-                link,
-                parts.fleet,
-                parts.foundation.desired,
-                self._journal,
-                parts.bus,
-                timeout_s,
-                parts.foundation.leader_election,
-            )
+            return NodeSync(link, fleet, base.desired, self._journal, bus, timeout_s, base.leader_election)
 
         def make_subscriber(node: str, resync: Resync, secure: Secure | None) -> Subscriber:
-            return Subscriber(
-                node,
-                parts.fleet,
-                parts.bus,
-                parts.ingest.rollup,
-                parts.ingest.counts,
-                resync,
-                parts.cache.watch.on_stats,
-                secure,
-            )
+            return Subscriber(node, fleet, bus, ingest.rollup, ingest.counts, resync, compare, secure)
 
         return NodeSessions(
-            parts.fleet,
+            fleet,
             self._journal,
-            parts.foundation.node_requests,
+            base.node_requests,
             context,
             parts.fleet_services.keys,
             make_sync,
@@ -296,7 +280,8 @@ class BackgroundTasks:
                 stats = parts.fleet.stats()
                 parts.ingest.rate_meter.sample(time.time(), stats)
                 parts.ingest.refusal_runs.look(stats)
-                parts.fleet_services.node_conditions.look(stats)
+                for name, event in parts.foundation.node_conditions.look(stats):
+                    parts.bus.publish(event, node=name)
                 if stats and parts.ingest.sampler.is_due(time.time()):
                     await asyncio.to_thread(parts.ingest.sampler.sample, time.time(), stats)
             slept = time.monotonic()

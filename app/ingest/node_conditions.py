@@ -7,12 +7,12 @@ ended.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.observe.catalogue.fleet import NodeConditionEnded, NodeConditionStarted
-from app.observe.events import EventBus
+from app.observe.events import LarderEvent
 from app.schemas.base.listing import PageRequest
 from app.schemas.fleet.nodes import ConditionType, NodeCondition
 from app.schemas.views.events import EventFilters
@@ -81,14 +81,14 @@ class _Watched:
 
 
 class NodeConditions:
-    """Publishes when a condition starts and ends. Call `on_event` for each event, and `look` about once a second."""
+    """Call `on_event` for each event, and `look` about once a second."""
 
-    def __init__(self, bus: EventBus, retention_s: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, retention_s: float, clock: Callable[[], float] = time.time) -> None:
         """`retention_s`: seconds for which a condition stays visible after it ended."""
-        self._bus = bus
         self._retention_s = retention_s
         self._clock = clock
         self._nodes: dict[str, _Watched] = {}
+        self._changed: list[tuple[str, NodeConditionStarted | NodeConditionEnded]] = []
 
     async def load(self, database: Database) -> None:
         """Read the events of the last minutes that an earlier manager stored. Raises StoreUnavailable."""
@@ -101,13 +101,14 @@ class NodeConditions:
                 )
                 rows += page.rows
         for row in sorted(rows, key=lambda row: row.id):
-            self.on_event(row.name, row.node, row.at, row.fields)
+            self.on_event(LarderEvent(row.name, row.at, row.id, row.node, row.fields))
         for watched in self._nodes.values():  # the earlier manager published it
             if len(watched.exit_times) >= CRASHES:
                 watched.conditions["crash_loop"] = _Condition(watched.exit_times[0], self._clock(), _crashes(watched))
 
-    def on_event(self, name: str, node: str, at: float, fields: Mapping[str, Any]) -> None:
+    def on_event(self, event: LarderEvent) -> None:
         """Read an event of a node's process; events must come in order."""
+        name, node, at = event.name, event.node, event.at
         if name not in EVENTS or not node:
             return
         if name == "node.forgotten":
@@ -115,7 +116,7 @@ class NodeConditions:
             return
         watched = self._nodes.setdefault(node, _Watched())
         if name == "dataplane.exited":
-            code = fields.get("code")  # None: unknown, because the process was adopted
+            code = event.fields.get("code")  # None: unknown, because the process was adopted
             if code != 0 and not (code is None and watched.is_explained):
                 watched.exit_times.append(at)
             watched.is_explained = True
@@ -124,7 +125,7 @@ class NodeConditions:
         elif name == "node.lost":
             watched.lost_at = at
         else:
-            epoch = str(fields.get("epoch"))
+            epoch = str(event.fields.get("epoch"))
             if epoch not in watched.epochs:
                 if watched.epochs and not watched.is_explained:
                     watched.exit_times.append(watched.lost_at or at)
@@ -132,8 +133,9 @@ class NodeConditions:
                 watched.is_explained = False
             watched.lost_at = None
 
-    def look(self, stats: Iterable[NodeStats]) -> None:
-        """Compare the latest reports with earlier ones."""
+    def look(self, stats: Iterable[NodeStats]) -> list[tuple[str, NodeConditionStarted | NodeConditionEnded]]:
+        """Compare the latest reports with earlier ones. Return the events of conditions that started or ended since,
+        with their nodes."""
         now = self._clock()
         for node in stats:
             watched = self._nodes.setdefault(node.node, _Watched())
@@ -162,6 +164,8 @@ class NodeConditions:
             if len(watched.exit_times) >= CRASHES:
                 self._note_condition(name, watched, "crash_loop", watched.exit_times[0], _crashes(watched), now)
             self._end(name, watched, now)
+        changed, self._changed = self._changed, []
+        return changed
 
     def _note_condition(
         self, node: str, watched: _Watched, kind: ConditionType, since: float, message: str, now: float
@@ -169,7 +173,7 @@ class NodeConditions:
         condition = watched.conditions.get(kind)
         if condition is None or condition.ended_at is not None:
             condition = watched.conditions[kind] = _Condition(since, now, message)
-            self._bus.publish(NodeConditionStarted(kind, message), node=node)
+            self._changed.append((node, NodeConditionStarted(kind, message)))
         condition.last, condition.message = now, message
 
     def _end(self, node: str, watched: _Watched, now: float) -> None:
@@ -179,7 +183,7 @@ class NodeConditions:
                     del watched.conditions[kind]
             elif now - condition.last > QUIET_S:
                 condition.ended_at = now
-                self._bus.publish(NodeConditionEnded(kind, now - condition.since), node=node)
+                self._changed.append((node, NodeConditionEnded(kind, now - condition.since)))
 
     def of(self, node: str) -> list[NodeCondition]:
         """Return the conditions of a node, also those that ended not long ago."""

@@ -103,7 +103,14 @@ class Subscription:
 class EventBus:
     """Delivers published events to all subscribers."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        keep: Callable[[LarderEvent], None] = lambda event: None,
+        watch: Callable[[LarderEvent], None] = lambda event: None,
+    ) -> None:
+        """`keep` stores each event of this process, and `watch` reads each event; they must not block or raise."""
+        self._keep = keep
+        self._watch = watch
         self._subscribers: set[Subscription] = set()
         self._seq = 0
         self._closed = False
@@ -116,14 +123,10 @@ class EventBus:
         """Latest events, for subscribers that reconnect."""
         self.boot = os.urandom(4).hex()
         """Random id of this process, because sequence numbers are valid only within one process."""
-        self.keep: Callable[[LarderEvent], None] = lambda event: None
-        """Callback that stores each event of this process; it must not block or raise."""
-        self.watch: Callable[[LarderEvent], None] = lambda event: None
-        """Callback that reads each event; it must not block or raise."""
 
     def publish(self, event: PlaneEvent | Event, *, node: str = "", actor: str = "", at: float | None = None) -> None:
         """Publish an event of this management plane, or one that a node sent to it, and store it."""
-        self.keep(self._deliver(name_of(event), node, actor, at, fields_of(event)))
+        self._keep(self._deliver(name_of(event), node, actor, at, fields_of(event)))
 
     def relay(self, name: str, node: str, at: float, fields: dict[str, Any], actor: str = "") -> None:
         """Publish an event of another management plane, which stores it."""
@@ -134,7 +137,7 @@ class EventBus:
         event = LarderEvent(name, time.time() if at is None else at, self._seq, node, fields, actor)
         self.recent.append(event)
         self.ring.append(event)
-        self.watch(event)
+        self._watch(event)
         self._offer(event)
         return event
 

@@ -24,21 +24,27 @@ CHECK_S = 0.5
 
 
 class LeaderElection:
-    """Keeps trying to become the leader. Calls `turned(pushing, reason)` when this process begins or stops to lead."""
+    """Keeps trying to become the leader."""
 
-    def __init__(self, claim: LeaderLock, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        claim: LeaderLock,
+        on_election: Callable[[bool, str], None] = lambda leads, reason: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_election` is called when this process begins or stops to lead, with the reason why it stopped."""
         self._claim = claim
+        self._on_election = on_election
         self._clock = clock
         self._holds_lock = False
         self._usable_from = 0.0
         self._usable_until = 0.0
         self._leading: bool | None = None
-        """Leadership as last reported through `turned`."""
+        """Leadership as last reported through `on_election`."""
         self.latest = False
         """Whether this process leads, or led last as far as it knows. For work better done twice than never."""
         self.term = 0
         """Number of times that this process became the leader. Knowledge from an earlier term may be outdated."""
-        self.turned: Callable[[bool, str], None] = lambda pushing, reason: None
         self._log = structlog.get_logger()
 
     @property
@@ -88,7 +94,7 @@ class LeaderElection:
             self._log.info("manager.promoted", term=self.term)
         else:
             self._log.info("manager.demoted", reason=reason)
-        self.turned(self._holds_lock, "" if self._holds_lock else reason)
+        self._on_election(self._holds_lock, "" if self._holds_lock else reason)
 
     async def stop(self) -> None:
         """Stop pushing, then release the lock for other managers."""

@@ -3,13 +3,12 @@
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.ingest.fleet import Fleet
 from app.observe.catalogue import name_of
-from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered, ManagerDemoted, ManagerPromoted
+from app.observe.catalogue.service import ManagerDemoted, ManagerPromoted
 from app.observe.events import EventBus, fields_of
-from app.push.leader_election import LeaderElection
 from app.schemas.fleet.managers import ManagerAnswer, ManagerList
 from app.services.base.fields import answer
 from app.store.base import notify
@@ -25,9 +24,10 @@ ALIVE_S = 10.0
 class Managers:
     """Connects leadership, notifications of other managers and the `managers` table with the rest of the process."""
 
-    def __init__(self, database: Database, lead: LeaderElection, fleet: Fleet, bus: EventBus) -> None:
+    def __init__(self, database: Database, pushes: Callable[[], bool], fleet: Fleet, bus: EventBus) -> None:
+        """`pushes` returns whether this manager pushes to the nodes."""
         self._database = database
-        self._lead = lead
+        self._pushes = pushes
         self._fleet = fleet
         self._bus = bus
         self._host = socket.gethostname()[:128]
@@ -35,8 +35,6 @@ class Managers:
         self._pending: list[Notification] = []
         self.url = ""
         """Set by the code that binds the socket."""
-        lead.turned = self._turned
-        database.watch.on_change = self._on_database_change
 
     @property
     def id(self) -> str:
@@ -68,7 +66,7 @@ class Managers:
             host=self._host,
             pid=os.getpid(),
             url=self.url,
-            pushing=self._lead.pushing,
+            pushing=self._pushes(),
             started_at=self._started_at,
         )
         async with self._database.write() as session:
@@ -93,19 +91,13 @@ class Managers:
         self._fleet.change_signal.notify()
         self._bus.touch()
 
-    def _turned(self, pushing: bool, reason: str) -> None:
+    def on_election(self, leads: bool, reason: str) -> None:
+        """Publish that this manager begins or stops to lead, and notify the others later."""
         event = (
             ManagerPromoted(self.id, self._host, os.getpid())
-            if pushing
+            if leads
             else ManagerDemoted(self.id, self._host, os.getpid(), reason)
         )
         self._bus.publish(event)
         self._pending = [*self._pending[-9:], Notification(name_of(event), time.time(), fields_of(event))]
         self._fleet.change_signal.notify()
-
-    def _on_database_change(self, is_lost: bool, reason: str, seconds: float) -> None:
-        if is_lost:
-            self._bus.publish(DatabaseLost(reason))
-        else:
-            self._bus.publish(DatabaseRecovered(round(seconds, 3)))
-            self._fleet.change_signal.notify()

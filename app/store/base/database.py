@@ -16,7 +16,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -131,12 +131,15 @@ class _Step:
 class Database:
     """The engine and its transactions. Connections are opened on first use."""
 
-    def __init__(self, given: str) -> None:
-        """Create the engine. Raise SettingsError."""
+    def __init__(
+        self, given: str, on_change: Callable[[bool, str, float], None] = lambda away, reason, seconds: None
+    ) -> None:
+        """Create the engine. `on_change` is called when availability changes; see `DatabaseWatch`. Raise
+        SettingsError."""
         self.url = full_url(given)
         self.shown = without_password(given)
         """URL for display."""
-        self.watch = DatabaseWatch()
+        self.watch = DatabaseWatch(on_change)
         self.seconds = {operation: LatencyHistogram() for operation in ("read", "write", "commit")}
         """Durations of transactions, and of the commits of changes, whether they succeeded or not."""
         self.origin = os.urandom(8).hex()

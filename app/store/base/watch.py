@@ -12,15 +12,16 @@ Kind = Literal["read", "write"]
 class DatabaseWatch:
     """Receives the result of every transaction. Reads may work while changes fail (a full disk, a read-only file)."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[bool, str, float], None] = lambda away, reason, seconds: None) -> None:
+        """`on_change` is called when availability changes: whether it is away, the reason, and seconds away (0 when
+        just lost)."""
+        self._on_change = on_change
         self._failing: dict[Kind, str] = {}
         """Reason of the failure, for each kind that fails."""
         self._since = 0.0
         self._failed_at = 0.0
         self._recovered_at = 0.0
         self._log = structlog.get_logger()
-        self.on_change: Callable[[bool, str, float], None] = lambda away, reason, seconds: None
-        """Called when availability changes: whether it is away, the reason, and seconds away (0 when just lost)."""
 
     @property
     def away(self) -> bool:
@@ -39,7 +40,7 @@ class DatabaseWatch:
         if not self._failing:
             self._since = self._failed_at
             self._log.warning("database.lost", what=f"{kind}s", reason=reason)
-            self.on_change(True, reason, 0.0)
+            self._on_change(True, reason, 0.0)
         self._failing[kind] = reason
 
     def worked(self, kind: Kind, began: float) -> None:
@@ -56,4 +57,4 @@ class DatabaseWatch:
             self._recovered_at = time.monotonic()
             away_s = self._recovered_at - self._since
             self._log.info("database.recovered", away_s=round(away_s, 3))
-            self.on_change(False, "", away_s)
+            self._on_change(False, "", away_s)

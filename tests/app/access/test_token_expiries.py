@@ -26,8 +26,8 @@ async def test_an_expiry_is_published_once_and_also_after_a_restart(database: Da
         session.add_all(
             [token("old", now - LATE_S - 9), token("gone", now - 60), token("soon", now + 60), token("ever", None)]
         )
-    events, bus = Events(database), EventBus()
-    bus.keep = events.offer
+    events = Events(database)
+    bus = EventBus(events.offer)
     expiries = TokenExpiries(database, bus)
     for at in (now, now + 1, now + 61, now + 62):
         await expiries.publish(at)

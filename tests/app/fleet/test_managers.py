@@ -326,7 +326,7 @@ class Clock:
 
 async def test_the_right_to_push_ends_with_its_lease_and_comes_back_with_its_confirmation() -> None:
     claim, clock = Scripted(), Clock()
-    lead = LeaderElection(claim, clock)
+    lead = LeaderElection(claim, clock=clock)
     claim.takes = [0.0]
     await lead.step()
     assert (lead.pushing, lead.term) == (True, 1)
@@ -338,10 +338,8 @@ async def test_the_right_to_push_ends_with_its_lease_and_comes_back_with_its_con
 
 
 async def test_a_successor_waits_for_the_end_of_the_lease_before_it() -> None:
-    claim, clock = Scripted(), Clock()
-    lead = LeaderElection(claim, clock)
-    turns: list[bool] = []
-    lead.turned = lambda pushing, _: turns.append(pushing)
+    claim, clock, turns = Scripted(), Clock(), list[bool]()
+    lead = LeaderElection(claim, lambda leads, _: turns.append(leads), clock)
     claim.takes, claim.confirms = [None, 1.5], [None]
     await lead.step()
     await lead.step()
@@ -354,7 +352,7 @@ async def test_a_successor_waits_for_the_end_of_the_lease_before_it() -> None:
 
 async def test_a_lost_claim_stops_pushing_at_once_and_another_term_follows() -> None:
     claim, clock = Scripted(), Clock()
-    lead = LeaderElection(claim, clock)
+    lead = LeaderElection(claim, clock=clock)
     claim.takes, claim.confirms = [0.0, StoreUnavailable("away"), 0.0], [StoreUnavailable("gone")]
     for pushing, term in ((True, 1), (False, 1), (False, 1), (True, 2)):
         await lead.step()

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from app.ingest.node_conditions import QUIET_S, SAMPLE_S, NodeConditions
+from app.observe.catalogue import name_of
 from app.observe.catalogue.service import DataplaneExited
-from app.observe.events import EventBus
+from app.observe.events import LarderEvent
 from app.schemas.fleet.nodes import NodeCondition
 from app.schemas.views.findings import CRASHES_S, WINDOW_S
 from dataplane.protocol.stats.node import NodeStats
@@ -25,20 +26,17 @@ class Watch:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.bus = EventBus()
-        self.conditions = NodeConditions(self.bus, RETENTION_S, lambda: self.now)
+        self.changed: list[str] = []
+        self.conditions = NodeConditions(RETENTION_S, lambda: self.now)
         self.stats = _stats()
 
     def event(self, name: str, **fields: object) -> None:
-        self.conditions.on_event(name, "a", self.now, fields)
+        self.conditions.on_event(LarderEvent(name, self.now, 0, "a", fields))
 
     def later(self, seconds: float) -> list[NodeCondition]:
         self.now += seconds
-        self.conditions.look([self.stats])
+        self.changed += [name_of(event) for _, event in self.conditions.look([self.stats])]
         return self.conditions.of("a")
-
-    def published(self) -> list[str]:
-        return [event.name for event in self.bus.recent]
 
 
 def _stats(epoch: str = "1", used: int = 100, **totals: int) -> NodeStats:
@@ -70,7 +68,7 @@ def test_three_unexpected_ends_are_a_crash_loop_until_they_are_long_ago(watch: W
     assert ended.ended_at == watch.now
     assert list(watch.conditions.lasting()) == []
     assert watch.later(RETENTION_S + 1) == []
-    assert watch.published() == ["node.condition_started", "node.condition_ended"]
+    assert watch.changed == ["node.condition_started", "node.condition_ended"]
 
 
 def test_planned_stops_and_restarts_are_no_crashes(watch: Watch) -> None:
@@ -166,7 +164,7 @@ async def test_a_manager_knows_the_crashes_that_an_earlier_one_stored(socket_dir
         for _ in range(3):
             plane.app.parts.bus.publish(DataplaneExited(-9, 0.0), node="node-a")
     async with serving(settings) as plane:
-        await plane.until(lambda: bool(plane.app.parts.fleet_services.node_conditions.of("node-a")))
+        await plane.until(lambda: bool(plane.app.parts.foundation.node_conditions.of("node-a")))
 
 
 @pytest.mark.anyio

@@ -33,7 +33,7 @@ async def test_another_manager_continues_the_trace_of_a_change(
             headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"},
         )
         assert change.status_code == 201
-        leader.app.parts.fleet_services.managers.missed()  # SQLite has no notifications
+        leader.app.parts.foundation.managers.missed()  # SQLite has no notifications
         await leader.until(lambda: new_node.received[-1].generation == 1)
         assert [plane.app.parts.foundation.leader_election.pushing for plane in (leader, follower)] == [True, False]
     assert (new_node.received[-1].type, new_node.received[-1].traceparent[3:35]) == ("quotas", TRACE)

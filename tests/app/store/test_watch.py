@@ -6,9 +6,8 @@ from app.store.base.watch import DatabaseWatch
 
 
 def watched() -> tuple[DatabaseWatch, list[bool]]:
-    watch, away = DatabaseWatch(), []
-    watch.on_change = lambda is_away, reason, seconds: away.append(is_away)
-    return watch, away
+    away: list[bool] = []
+    return DatabaseWatch(lambda is_away, reason, seconds: away.append(is_away)), away
 
 
 def test_many_failures_are_one_loss_and_one_recovery() -> None:

@@ -100,8 +100,7 @@ async def events(database_url: str) -> AsyncIterator[Events]:
 
 
 async def test_fields_of_a_node_are_stored_or_marked_as_omitted(events: Events) -> None:
-    bus = EventBus()
-    bus.keep = events.offer
+    bus = EventBus(events.offer)
     bus.publish(GatewayNameLost(1.0, "g", "\0"), node="\0" + "n" * 500, at=1.0)
     bus.publish(GatewayNameLost(2.0, "g", "x" * 20_000), at=2.0)
     bus.publish(MemoryAdopted(3.0, 1, 1 << 62, 0, 0, float("nan")), at=3.0)
@@ -119,8 +118,7 @@ async def stopped(task: "asyncio.Task[None]") -> None:
 
 
 async def test_a_flood_is_bounded_and_dropped_events_are_counted(events: Events) -> None:
-    bus = EventBus()
-    bus.keep = events.offer
+    bus = EventBus(events.offer)
     for number in range(QUEUE + 7):
         bus.publish(DatabaseRecovered(number))
     assert events.dropped == {"database.recovered": 7}
@@ -138,8 +136,7 @@ async def test_events_wait_while_the_database_is_unavailable(tmp_path: Path) -> 
     database = Database(f"sqlite+aiosqlite:///{file}")
     await migrate.upgrade(database)
     events = Events(database)
-    bus = EventBus()
-    bus.keep = events.offer
+    bus = EventBus(events.offer)
     away = tmp_path / "away.db"
     file.rename(away)
     task = asyncio.create_task(events.run())
@@ -159,8 +156,7 @@ async def test_events_wait_while_the_database_is_unavailable(tmp_path: Path) -> 
 
 
 async def test_relayed_events_of_another_manager_are_not_stored(events: Events) -> None:
-    bus = EventBus()
-    bus.keep = events.offer
+    bus = EventBus(events.offer)
     with bus.subscribe() as subscriber:
         bus.relay("quota.created", "", 1.0, {"tenant": "acme"})
         assert [event.name for event in subscriber.take()] == ["quota.created"]

@@ -305,7 +305,7 @@ def _serve(settings: Settings, listener: socket.socket, handover: _Handover, ear
     telemetry = otlp.start("management-plane", __version__, os.environ, socket.gethostname())
     host, port = listener.getsockname()[:2]
     url = f"http://{host_and_port(host, port)}"
-    app.parts.fleet_services.managers.url = url
+    app.parts.foundation.managers.url = url
     supervisor = app.parts.fleet_services.supervisor
     if early is not None and supervisor is not None:
         _await_early(early)
