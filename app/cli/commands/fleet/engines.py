@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import ApiError, call, segment, url_option
+from app.cli.commands.fleet.nodes import NODE_RESOURCE
+from app.cli.support.api.client import ApiError, call, url_option
 from app.cli.support.api.names import NODES
 from app.cli.support.exit_codes import worded
 from app.cli.support.printing import show
@@ -49,10 +50,7 @@ def engines() -> None:
 @watch_option
 def list_engines(url: str | None, node: str | None, output: Output) -> None:
     """List the engines of one node or of all nodes, by number of leased blocks."""
-    if node is None:
-        nodes = call(url, "GET", "/api/v1/nodes")["items"]
-    else:
-        nodes = [call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")]
+    nodes = NODE_RESOURCE.one_or_all(url, node)
     rows = [{"node": item["name"], **engine} for item in nodes if item["stats"] for engine in item["stats"]["engines"]]
     rows.sort(key=lambda engine: -engine["leased_blocks"])
     if not output.data(rows, [f"{engine['node']} {engine['client']}" for engine in rows]):
@@ -74,7 +72,7 @@ def expel(url: str | None, node: str, client: int, kill: bool, force: bool, off:
     """
     if off and (kill or force):
         raise click.UsageError("expected --off without --kill and --force")
-    path = f"/api/v1/nodes/{segment(node, 'node')}/engines/{client}/expel"
+    path = f"{NODE_RESOURCE.of(node)}/engines/{client}/expel"
     try:
         answer = call(url, "POST", path, {"on": not off, "force": force, "kill": kill})
     except ApiError as refused:

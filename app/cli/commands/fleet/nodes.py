@@ -28,10 +28,6 @@ def _pool(node: dict[str, Any], field: str) -> int | None:
     return int(node["stats"]["pool"][field])
 
 
-def _engines(node: dict[str, Any]) -> str:
-    return "-" if node["stats"] is None else str(sum(e["connected"] for e in node["stats"]["engines"]))
-
-
 def _policy(node: dict[str, Any]) -> str:
     if node["stats"] is None:
         return "-"
@@ -58,7 +54,7 @@ _COLUMNS = (
     Column("pid", lambda n: str(n["pid"] or "-"), drop=3, right=True),
     Column("used", lambda n: show.size(_pool(n, "used_bytes")), right=True),
     Column("pool", lambda n: show.size(_pool(n, "capacity_bytes")), right=True),
-    Column("engines", _engines, drop=2, right=True),
+    Column("engines", show.engines, drop=2, right=True),
     Column("policy", _policy, drop=1),
     Column("labels", lambda n: _labels(n["labels"]), drop=4, text=True),
     Column("release", lambda n: n["release"], wide=True),
@@ -111,10 +107,10 @@ _TOKEN_COLUMNS = (
     Column("labels", lambda t: _labels(t["labels"]), drop=2, text=True),
     Column("nodes", lambda t: ", ".join(t["nodes"]), drop=1, text=True),
 )
-_NODES = Resource("/api/v1/nodes", "node", _COLUMNS, metavar="NODE")
+NODE_RESOURCE = Resource("/api/v1/nodes", "node", _COLUMNS, metavar="NODE")
 nodes = Noun("nodes", help="Manage nodes: data planes, one on each machine.")
-add_list(nodes, _NODES, "List all nodes.", add_details=lambda answer, _: show.faults(answer["items"]))
-add_get(nodes, _NODES, "Show one node.")
+add_list(nodes, NODE_RESOURCE, "List all nodes.", add_details=lambda answer, _: show.faults(answer["items"]))
+add_get(nodes, NODE_RESOURCE, "Show one node.")
 
 
 @nodes.command("describe")
@@ -124,7 +120,7 @@ def describe_node(url: str | None, node: str) -> None:
     """Show a node in full. Includes its statistics, and events that concern it."""
     from app.cli.support.resources.describe import describe
 
-    record = call(url, "GET", _NODES.of(node))
+    record = call(url, "GET", NODE_RESOURCE.of(node))
     if conditions := record.pop("conditions", None):
         table("Conditions", _CONDITION_COLUMNS, conditions)
         say()
@@ -138,7 +134,7 @@ def describe_node(url: str | None, node: str) -> None:
 @watch_option
 def gpus(url: str | None, node: str | None, output: Output) -> None:
     """Show the GPU copies of pins of the tier gpu, on one node or on all."""
-    answer = _answers(url, node)
+    answer = NODE_RESOURCE.one_or_all(url, node)
     rows = [{"node": item["name"], **pool} for item in answer for pool in show.gpu_copy_pools(item)]
     if output.data(rows, [row["device"] for row in rows]):
         return
@@ -158,7 +154,7 @@ def gpus(url: str | None, node: str | None, output: Output) -> None:
 @watch_option
 def tiers(url: str | None, node: str | None, output: Output) -> None:
     """Show the tiers behind memory, on one node or on all."""
-    answer = _answers(url, node)
+    answer = NODE_RESOURCE.one_or_all(url, node)
     rows = [{"node": item["name"], **tier} for item in answer for tier in show.tiers(item)]
     if output.data(rows, [f"{row['node']}/{row['name']}" for row in rows]):
         return
@@ -173,13 +169,6 @@ def tiers(url: str | None, node: str | None, output: Output) -> None:
         say("no node has a tier behind memory: create one with larder tiers set, or set disk_tier_directories")
 
 
-def _answers(url: str | None, node: str | None) -> list[dict[str, Any]]:
-    """Return one node, or all of them if none is named."""
-    if node is None:
-        return list(call(url, "GET", _NODES.path)["items"])
-    return [call(url, "GET", _NODES.of(node))]
-
-
 @nodes.command("resize")
 @click.argument("node", shell_complete=NODES)
 @click.argument("size", required=False)
@@ -190,7 +179,7 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, output: O
     """Grow a node's pool to SIZE, such as 4GiB. The size also applies after restarts, until --forget."""
     if forget == (size is not None):
         raise click.UsageError("expected either SIZE or --forget")
-    path = f"{_NODES.of(node)}/resize"
+    path = f"{NODE_RESOURCE.of(node)}/resize"
     if forget:
         call(url, "DELETE", path)
         if not output.for_programs:
@@ -222,7 +211,7 @@ def drain(url: str | None, node: str, off: bool, wait: str | None) -> None:
     if off and wait is not None:
         raise click.UsageError("--wait waits for engines to leave and cannot be combined with --off")
     within_s = None if wait is None else seconds("--wait", wait)
-    path = _NODES.of(node)
+    path = NODE_RESOURCE.of(node)
     answer = call(url, "POST", f"{path}/drain", {"on": not off}, {"wait": ACKNOWLEDGED_WITHIN})
     stats = answer["stats"]
     pending = "" if stats is not None and stats["draining"] != off else "; it gets the request when it connects"
@@ -271,7 +260,7 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
             patch[key[:-1]] = None
         else:
             raise click.UsageError(f"expected KEY=VALUE or KEY-, got {text!r}")
-    answer = call(url, "PATCH", _NODES.of(node), {"labels": patch})
+    answer = call(url, "PATCH", NODE_RESOURCE.of(node), {"labels": patch})
     shown = ", ".join(f"{key}={value}" for key, value in sorted(answer["labels"].items()))
     say(f"{node}: {shown or 'no labels'}")
 
@@ -284,7 +273,7 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
 def delete(url: str | None, node: str, force: bool) -> None:
     """Remove a node. It must join again with a token."""
     try:
-        call(url, "DELETE", _NODES.of(node), query={"force": "true" if force else None})
+        call(url, "DELETE", NODE_RESOURCE.of(node), query={"force": "true" if force else None})
     except ApiError as refused:
         raise worded(refused, refused.message.replace("force=true", "--force")) from None
     say(f"{node}: node deleted")

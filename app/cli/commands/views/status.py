@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import ApiError, call, url_option
+from app.cli.support.api.client import ApiError, call, unless, url_option
 from app.cli.support.printing import caches, findings, show
 from app.cli.support.printing.terminal import Column, say, table, wrapped
 from app.cli.support.resources.options import Output, output_option, watch_option
@@ -23,7 +23,7 @@ def status(url: str | None, output: Output) -> None:
     overview = call(url, "GET", "/api/v1/overview")
     if output.data(overview, [node["name"] for node in overview["nodes"]]):
         return
-    managers = _unless_for_all(url, "/api/v1/managers")
+    managers = unless(403, call, url, "GET", "/api/v1/managers")
     head(overview, _unready(url), is_limited=managers is None)
     if managers is not None:
         _managers(managers["items"])
@@ -33,16 +33,6 @@ def status(url: str | None, output: Output) -> None:
         _rows("Tenants", _TENANT_COLUMNS, overview["tenants"], overview["tenants_total"], "tenants", wide=output.wide)
     if overview["pins"]:
         _rows("Pins", _PIN_COLUMNS, overview["pins"], overview["pins_total"], "pins", wide=output.wide)
-
-
-def _unless_for_all(url: str | None, path: str) -> Any:
-    """Return the answer; None if the path is refused to callers that are limited to tenants."""
-    try:
-        return call(url, "GET", path)
-    except ApiError as refused:
-        if refused.status == 403:
-            return None
-        raise
 
 
 def _unready(url: str | None) -> str:
@@ -97,10 +87,6 @@ def _managers(managers: list[dict[str, Any]]) -> None:
     say(f"managers: {len(alive)} alive; {note}")
 
 
-def _engines(node: dict[str, Any]) -> str:
-    return "-" if node["stats"] is None else str(sum(e["connected"] for e in node["stats"]["engines"]))
-
-
 def _applied(node: dict[str, Any]) -> str:
     applied = ", ".join(f"{kind} {observed['generation']}" for kind, observed in sorted(node["observed"].items()))
     return applied or "-"
@@ -110,7 +96,7 @@ _NODE_COLUMNS = (
     Column("name", lambda n: n["name"]),
     Column("state", caches.node_state),
     Column("pid", lambda n: str(n["pid"]), drop=1, right=True),
-    Column("engines", _engines, right=True),
+    Column("engines", show.engines, right=True),
     Column("applied", _applied, text=True),
 )
 _TENANT_COLUMNS = (

@@ -197,11 +197,10 @@ def _node(node: Json) -> list[str]:
         return [cell(node["name"]), state, "-", show.size(node["capacity_bytes"]), "-", "-"]
     requested = stats["totals"]["requested_blocks"]
     ratio = stats["totals"]["hit_blocks"] / requested if requested else None
-    engines = sum(engine["connected"] for engine in stats["engines"])
     pool = stats["pool"]
     return [
         cell(node["name"]), state, show.size(pool["used_bytes"]), show.size(pool["capacity_bytes"]),
-        str(engines), show.percent(ratio),
+        show.engines(node), show.percent(ratio),
     ]  # fmt: skip
 
 

@@ -3,13 +3,12 @@ one request got from the cache, and why not more."""
 
 import difflib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from app.cli.support.api.client import ApiError, call, every, find, segment, url_option
+from app.cli.support.api.client import call, every, find, segment, unless, url_option
 from app.cli.support.api.names import TENANTS_AND_NODES
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
@@ -169,17 +168,8 @@ def _events(url: str | None, since_at: float) -> list[dict[str, Any]]:
     """Return the events since a time in the order of their arrival, newest first; none for callers who may not see
     them."""
     query = {"since": str(max(since_at, 0)), "sort": "-id"}
-    page = _unless_forbidden(partial(every, url, "/api/v1/events/history", query, MAX_EVENTS))
+    page = unless(403, every, url, "/api/v1/events/history", query, MAX_EVENTS)
     return page["items"] if page else []
-
-
-def _unless_forbidden(answer: Callable[[], Any]) -> Any:
-    try:
-        return answer()
-    except ApiError as refused:
-        if refused.status == 403:
-            return None
-        raise
 
 
 def _concerns_change(change: Mapping[str, Any], kind: str, name: str) -> bool:

@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec
 from urllib.parse import quote, urlsplit
 
 import click
@@ -27,6 +27,7 @@ PAGE = 1000
 """Largest number of items in one answer."""
 
 _TIMEOUT = "larder.timeout_s"
+P = ParamSpec("P")
 
 
 def _keep_timeout(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -211,10 +212,16 @@ def pages(
 
 def find(url: str | None, path: str) -> Any:
     """Return the resource at a path, or None. Raises ClickException."""
+    return unless(404, call, url, "GET", path)
+
+
+def unless(status: int, ask: Callable[P, Any], *arguments: P.args, **options: P.kwargs) -> Any:
+    """Return the answer to a request, or None if its status is this one, such as 403 for callers who may not see it.
+    Raises ClickException."""
     try:
-        return call(url, "GET", path)
+        return ask(*arguments, **options)
     except ApiError as refused:
-        if refused.status == 404:
+        if refused.status == status:
             return None
         raise
 

@@ -91,6 +91,11 @@ def ago(at: float) -> str:
     return f"{passed:.0f} s ago"
 
 
+def engines(node: Mapping[str, Any]) -> str:
+    """Return the number of engines that are attached to a node; `-` if it has not reported."""
+    return "-" if node["stats"] is None else str(sum(engine["connected"] for engine in node["stats"]["engines"]))
+
+
 def gpu_copy_pools(node: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the node's pools of GPU copies; empty if the node has not reported or the server is of an older
     release."""

@@ -35,6 +35,12 @@ class Resource:
         """Return the path of a record. Raises UsageError for an empty name."""
         return f"{self.path}/{segment(name, 'tenant' if self.key == 'tenant' else self.metavar.lower())}"
 
+    def one_or_all(self, url: str | None, name: str | None) -> list[dict[str, Any]]:
+        """Return one record, or all of them if none is named. Raises ClickException."""
+        if name is None:
+            return list(call(url, "GET", self.path)["items"])
+        return [call(url, "GET", self.of(name))]
+
     def argument(self, complete: Complete | None = None) -> Callable[..., Any]:
         """Return a decorator that adds the argument `name`, which a shell completes with the names of records."""
         completion = complete or names((self.path, self.key))
