@@ -116,7 +116,8 @@ class Instances:
             else:
                 then(None)
 
-        if not self._openings.open(copier, opened, loose=True):
+        if not self._openings.open(copier, opened):
+            self._openings.close(copier)
             raise OperationFailed(Reason.REFUSED, "too many copies are queued")
 
     def _check(self, registered: RegisteredWorker, connection: ZmtpPeer) -> None:
@@ -190,7 +191,7 @@ class Instances:
 
         # If too many copies are queued, the first copy opens the memory.
         if instance.chunk_layout.copier is not None:
-            self._openings.open(instance.chunk_layout.copier, opened, loose=False)
+            self._openings.open(instance.chunk_layout.copier, opened)
 
     def _attached(self, registered: RegisteredWorker, chunk_layout: ChunkLayout, now: float) -> Instance:
         """Return a worker whose engine is attached. Raise OperationFailed on failure."""
@@ -401,7 +402,7 @@ class Instances:
 
     def close(self) -> None:
         """Close the device memory of all workers. No copy may be running."""
-        self._openings.end(instance.chunk_layout.copier for instance in self._registry)
+        self._openings.end()
 
 
 def _log_not_restored(registered: RegisteredWorker, reason: str) -> None:
