@@ -23,7 +23,8 @@ from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.gateways.lmcache.handlers import sessions
 from dataplane.gateways.lmcache.handlers.pending_requests import PendingHead, PendingRequests
 from dataplane.gateways.lmcache.wire.messages import EngineContext
-from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker, Registrations
+from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker
+from dataplane.gateways.lmcache.workers.registry import Registry
 from dataplane.membership import JoinedFleet
 from dataplane.protocol.control.snapshots import Snapshot, digest_of
 from dataplane.protocol.join import url_fault
@@ -82,7 +83,7 @@ def _write_snapshot(folder: Path) -> SavedSnapshot:
 def _write_registration(folder: Path) -> list[RegisteredWorker]:
     engine = EngineContext(1, "llama", 1, 16, 2, 64, "bf16", use_mla=False)
     worker = RegisteredWorker(1, 10, 20, 3, 4, engine=engine)
-    Registrations(folder).keep(worker)
+    Registry(folder).save(worker)
     return [worker]
 
 
@@ -181,7 +182,7 @@ KINDS = {
     "registration": Kind(
         _write_registration,
         lambda folder: next(path for path in folder.iterdir() if path.suffix not in (".corrupt", ".new")),
-        lambda folder: list(Registrations(folder).load()),
+        lambda folder: list(Registry(folder).saved()),
         [],
         guarded=True,
     ),

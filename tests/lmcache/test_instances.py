@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dataplane.gateways.lmcache.workers.instances import LOST_TTL_S
-from dataplane.gateways.lmcache.workers.registrations import Registrations
+from dataplane.gateways.lmcache.workers.registry import Registry
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.gateways.lmcache.zmtp import processes
 from tests.ipc.descriptors import free_descriptors
@@ -294,7 +294,7 @@ class TestRestart:
         path.unlink()
         registered = next(iter(gateway.server.registry)).registered
         registered.pid = child
-        Registrations(gateway.folder).keep(registered)
+        Registry(gateway.folder).save(registered)
         gateway.restart()
         assert len(gateway.server.registry) == 0
         assert registration_files(gateway) == []

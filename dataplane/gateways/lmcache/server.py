@@ -27,7 +27,6 @@ from dataplane.gateways.lmcache.wire.frames import MAX_REQUEST_FRAMES
 from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.workers.digests import Digests
 from dataplane.gateways.lmcache.workers.instances import Instances, Timeouts
-from dataplane.gateways.lmcache.workers.registrations import Registrations
 from dataplane.gateways.lmcache.workers.registry import Registry
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer, ZmtpServer
 from dataplane.gateways.lmcache.zmtp.processes import ProcessWatch
@@ -100,7 +99,7 @@ class LMCacheServer:
         )
         self._watch = ProcessWatch(loop)
         self._copying = CopyThreads(loop)
-        self.registry = Registry(Registrations(folder))
+        self.registry = Registry(folder)
         self.instances = Instances(
             self.registry,
             cache,

@@ -1,21 +1,34 @@
 """The registry of workers: who is registered, by number and process, and which layouts their models have.
 
-Two processes may use the same number, so a worker is identified by its number and its process. The registry saves
-registrations for the next data plane.
+Two processes may use the same number, so a worker is identified by its number and its process.
+
+The registry stores registrations, one file each, so that a restarted data plane knows its clients: they register only
+once, and not again for a data plane that was gone for a second. Each file is written before its registration is
+answered. Unreadable files are renamed and logged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgspec
 import structlog
 
+from dataplane.base.durable_files import checked_body, read_bounded, replace_checked
 from dataplane.gateways.lmcache.workers.chunk_layouts import ChunkLayout
-from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker, Registrations
+from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker
 from dataplane.gateways.lmcache.workers.transfers import Transfers
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
 from dataplane.gateways.lmcache.zmtp.processes import Owner
+from dataplane.protocol.codec import encode
+
+_MAGIC = b"LARDERLM1\n"
+_SUFFIX = ".registration"
+MAX_FILE_BYTES = 64 << 20
+_decoder = msgspec.msgpack.Decoder(RegisteredWorker)
 
 log = structlog.stdlib.get_logger()
 
@@ -54,8 +67,9 @@ class Instance:
 class Registry:
     """All registered workers."""
 
-    def __init__(self, registrations: Registrations) -> None:
-        self._registrations = registrations
+    def __init__(self, folder: Path) -> None:
+        """`folder` stores registrations."""
+        self._folder = folder
         self._by_number: dict[int, dict[Owner, Instance]] = {}
         self._layouts: dict[tuple[str, int, int], list[list[int]]] = {}
         """Cached results of `layouts`, valid until the workers change."""
@@ -79,22 +93,47 @@ class Registry:
         unknown = [instance for owner, instance in owners.items() if not (owner[0] and connection.owner[0])]
         return max(unknown, key=lambda instance: instance.seen, default=None)
 
+    # ---- what the next data plane needs
+
     def saved(self) -> Iterator[RegisteredWorker]:
-        """Yield the registrations that the previous data plane saved."""
-        return self._registrations.load()
+        """Yield the registrations that the previous data plane stored. Rename files that cannot be read."""
+        try:
+            paths = sorted(self._folder.glob(f"*{_SUFFIX}"))
+        except OSError as error:
+            log.warning("lmcache.registrations_unreadable", folder=str(self._folder), reason=error.strerror)
+            return
+        for path in paths:
+            try:
+                yield _read(path)
+            except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
+                aside = path.with_suffix(".corrupt")
+                with suppress(OSError):
+                    path.replace(aside)
+                log.warning("lmcache.registration_set_aside", file=str(path), reason=str(error))
 
     def save(self, registered: RegisteredWorker) -> None:
-        """Save a registration, or what has changed of it."""
-        self._registrations.keep(registered)
+        """Store a registration in place of an earlier one. Log a warning if it cannot be written."""
+        path = self._path(registered)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_checked(path, _MAGIC, encode(registered))
+        except OSError as error:
+            log.warning("lmcache.registration_not_saved", instance=registered.instance, reason=error.strerror)
 
     def discard(self, registered: RegisteredWorker) -> None:
-        """Forget a saved registration that cannot be restored."""
-        self._registrations.drop(registered)
+        """Delete a stored registration."""
+        with suppress(OSError):
+            self._path(registered).unlink(missing_ok=True)
+
+    def _path(self, registered: RegisteredWorker) -> Path:
+        return self._folder / f"{registered.instance:016x}-{registered.pid}-{registered.started}{_SUFFIX}"
+
+    # ---- workers that come and go
 
     def add(self, instance: Instance) -> None:
         """Add a worker, and save its registration."""
         self._by_number.setdefault(instance.registered.instance, {})[instance.registered.owner] = instance
-        self._registrations.keep(instance.registered)
+        self.save(instance.registered)
 
     def remove(self, instance: Instance) -> None:
         """Remove a worker that is over, and its saved registration."""
@@ -106,7 +145,7 @@ class Registry:
             del owners[owner]
             if not owners:
                 del self._by_number[number]
-            self._registrations.drop(instance.registered)
+            self.discard(instance.registered)
 
     def changed(self) -> None:
         """Note that a worker was attached, or that it counts or no longer counts."""
@@ -157,3 +196,10 @@ def _serves(instance: Instance, model: str, world_size: int) -> bool:
 
 def _name_of(chunk_layout: ChunkLayout) -> str:
     return f"{chunk_layout.layout} {chunk_layout.dtype}"
+
+
+def _read(path: Path) -> RegisteredWorker:
+    registered = _decoder.decode(checked_body(read_bounded(path, MAX_FILE_BYTES), _MAGIC))
+    if (registered.engine is None) == (registered.device is None):
+        raise ValueError("expected exactly one of engine and device")
+    return registered
