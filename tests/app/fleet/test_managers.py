@@ -30,6 +30,7 @@ from tests.app.fake_node import FakeNode
 from tests.app.manager import Manager, running
 from tests.app.silent_proxy import SilentProxy
 from tests.app.waiting import until
+from tests.clock import Clock
 from tests.deploy.tools import running as monitored
 from tests.free_port import free_port
 from tests.postgres_cluster import PostgresCluster
@@ -314,14 +315,6 @@ class Scripted:
 
     async def release(self) -> None:
         self.released = True
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def test_the_right_to_push_ends_with_its_lease_and_comes_back_with_its_confirmation() -> None:

@@ -101,10 +101,18 @@ CASES: dict[str, tuple[dict[str, Any], list[Case]]] = {
         ({"no_bound": ["strengths"]}, ["no_bound[0]"]),
     ]),
     "rates/llama": ({"model": "m", "prefill_tokens_per_s": 1}, [
-        ({"prefill_tokens_per_s": 0}, ["prefill_tokens_per_s"]),
-        ({"space": "X"}, ["space"]),
+        *(({"prefill_tokens_per_s": rate}, ["prefill_tokens_per_s"]) for rate in (0, 1e10)),
+        *(({"space": space}, ["space"]) for space in ("X", "A" * 32)),
         ({"model": ""}, ["model"]),
+        ({"prefill_tokens_per_s": -1, "note": "\0"}, ["note", "prefill_tokens_per_s"]),
+        ({"more": 1}, ["more"]),
     ]),
+    "rates/empty": ({}, [
+        ({}, ["model", "prefill_tokens_per_s"]),
+        ({"model": "m"}, ["prefill_tokens_per_s"]),
+        ({"model": "", "note": "\0"}, ["model", "note", "prefill_tokens_per_s"]),
+    ]),
+    "tokenizers/empty": ({}, [(fields, ["model", "tokenizer"]) for fields in ({}, {"model": ""})]),
     "tokenizers/words": (PUT, [
         ({"tokenizer": "{}"}, ["tokenizer"]),
         ({"tokenizer": ""}, ["tokenizer"]),

@@ -1,7 +1,5 @@
 """Policies: checked, pushed, and shown beside what nodes have in force."""
 
-from typing import Any
-
 import pytest
 
 from dataplane.protocol.stats.pool import PolicyStats
@@ -10,10 +8,6 @@ from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
 P = "/api/v1/policies/default"
-WHOLE: dict[str, Any] = {
-    "algorithm": "s3fifo", "admission": True, "admission_idle_s": 60, "high_watermark": 0.97,
-    "low_watermark": 0.95, "note": "scans",
-}  # fmt: skip
 
 
 async def test_the_records_in_force_on_nodes_are_shown_with_and_without_a_record(plane: Plane, node: FakeNode) -> None:

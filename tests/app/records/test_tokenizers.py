@@ -13,7 +13,7 @@ from app.services.base.principals import Principal
 from app.services.records import tokenizing
 from app.texts import jobs
 from tests.app.plane import Plane
-from tests.app.problems import fault_paths, is_problem
+from tests.app.problems import is_problem
 from tests.app.tokenizer_files import BOS, END, PUT, TEMPLATE, UNKNOWN, USER, T, put, text, words
 
 pytestmark = pytest.mark.anyio
@@ -42,11 +42,6 @@ async def test_a_model_has_one_tokenizer(plane: Plane) -> None:
     problem = is_problem(await plane.http.put("/api/v1/tokenizers/second", json=PUT), 409)
     assert problem["errors"][0]["path"] == "model"
     assert "'llama'" in problem["detail"]
-
-
-@pytest.mark.parametrize("body", [{}, {"model": ""}])
-async def test_all_missing_fields_are_named_at_once(plane: Plane, body: dict[str, Any]) -> None:
-    assert fault_paths(await plane.http.put(T, json=body)) == ["model", "tokenizer"]
 
 
 async def encoded(plane: Plane, **options: Any) -> list[int]:

@@ -12,7 +12,6 @@ import pytest
 from app.ingest.rates import RateMeter
 from app.observe.catalogue.fleet import NodeLost
 from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered
-from app.observe.events import BACKLOG, EventBus
 from dataplane.protocol.codec import encode
 from dataplane.protocol.events import BlocksStored, EngineAttached
 from dataplane.protocol.stats.node import NodeStats
@@ -120,16 +119,6 @@ async def test_a_gap_in_the_events_causes_a_read(new_plane: Plane, new_node: Fak
     assert new_plane.app.parts.ingest.counts.lost >= 3
 
 
-async def test_only_a_slow_reader_loses_its_oldest_events() -> None:
-    bus = EventBus()
-    with bus.subscribe() as slow:
-        for number in range(BACKLOG + 5):
-            bus.publish(DatabaseRecovered(number))
-        events = slow.take()
-    assert [event.fields["away_s"] for event in events] == list(range(5, BACKLOG + 5))
-    assert bus.dropped == {"database.recovered": 5}
-
-
 async def test_open_streams_end_with_the_plane(new_plane: Plane) -> None:
     stream = sse(new_plane)
     await until(stream, lambda name, _: name == "overview")
@@ -196,25 +185,6 @@ def test_a_ratio_of_nothing_is_null() -> None:
     meter.sample(1, [])
     meter.sample(2, [stats()])
     assert meter.rates([stats()]).hit_ratio is None
-
-
-async def test_metrics_bound_tenants_and_speak_both_formats(new_plane: Plane, new_node: FakeNode) -> None:
-    new_node.stats.tenants = [TenantStats(f"t{number:03}", bytes=1000 - number) for number in range(60)]
-    new_node.stats.other_tenants = TenantStats("_other", bytes=5)
-    async with asyncio.timeout(60):
-        while not (await new_plane.get("/api/v1/overview"))["tenants"]:
-            await asyncio.sleep(0.02)
-    text = (await new_plane.http.get("/metrics")).text
-    rows = [line for line in text.splitlines() if line.startswith("larder_tenant_bytes{")]
-    assert len(rows) == 51
-    rest = sum(1000 - number for number in range(50, 60)) + 5
-    assert f'larder_tenant_bytes{{node="node-a",tenant="other"}} {float(rest)}' in rows
-    assert 'larder_observed_generation{node="node-a",type="quotas"} 0.0' in text
-    openmetrics = await new_plane.http.get(
-        "/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"}
-    )
-    assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
-    assert openmetrics.text.endswith("# EOF\n")
 
 
 async def test_the_overview_sums_the_reports_of_nodes(new_plane: Plane, new_node: FakeNode) -> None:
