@@ -10,11 +10,47 @@ from app.cli.support.api.client import call, segment, url_option
 from app.cli.support.api.short import whole
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
 from app.cli.support.printing import show
-from app.cli.support.printing.terminal import agrees, say
+from app.cli.support.printing.terminal import Column, agrees, say, table
 from app.cli.support.resources.options import Output, output_option
 
 VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")
+
+
+def _tiers(item: dict[str, Any]) -> str:
+    return ", ".join(f"{count} {tier}" for tier, count in item["hit_tokens"].items()) or "0"
+
+
+def _checked(name: str, field: str) -> Column:
+    return Column(name, lambda item: str((item["verification"] or {}).get(field, "-")), right=True)
+
+
+_NODE = Column("node", lambda item: item["node"])
+_ERROR = Column("error", lambda item: item["error"] or "", text=True)
+_LOOKUPS = (
+    _NODE,
+    Column("hit tokens", _tiers, right=True),
+    Column("hit chunks", lambda item: f"{sum(item['hit_chunks'].values())}/{item['chunks']}", right=True),
+    Column("resident", lambda item: str(sum(item["resident_chunks"].values())), right=True),
+    Column("spaces", lambda item: str(len(item["spaces"])), right=True),
+    _ERROR,
+)
+_PLACES = (
+    _NODE,
+    Column("hit tokens", _tiers, right=True),
+    Column("engine socket", lambda item: item["engine_socket"], text=True),
+    Column("control", lambda item: item["control_url"], text=True),
+)
+_VERIFICATIONS = (
+    _NODE,
+    _checked("blocks", "blocks"),
+    _checked("checked", "checked"),
+    _checked("corrupt", "corrupt"),
+    _checked("no checksum", "without_checksum"),
+    _checked("gone", "gone"),
+    _checked("unread", "unread"),
+    _ERROR,
+)
 
 node_option = click.option("--node", "nodes", metavar="NAME", multiple=True, help="Only this node; may be repeated.")
 
@@ -61,19 +97,8 @@ def lookup(**options: Any) -> None:
     answer = call(url, "POST", "/api/v1/actions/lookup", _scope(**options))
     if output.data(answer, [item["node"] for item in answer["items"]]):
         return
-    rows = [
-        [
-            item["node"],
-            _tiers(item["hit_tokens"]),
-            f"{sum(item['hit_chunks'].values())}/{answer['chunks']}",
-            str(sum(item["resident_chunks"].values())),
-            str(len(item["spaces"])),
-            item["error"] or "",
-        ]
-        for item in answer["items"]
-    ]
-    columns = ["node", "hit tokens ", "hit chunks ", "resident ", "spaces ", "error"]
-    show.table(_title(answer), columns, rows, wide=output.wide)
+    items = [{**item, "chunks": answer["chunks"]} for item in answer["items"]]
+    table(_title(answer), _LOOKUPS, items, wide=output.wide)
 
 
 @click.command()
@@ -84,17 +109,7 @@ def locate(**options: Any) -> None:
     answer = call(url, "POST", "/api/v1/actions/locate", _scope(**options))
     if output.data(answer, [item["node"] for item in answer["items"]]):
         return
-    rows = [
-        [place["node"], _tiers(place["hit_tokens"]), place["engine_socket"], place["control_url"]]
-        for place in answer["items"]
-    ]
-    show.table(
-        _title(answer),
-        ["node", "hit tokens ", "engine socket", "control"],
-        rows,
-        text=["engine socket"],
-        wide=output.wide,
-    )
+    table(_title(answer), _PLACES, answer["items"], wide=output.wide)
     if not answer["items"]:
         say("no node holds the start of this prefix for this tenant and model")
     for failed in answer["failed_nodes"]:
@@ -142,19 +157,7 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
     answer = call(url, "POST", "/api/v1/actions/verify", _scope(**options), {"wait": VERIFY_WAIT})
     items = [_ended(url, item, "verify", "verification", "checked") for item in answer["items"]]
     if not output.data({**answer, "items": items}, [item["node"] for item in items]):
-        rows = [
-            [
-                item["node"],
-                *(
-                    str((item["verification"] or {}).get(field, "-"))
-                    for field in ("blocks", "checked", "corrupt", "without_checksum", "gone", "unread")
-                ),
-                item["error"] or "",
-            ]
-            for item in items
-        ]
-        columns = ["node", "blocks ", "checked ", "corrupt ", "no checksum ", "gone ", "unread ", "error"]
-        show.table("Verified", columns, rows, wide=output.wide)
+        table("Verified", _VERIFICATIONS, items, wide=output.wide)
     if any(item["error"] for item in items):
         raise click.ClickException("not every node verified its blocks; run the command again later")
 
@@ -397,7 +400,3 @@ def _title(answer: dict[str, Any]) -> str:
     used = answer["tokenizer"]
     by = "" if used is None else f", by the tokenizer {used['name']}"
     return f"{show.plural(answer['chunks'], 'chunk')} of {show.plural(answer['chunk_tokens'], 'token')}{by}"
-
-
-def _tiers(tokens: dict[str, int]) -> str:
-    return ", ".join(f"{count} {tier}" for tier, count in tokens.items()) or "0"

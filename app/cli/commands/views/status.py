@@ -99,6 +99,7 @@ _NODE_COLUMNS = (
     Column("engines", show.engines, right=True),
     Column("applied", _applied, text=True),
 )
+_LIMITED_COLUMNS = (*_NODE_COLUMNS[:2], Column("pool", lambda n: show.size(n["capacity_bytes"]), right=True, text=True))
 _TENANT_COLUMNS = (
     Column("tenant", lambda t: t["tenant"]),
     Column("used", lambda t: show.size(t["bytes"]), right=True),
@@ -124,8 +125,7 @@ _PIN_COLUMNS = (
 def _nodes(nodes: list[dict[str, Any]], *, is_limited: bool, wide: bool) -> None:
     say()
     if is_limited:
-        rows = [[node["name"], caches.node_state(node), show.size(node["capacity_bytes"])] for node in nodes]
-        show.table("Nodes", ["name", "state", "pool "], rows)
+        table("Nodes", _LIMITED_COLUMNS, nodes)
         return
     table("Nodes", _NODE_COLUMNS, nodes, wide=wide)
     show.faults(nodes)

@@ -1,12 +1,10 @@
 """Format records as tables and text."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from app.cli.support.printing.terminal import Column, say
-from app.cli.support.printing.terminal import table as print_table
+from app.cli.support.printing.terminal import say
 from dataplane.base.units import format_size
 
 
@@ -256,15 +254,3 @@ def refused(tenant: Mapping[str, Any]) -> str:
     main_reason = max(reasons, key=lambda reason: reasons[reason])
     further = f", {len(reasons) - 1} more" if len(reasons) > 1 else ""
     return f"{count:,} ({main_reason}{further})"
-
-
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[str] = (), *, wide: bool = False
-) -> None:
-    """Print a table. A column whose name ends with a space is right-aligned, for numbers; those in `text` may be
-    shortened, the last one always."""
-    table_columns = [
-        Column(name.strip(), itemgetter(at), right=name.endswith(" "), text=at == len(columns) - 1 or name in text)
-        for at, name in enumerate(columns)
-    ]
-    print_table(title, table_columns, list(rows), wide=wide)
