@@ -15,7 +15,7 @@ from dataplane.base.units import MAX_SIZE_BYTES
 from dataplane.base.visible import is_printable
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.reclaimer import Reclaimer
-from dataplane.core.operator.tier_records import TierRecords, faults_of_tier, faults_of_tiers
+from dataplane.core.operator.tier_records import TierRecords, wrong_in_tier, wrong_in_tiers
 from dataplane.core.pool.pins import Pin
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tenants.accounts import effective_floors
@@ -54,14 +54,19 @@ LOOKED_UP_TOGETHER = 8192
 """Number of keys of changed pins after which a look-up takes no further chain."""
 
 
+Wrong = tuple[str, Code, str]
+"""What is wrong in a snapshot: the path of the field, in a record or in the snapshot, a code, and why."""
+
+
 def _fault(path: str, code: Code, message: str) -> Fault:
     return Fault(path, code.name.lower(), message)
 
 
 def _records(
-    snapshot: Snapshot, kind: type[S], check: Callable[[str, S], list[Fault]]
+    snapshot: Snapshot, kind: type[S], name: str, check: Callable[[S], Iterable[Wrong]]
 ) -> tuple[dict[int, S], list[Fault]]:
-    """Return the decodable records of a body by position, and the faults found (at most MAX_FAULTS)."""
+    """Return the decodable records of a body by position, and the faults found (at most MAX_FAULTS). `name` is the
+    field by which records differ."""
     if digest_of(snapshot.body) != snapshot.digest:
         return {}, [_fault("digest", Code.BAD_DIGEST, "the body does not match its digest")]
     try:
@@ -81,144 +86,83 @@ def _records(
             below, message = described(str(error), kind)
             faults.append(_fault(f"{path}.{below}" if below else path, Code.BAD_FIELD, message))
         else:
-            faults += check(path, record)
+            faults += [_fault(f"{path}.{field}", code, message) for field, code, message in check(record)]
             records[number] = record
         if len(faults) >= MAX_FAULTS:
             break
-    return records, faults[:MAX_FAULTS]
-
-
-def _check_bytes(path: str, record: object, low_by_name: Mapping[str, int]) -> list[Fault]:
-    """Check fields that are None or a number of bytes."""
-    faults = []
-    for name, low in low_by_name.items():
-        value = getattr(record, name)
-        if value is not None and not low <= value <= MAX_SIZE_BYTES:
-            message = f"expected {low} to {MAX_SIZE_BYTES}, got {value}"
-            faults.append(_fault(f"{path}.{name}", Code.BAD_FIELD, message))
-    return faults
-
-
-def _check_floor(path: str, quota: QuotaSpec | TierQuota) -> list[Fault]:
-    if quota.limit_bytes is None or not 0 <= quota.limit_bytes < quota.floor_bytes:
-        return []
-    message = f"expected at most the limit of {quota.limit_bytes}, got {quota.floor_bytes}"
-    return [_fault(f"{path}.floor_bytes", Code.BAD_FIELD, message)]
-
-
-def _check_quota(path: str, spec: QuotaSpec) -> list[Fault]:
-    faults = _check_tenant(path, spec.tenant)
-    faults += _check_bytes(
-        path, spec, {"limit_bytes": 0, "floor_bytes": 0, "pin_budget_bytes": 0, "store_rate_bytes": 1}
-    )
-    if not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:
-        message = f"expected {MIN_WEIGHT} to {MAX_WEIGHT}, got {spec.weight}"
-        faults.append(_fault(f"{path}.weight", Code.BAD_FIELD, message))
-    return faults + _check_floor(path, spec) + _check_quota_tiers(f"{path}.tiers", spec.tiers)
-
-
-def _check_quota_tiers(path: str, tiers: Mapping[str, TierQuota]) -> list[Fault]:
-    faults = []
-    if len(tiers) > MAX_QUOTA_TIERS:
-        message = f"expected at most {MAX_QUOTA_TIERS} tiers, got {len(tiers)}"
-        return [_fault(path, Code.TOO_MANY, message)]
-    for name, quota in tiers.items():
-        if not is_tier_name(name):
-            faults.append(_fault(path, Code.BAD_FIELD, f"{EXPECTED_TIER_NAME}, got {name!r}"))
-            continue
-        faults += _check_bytes(f"{path}.{name}", quota, {"floor_bytes": 0, "limit_bytes": 0})
-        faults += _check_floor(f"{path}.{name}", quota)
-    return faults
-
-
-def _check_pin(path: str, spec: PinSpec) -> list[Fault]:
-    faults = _check_tenant(path, spec.tenant)
-    for name in ("name", "model"):
-        text = getattr(spec, name)
-        if not text or len(text) > MAX_NAME_CHARACTERS or not is_printable(text):
-            message = f"expected 1 to {MAX_NAME_CHARACTERS} printable characters"
-            faults.append(_fault(f"{path}.{name}", Code.BAD_FIELD, message))
-    if spec.expires_at is not None and not isfinite(spec.expires_at):
-        message = f"expected Unix seconds, got {spec.expires_at}"
-        faults.append(_fault(f"{path}.expires_at", Code.BAD_FIELD, message))
-    if spec.refresh_s is not None and not (0 < spec.refresh_s <= MAX_REFRESH_S and spec.expires_at is not None):
-        message = f"expected up to {MAX_REFRESH_S} seconds and an end to move, got {spec.refresh_s}"
-        faults.append(_fault(f"{path}.refresh_s", Code.BAD_FIELD, message))
-    if spec.strength == "permanent" and spec.expires_at is not None:
-        faults.append(_fault(f"{path}.expires_at", Code.BAD_FIELD, "a permanent pin has no end"))
-    if len(spec.keys_digest) != 64 or not set(spec.keys_digest) <= set("0123456789abcdef"):
-        faults.append(_fault(f"{path}.keys_digest", Code.BAD_FIELD, "expected 64 hex digits"))
-    return faults
-
-
-def _check_policy(path: str, spec: PolicySpec) -> list[Fault]:
-    faults = []
-    if spec.name != POLICY_IN_FORCE:
-        message = f"expected {POLICY_IN_FORCE!r}, the one policy of a node, got {spec.name!r}"
-        faults.append(_fault(f"{path}.name", Code.BAD_FIELD, message))
-    if not 0 < spec.admission_idle_s <= MAX_REFRESH_S:
-        message = f"expected up to {MAX_REFRESH_S} seconds, got {spec.admission_idle_s}"
-        faults.append(_fault(f"{path}.admission_idle_s", Code.BAD_FIELD, message))
-    if not MIN_WATERMARK <= spec.low_watermark <= spec.high_watermark <= 1.0:
-        message = f"expected {MIN_WATERMARK} <= low <= high <= 1, got {spec.low_watermark}, {spec.high_watermark}"
-        faults.append(_fault(f"{path}.high_watermark", Code.BAD_FIELD, message))
-    return faults
-
-
-def _check_tenant(path: str, salt: str) -> list[Fault]:
-    try:
-        check_salt(salt)
-    except ProtocolError as error:
-        return [_fault(f"{path}.tenant", error.code, error.message)]
-    return []
-
-
-def _duplicates(
-    kind: SnapshotType, name: str, records: Mapping[int, QuotaSpec | PinSpec | PolicySpec | TierSpec]
-) -> list[Fault]:
     seen: set[str] = set()
-    faults = []
     for number, record in records.items():
         value = getattr(record, name)
         if value in seen:
-            faults.append(_fault(f"{kind}[{number}].{name}", Code.DUPLICATE, f"{value!r} occurs twice"))
+            faults.append(_fault(f"{snapshot.type}[{number}].{name}", Code.DUPLICATE, f"{value!r} occurs twice"))
         seen.add(value)
-    return faults
+    return records, faults[:MAX_FAULTS]
 
 
-def _quotas(snapshot: Snapshot) -> tuple[dict[int, QuotaSpec], list[Fault]]:
-    specs, faults = _records(snapshot, QuotaSpec, _check_quota)
-    faults += _duplicates("quotas", "tenant", specs)
-    return specs, faults[:MAX_FAULTS]
+def _wrong_bytes(record: object, low_by_name: Mapping[str, int], path: str = "") -> Iterator[Wrong]:
+    """Check fields that are None or a number of bytes."""
+    for name, low in low_by_name.items():
+        value = getattr(record, name)
+        if value is not None and not low <= value <= MAX_SIZE_BYTES:
+            yield path + name, Code.BAD_FIELD, f"expected {low} to {MAX_SIZE_BYTES}, got {value}"
 
 
-def _policies(snapshot: Snapshot) -> tuple[dict[int, PolicySpec], list[Fault]]:
-    specs, faults = _records(snapshot, PolicySpec, _check_policy)
-    faults += _duplicates("policies", "name", specs)
-    return specs, faults[:MAX_FAULTS]
+def _wrong_floor(quota: QuotaSpec | TierQuota, path: str = "") -> Iterator[Wrong]:
+    if quota.limit_bytes is not None and 0 <= quota.limit_bytes < quota.floor_bytes:
+        message = f"expected at most the limit of {quota.limit_bytes}, got {quota.floor_bytes}"
+        yield f"{path}floor_bytes", Code.BAD_FIELD, message
 
 
-def _pins(snapshot: Snapshot, bodies: Mapping[str, bytes]) -> tuple[dict[int, PinSpec], list[Fault]]:
-    specs, faults = _records(snapshot, PinSpec, _check_pin)
-    faults += _duplicates("pins", "name", specs)
-    if not faults:
-        faults = _check_bodies(specs, bodies)
-    faults = faults or _check_number(specs.values(), bodies)
-    return specs, faults[:MAX_FAULTS]
+def _wrong_tenant(salt: str) -> Iterator[Wrong]:
+    try:
+        check_salt(salt)
+    except ProtocolError as error:
+        yield "tenant", error.code, error.message
 
 
-def _tiers(snapshot: Snapshot, records: TierRecords | None) -> tuple[dict[int, TierSpec], list[Fault]]:
-    specs, faults = _records(
-        snapshot,
-        TierSpec,
-        lambda path, spec: [
-            _fault(f"{path}.{field}", Code.BAD_FIELD, message) for field, message in faults_of_tier(spec, records)
-        ],
-    )
-    faults += _duplicates("tiers", "name", specs)
-    if not faults:
-        faults = [_fault(*fault) for fault in faults_of_tiers(specs, records)]
-    return specs, faults[:MAX_FAULTS]
+def _wrong_quota(spec: QuotaSpec) -> Iterator[Wrong]:
+    yield from _wrong_tenant(spec.tenant)
+    yield from _wrong_bytes(spec, {"limit_bytes": 0, "floor_bytes": 0, "pin_budget_bytes": 0, "store_rate_bytes": 1})
+    if not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:
+        yield "weight", Code.BAD_FIELD, f"expected {MIN_WEIGHT} to {MAX_WEIGHT}, got {spec.weight}"
+    yield from _wrong_floor(spec)
+    if len(spec.tiers) > MAX_QUOTA_TIERS:
+        yield "tiers", Code.TOO_MANY, f"expected at most {MAX_QUOTA_TIERS} tiers, got {len(spec.tiers)}"
+        return
+    for name, quota in spec.tiers.items():
+        if not is_tier_name(name):
+            yield "tiers", Code.BAD_FIELD, f"{EXPECTED_TIER_NAME}, got {name!r}"
+            continue
+        yield from _wrong_bytes(quota, {"floor_bytes": 0, "limit_bytes": 0}, f"tiers.{name}.")
+        yield from _wrong_floor(quota, f"tiers.{name}.")
+
+
+def _wrong_pin(spec: PinSpec) -> Iterator[Wrong]:
+    yield from _wrong_tenant(spec.tenant)
+    for name in ("name", "model"):
+        text = getattr(spec, name)
+        if not text or len(text) > MAX_NAME_CHARACTERS or not is_printable(text):
+            yield name, Code.BAD_FIELD, f"expected 1 to {MAX_NAME_CHARACTERS} printable characters"
+    if spec.expires_at is not None and not isfinite(spec.expires_at):
+        yield "expires_at", Code.BAD_FIELD, f"expected Unix seconds, got {spec.expires_at}"
+    if spec.refresh_s is not None and not (0 < spec.refresh_s <= MAX_REFRESH_S and spec.expires_at is not None):
+        message = f"expected up to {MAX_REFRESH_S} seconds and an end to move, got {spec.refresh_s}"
+        yield "refresh_s", Code.BAD_FIELD, message
+    if spec.strength == "permanent" and spec.expires_at is not None:
+        yield "expires_at", Code.BAD_FIELD, "a permanent pin has no end"
+    if len(spec.keys_digest) != 64 or not set(spec.keys_digest) <= set("0123456789abcdef"):
+        yield "keys_digest", Code.BAD_FIELD, "expected 64 hex digits"
+
+
+def _wrong_policy(spec: PolicySpec) -> Iterator[Wrong]:
+    if spec.name != POLICY_IN_FORCE:
+        message = f"expected {POLICY_IN_FORCE!r}, the one policy of a node, got {spec.name!r}"
+        yield "name", Code.BAD_FIELD, message
+    if not 0 < spec.admission_idle_s <= MAX_REFRESH_S:
+        yield "admission_idle_s", Code.BAD_FIELD, f"expected up to {MAX_REFRESH_S} seconds, got {spec.admission_idle_s}"
+    if not MIN_WATERMARK <= spec.low_watermark <= spec.high_watermark <= 1.0:
+        message = f"expected {MIN_WATERMARK} <= low <= high <= 1, got {spec.low_watermark}, {spec.high_watermark}"
+        yield "high_watermark", Code.BAD_FIELD, message
 
 
 @dataclass(slots=True)
@@ -255,7 +199,7 @@ class Intent:
         """
         if snapshot.type != "pins" or self.stale(snapshot):
             return []
-        specs, faults = _records(snapshot, PinSpec, _check_pin)
+        specs, faults = _records(snapshot, PinSpec, "name", _wrong_pin)
         if faults:
             return []
         return sorted({spec.keys_digest for spec in specs.values()} - self.bodies.keys())
@@ -279,17 +223,19 @@ class Intent:
         if faults := self.stale(snapshot):
             return faults, lambda: None
         if snapshot.type == "quotas":
-            quotas, faults = _quotas(snapshot)
+            quotas, faults = _records(snapshot, QuotaSpec, "tenant", _wrong_quota)
             return faults, lambda: self._apply_quotas(quotas, now)
         if snapshot.type == "policies":
-            policies, faults = _policies(snapshot)
+            policies, faults = _records(snapshot, PolicySpec, "name", _wrong_policy)
             policy = next(iter(policies.values()), PolicySpec(POLICY_IN_FORCE))
             return faults, lambda: self.put_in_force(policy, now)
         if snapshot.type == "tiers":
-            tiers, faults = _tiers(snapshot, self.tiers)
+            tiers, faults = _records(snapshot, TierSpec, "name", lambda spec: wrong_in_tier(spec, self.tiers))
+            faults = faults or [_fault(*wrong) for wrong in wrong_in_tiers(tiers, self.tiers)]
             return faults, lambda: None if self.tiers is None else self.tiers.apply(list(tiers.values()), now)
         known_bodies = {**self.bodies, **bodies}
-        pins, faults = _pins(snapshot, known_bodies)
+        pins, faults = _records(snapshot, PinSpec, "name", _wrong_pin)
+        faults = faults or _check_bodies(pins, known_bodies)[:MAX_FAULTS] or _check_number(pins.values(), known_bodies)
         return faults, lambda: self._apply_pins(pins, known_bodies, now)
 
     # ---- quotas

@@ -25,16 +25,15 @@ class TierRecords(Protocol):
         ...
 
 
-def faults_of_tier(spec: TierSpec, records: TierRecords | None) -> Iterator[tuple[str, str]]:
-    """Yield the invalid fields of one record, and why."""
-    yield from tier_faults(spec)
-    if records is not None:
-        yield from records.check(spec)
-        if spec.name in records.names_of_settings:
-            yield "name", f"{spec.name!r} is the name of a tier of the node's settings"
+def wrong_in_tier(spec: TierSpec, records: TierRecords | None) -> Iterator[tuple[str, Code, str]]:
+    """Yield the invalid fields of one record, a code, and why."""
+    for field, message in (*tier_faults(spec), *(() if records is None else records.check(spec))):
+        yield field, Code.BAD_FIELD, message
+    if records is not None and spec.name in records.names_of_settings:
+        yield "name", Code.BAD_FIELD, f"{spec.name!r} is the name of a tier of the node's settings"
 
 
-def faults_of_tiers(specs: Mapping[int, TierSpec], records: TierRecords | None) -> Iterator[tuple[str, Code, str]]:
+def wrong_in_tiers(specs: Mapping[int, TierSpec], records: TierRecords | None) -> Iterator[tuple[str, Code, str]]:
     """Yield the faults of valid records together: the path, a code, and why."""
     if records is None:
         if specs:
