@@ -109,7 +109,7 @@ class Dispatcher:
         except Exception as error:  # without an answer, the client would wait for minutes
             failed = OperationFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
             name = request.operation.name
-            if not self._counters.of(name).failures[Reason.INTERNAL]:  # the first time, with its trace
+            if not self._counters.of(name).failures.get(Reason.INTERNAL):  # the first time, with its trace
                 log.exception("lmcache.internal", operation=name)
             return self._parts.failed(request, failed)
 
@@ -140,7 +140,7 @@ class Dispatcher:
     def _took(self, request: GatewayRequest, evicted: int = 0) -> None:
         """Count the duration of an answered request, and make a span of it."""
         name, seconds = request.operation.name, time.perf_counter() - request.began
-        self._counters.of(name).took(seconds)
+        self._counters.took(name, seconds)
         if tracing.on():
             self._request_spans.gateway_request(name, seconds, evicted)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from dataplane.gateways.lmcache.failures import Reason
+from dataplane.protocol.stats.gateways import GatewayOperation
 
 LOG_INTERVAL_S = 10.0
 """Minimum time between two log lines about the same kind of failure."""
@@ -19,26 +19,8 @@ BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.
 log = structlog.stdlib.get_logger()
 
 
-@dataclass(slots=True)
-class OperationCounts:
-    """Counters of one operation since the process started."""
-
-    requests: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
-    """Failures by reason."""
-    seconds: float = 0.0
-    """Total time that the loop worked on requests or a copy ran."""
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
-    """Requests by duration: one bucket for each upper bound in `BUCKETS_S`, and the last one for longer requests."""
-
-    def took(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
-
-
-@dataclass(slots=True)
-class BytesMoved:
-    """Chunks that clients looked up, stored and read. Look-ups count when they end."""
+class BytesMoved(msgspec.Struct):
+    """Chunks that clients looked up, stored and read, as in `GatewayStats`."""
 
     chunks_in: int = 0
     stored_bytes: int = 0
@@ -47,7 +29,6 @@ class BytesMoved:
     requested_chunks: int = 0
     hit_chunks: int = 0
     tier_hit_chunks: int = 0
-    """Those of `hit_chunks` for which the look-up waited for tiers."""
 
     def looked_up(self, requested: int, hits: int, tier_hits: int) -> None:
         self.requested_chunks += requested
@@ -67,22 +48,30 @@ class Counters:
     """Tallies by operation, with rate-limited log lines for failures."""
 
     def __init__(self) -> None:
-        self.tallies: dict[str, OperationCounts] = {}
+        self.operations: dict[str, GatewayOperation] = {}
         self.moved = BytesMoved()
         self.unanswered = 0
         """Number of answers that could not be delivered because the peer was gone."""
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
         """Time of the last log line about a kind of failure, and the number of such failures since."""
 
-    def of(self, operation: str) -> OperationCounts:
-        tally = self.tallies.get(operation)
+    def of(self, operation: str) -> GatewayOperation:
+        tally = self.operations.get(operation)
         if tally is None:
-            tally = self.tallies[operation] = OperationCounts()
+            buckets = [0] * (len(BUCKETS_S) + 1)
+            tally = self.operations[operation] = GatewayOperation(operation, 0, {}, 0.0, buckets)
         return tally
+
+    def took(self, operation: str, seconds: float) -> None:
+        """Count the duration of an answered request."""
+        tally = self.of(operation)
+        tally.seconds += seconds
+        tally.buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
     def failed(self, operation: str, reason: Reason, message: str, now: float) -> None:
         """Count a failure, and log it at most once per LOG_INTERVAL_S."""
-        self.of(operation).failures[reason.value] += 1
+        failures = self.of(operation).failures
+        failures[reason.value] = failures.get(reason.value, 0) + 1
         at, suppressed = self._logged.get((operation, reason), (float("-inf"), 0))
         if now - at < LOG_INTERVAL_S:
             self._logged[operation, reason] = at, suppressed + 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
+import msgspec
+
 from dataplane.gateways.lmcache.handlers.clients import GatewayClients
 from dataplane.gateways.lmcache.handlers.counters import BUCKETS_S
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
@@ -19,7 +21,6 @@ MAX_CHARACTERS = 64
 def gateway_stats(parts: GatewayParts, clients: GatewayClients, url: str, connections: int, now: float) -> GatewayStats:
     """Return the gateway's current state and its totals since the process started."""
     pool, sessions, counters = parts.pool, parts.sessions, parts.counters
-    moved = counters.moved
     return GatewayStats(
         gateway=LMCACHE,
         url=url,
@@ -35,18 +36,12 @@ def gateway_stats(parts: GatewayParts, clients: GatewayClients, url: str, connec
         instances=[_shown(instance, now) for instance in islice(parts.registry, MAX_INSTANCES_SHOWN)],
         operations=[
             GatewayOperation(name, tally.requests, dict(tally.failures), round(tally.seconds, 6), list(tally.buckets))
-            for name, tally in sorted(counters.tallies.items())
+            for name, tally in sorted(counters.operations.items())
         ],
         bounds_s=list(BUCKETS_S),
         unanswered=counters.unanswered,
-        stored_bytes=moved.stored_bytes,
-        read_bytes=moved.read_bytes,
-        chunks_in=moved.chunks_in,
-        chunks_out=moved.chunks_out,
-        requested_chunks=moved.requested_chunks,
-        hit_chunks=moved.hit_chunks,
-        tier_hit_chunks=moved.tier_hit_chunks,
         clients=clients.shown(),
+        **msgspec.structs.asdict(counters.moved),
     )
 
 
