@@ -60,9 +60,7 @@ def configure(level: Level = "info", style: Style = "auto") -> LogWriter:
             line = processor(None, "", line)
         return f"{line}\n"
 
-    writer = LogWriter(
-        sys.stderr.fileno(), lambda *, closing: [rendered(line) for line in repeats.due(closing=closing)]
-    )
+    writer = LogWriter(sys.stderr.fileno(), lambda closing: [rendered(line) for line in repeats.due(closing=closing)])
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

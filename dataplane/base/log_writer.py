@@ -4,17 +4,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol
 
 MORE_S = 1.0
-
-
-class ExtraLines(Protocol):
-    """A source of additional lines."""
-
-    def __call__(self, *, closing: bool) -> Iterable[str]: ...
 
 
 class LogWriter:
@@ -24,9 +17,9 @@ class LogWriter:
     The reader of the log (a pipe, a stopped terminal) must not be able to block pushes, answers or a clean shutdown.
     """
 
-    def __init__(self, descriptor: int, extra_lines: ExtraLines | None = None) -> None:
-        """Write to a descriptor. `extra_lines` returns additional lines; it is called about once a second, and with
-        `closing` set before the writer closes."""
+    def __init__(self, descriptor: int, extra_lines: Callable[[bool], Iterable[str]] | None = None) -> None:
+        """Write to a descriptor. `extra_lines` returns additional lines; it is called about once a second with False,
+        and with True before the writer closes."""
         self.dropped = 0
         self._descriptor = descriptor
         self._extra_lines = extra_lines
@@ -60,15 +53,15 @@ class LogWriter:
             with suppress(queue.Empty):
                 text = self._lines.get(timeout=wait_s)
             if text is None:
-                self._write_extra_lines(closing=True)
+                self._write_extra_lines(True)
                 return
             self._write(text)
             if time.monotonic() - polled_at >= MORE_S:
-                self._write_extra_lines(closing=False)
+                self._write_extra_lines(False)
                 polled_at = time.monotonic()
 
-    def _write_extra_lines(self, *, closing: bool) -> None:
-        for text in () if self._extra_lines is None else self._extra_lines(closing=closing):
+    def _write_extra_lines(self, closing: bool) -> None:
+        for text in () if self._extra_lines is None else self._extra_lines(closing):
             self._write(text)
 
     def _write(self, text: str) -> None:

@@ -67,10 +67,10 @@ def describe(folder: Path) -> Held | None:
     return None if answer is None else Held.of(answer.get("holding"))
 
 
-def release(folder: Path, reason: str, *, on_purpose: bool = True) -> Held | None:
+def release(folder: Path, reason: str) -> Held | None:
     """Make the holder of a state directory release its memory, and return what that was; None if there is no holder.
     Raises HolderFailed."""
-    answer = _request(folder, {"do": "release", "reason": reason[:MAX_REASON_CHARACTERS], "on_purpose": on_purpose})
+    answer = _request(folder, {"do": "release", "reason": reason[:MAX_REASON_CHARACTERS], "on_purpose": True})
     return None if answer is None else Held.of(answer.get("released"))
 
 

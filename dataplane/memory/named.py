@@ -172,13 +172,13 @@ class NamedFile:
         return named
 
     @classmethod
-    def adopt(cls, file: SharedFile, pid: int, started: int, *, folder: Path = FOLDER) -> NamedFile:
+    def adopt(cls, file: SharedFile, pid: int, started: int) -> NamedFile:
         """Adopt the file of a predecessor. Raises CannotName; then the caller must close the file."""
         before = Header.read(file.fd)
         if before is None or not before.name.startswith(PREFIX):
             raise CannotName("the named segment of the previous data plane has no header")
         header = Header(pid, started, before.identity, before.nbytes, before.name)
-        named = cls(file, header, folder)
+        named = cls(file, header, FOLDER)
         if named._is_lost():
             raise CannotName(f"{named._path} and its backup name were removed: new clients could not open it")
         try:
@@ -379,11 +379,11 @@ def left_behind(folder: Path = FOLDER, *, remove: bool = False) -> dict[Path, in
     return found
 
 
-def discard(file: SharedFile, folder: Path = FOLDER) -> None:
+def discard(file: SharedFile) -> None:
     """Remove the name of a predecessor's file that is no longer needed, and close the file."""
     header = Header.read(file.fd)
     if header is not None:
-        NamedFile(file, header, folder).remove()
+        NamedFile(file, header, FOLDER).remove()
     file.close()
 
 

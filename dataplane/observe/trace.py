@@ -25,14 +25,13 @@ begin here, so no caller has decided which of them are sampled."""
 class SpanSampler:
     """Limits the spans of each name per second."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+    def __init__(self) -> None:
         self._made: dict[str, tuple[int, int]] = {}
         """For each name: the current second, and the spans that were made in it."""
 
     def takes(self, name: str) -> bool:
         """Return whether a span of this name may be made now, and count it."""
-        second = int(self._monotonic())
+        second = int(time.monotonic())
         at, count = self._made.get(name, (second, 0))
         if at != second:
             count = 0
@@ -53,8 +52,8 @@ class _Batch:
 class RequestSpans:
     """Makes the spans of one data plane, and links evictions to the requests that caused them."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._sampler = SpanSampler(monotonic)
+    def __init__(self) -> None:
+        self._sampler = SpanSampler()
         self._causes: deque[str] = deque(maxlen=tracing.MAX_LINKS)
         self._batches: dict[str, _Batch] = {}
 
@@ -130,9 +129,9 @@ class BatchSpans:
     """Makes spans of batches that move between memory and tiers, linked to the requests since no batch was under
     way."""
 
-    def __init__(self, clock: Callable[[], float], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._sampler = SpanSampler(monotonic)
+        self._sampler = SpanSampler()
         self._causes: deque[str] = deque(maxlen=tracing.MAX_LINKS)
         self._under_way = 0
 
