@@ -4,8 +4,8 @@ The catalog says what each tier holds:
 
     catalog        all tiers together, the directory that engines read, deletions and invalidations in force
     tier_state     one tier: its record, what it holds, what is being copied to it, its counters
-    contents       the blocks of one tier, charged to tenants; entries (a block, a tenant), tier_order (the order of
-                   eviction) and tier_pins (what pins hold) are its parts
+    contents       the blocks of one tier, charged to tenants; tier_order (blocks and tenants in the order of eviction)
+                   and tier_pins (what pins hold) are its parts
     existence      blocks that other nodes wrote to shared tiers
     invalidations  what an invalidation covers, and how one tier carries it out
     reasons        why blocks were not copied, loaded or moved

@@ -18,9 +18,9 @@ from dataplane.core.packed_keys import check_keys
 from dataplane.core.pool.pool import Pool
 from dataplane.core.pool.removals import INVALIDATED, TIER
 from dataplane.core.tiering.contents import LISTED_AT, pin_budgets, shares_in
-from dataplane.core.tiering.entries import TierEntry
 from dataplane.core.tiering.existence import BlockListings, Existence
 from dataplane.core.tiering.invalidations import Tombstone
+from dataplane.core.tiering.tier_order import TierEntry
 from dataplane.core.tiering.tier_state import Arrival, TierState
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.spaces import Space

@@ -17,8 +17,7 @@ from dataplane.core.eviction.victim_iterator import VictimIterator
 from dataplane.core.tenants.accounts import Account, effective_floors
 from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tenants.tenant import Tenant
-from dataplane.core.tiering.entries import TierEntry, TierShare, TierTenant
-from dataplane.core.tiering.tier_order import TierOrder
+from dataplane.core.tiering.tier_order import TierEntry, TierOrder, TierShare, TierTenant
 from dataplane.core.tiering.tier_pins import TierPins
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import Compress
@@ -177,9 +176,7 @@ class TierContents:
         chosen: list[TierEntry] = []
         passed: list[TierEntry] = []
         freed = freed_own = 0
-        order: Any = self._order  # the search is written for blocks of the pool
-        numbered: Any = self.numbered
-        search: Any = VictimIterator(order, numbered, account, now)
+        search = self._search(account, now)
         iterator: Any = self._own_first(search, account) if own_excess else search.candidates()
         with closing(iterator) as candidates:
             for looked_at, entry in enumerate(candidates):
@@ -202,6 +199,12 @@ class TierContents:
         if freed_own < own_excess:
             return "limit"
         return chosen if freed >= excess else "budget"
+
+    def _search(self, asking: Account | None, now: float) -> Any:
+        """Return a `VictimIterator` over the blocks of the tier. It is written for blocks of the pool."""
+        order: Any = self._order
+        numbered: Any = self.numbered
+        return VictimIterator(order, numbered, asking, now)
 
     def _own_first(self, search: VictimIterator, account: Account) -> Iterator[TierEntry]:
         """Yield the blocks of an account that is at its limit, then those of others."""
@@ -246,9 +249,7 @@ class TierContents:
                 numbers = chain.from_iterable(queue.victims(rank, now) for rank in Rank)
                 soon.update((number, self._at(number)) for number in islice(numbers, SOON_OF_TENANT))
         if self.used_bytes >= SOON_ABOVE * self.room_bytes:
-            order: Any = self._order  # the search is written for blocks of the pool
-            numbered: Any = self.numbered
-            search: Any = VictimIterator(order, numbered, None, now)
+            search = self._search(None, now)
             with closing(search.candidates()) as candidates:
                 for entry in islice(candidates, most):
                     if search.take(entry):

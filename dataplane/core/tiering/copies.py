@@ -13,8 +13,8 @@ import msgspec
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.tiering.catalog import Catalog
-from dataplane.core.tiering.entries import TierEntry
 from dataplane.core.tiering.jobs import URGENT, CopyRequest, JobBlock, JobReason, JobTable, TierJob
+from dataplane.core.tiering.tier_order import TierEntry
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.checksums import NONE
 from dataplane.protocol.layout import COLD_CHECKSUM, pack_keys

@@ -26,7 +26,7 @@ import msgspec
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tiering.contents import TierContents
-from dataplane.core.tiering.entries import TierEntry
+from dataplane.core.tiering.tier_order import TierEntry
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.keys import split_keys
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock

@@ -15,7 +15,7 @@ from typing import Any
 
 from dataplane.core.pool.pins import PinBundle
 from dataplane.core.tenants.eviction_queues import Rank
-from dataplane.core.tiering.entries import TierEntry, TierTenant
+from dataplane.core.tiering.tier_order import TierEntry, TierTenant
 from dataplane.protocol.stats.pins import PinInTier
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dataplane.core.tiering.contents import TierContents
-from dataplane.core.tiering.entries import TierEntry
 from dataplane.core.tiering.invalidations import TierInvalidations, Tombstone
+from dataplane.core.tiering.tier_order import TierEntry
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import TierSpec
 

@@ -13,9 +13,9 @@ from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tiering import invalidations
 from dataplane.core.tiering.catalog import Catalog
 from dataplane.core.tiering.contents import TierContents
-from dataplane.core.tiering.entries import TierEntry, TierShare
 from dataplane.core.tiering.invalidations import KEYS_PER_UNIT, TierInvalidations, Tombstone, compacted
 from dataplane.core.tiering.move_chains import ChainSelection
+from dataplane.core.tiering.tier_order import TierEntry, TierShare
 from dataplane.core.tiering.tier_state import Deletions
 from dataplane.policies.lru import Lru
 from dataplane.protocol.control.scopes import Scope

@@ -7,7 +7,7 @@ import pytest
 from dataplane.core.stats import node_stats
 from dataplane.core.tiering import contents
 from dataplane.core.tiering.contents import TierContents
-from dataplane.core.tiering.entries import TierShare
+from dataplane.core.tiering.tier_order import TierShare
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.control.scopes import Scope

@@ -10,8 +10,8 @@ import msgspec
 
 from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tiering.catalog import Catalog, SpaceRecords
-from dataplane.core.tiering.entries import TierEntry
 from dataplane.core.tiering.jobs import JobBlock, JobState, TierJob
+from dataplane.core.tiering.tier_order import TierEntry
 from dataplane.core.tiering.tier_state import TierState, within_budget
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.protocol.control.moves import Move, MoveState
