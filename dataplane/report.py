@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 import structlog
 
@@ -58,7 +59,8 @@ class NodeReport:
         stats = node_stats(self._node, now)
         stats.start, stats.adopted_blocks = self._start, self._start.blocks
         stats.events_dropped, stats.totals.events_dropped = dict(self._bus.dropped), self._bus.dropped.total()
-        stats.process = self._process(now)
+        used = asdict(self._figures.read(now))
+        stats.process = ProcessStats(**used, loop_lag=self._loop.lag, version=__version__)
         stats.ipc = self._ipc.latest
         stats.otel_spans_dropped = tracing.spans_dropped()
         stats.tiers, stats.tier_load_seconds = self._tiers.stats(), self._tiers.load_seconds()
@@ -69,20 +71,6 @@ class NodeReport:
         if self._membership is not None:
             stats.admitted_managers = self._membership.managers
         return stats
-
-    def _process(self, now: float) -> ProcessStats:
-        used = self._figures.read(now)
-        return ProcessStats(
-            used.cpu_s,
-            used.resident_bytes,
-            used.open_fds,
-            used.gc_collections,
-            used.gc_pause_s,
-            self._loop.lag,
-            __version__,
-            used.commit,
-            used.python,
-        )
 
 
 class StatePublisher:

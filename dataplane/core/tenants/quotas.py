@@ -11,7 +11,7 @@ from heapq import nsmallest
 from msgspec.structs import replace
 
 from dataplane.core.tenants.accounts import Account
-from dataplane.core.tenants.tenant import Tenant, wrapped
+from dataplane.core.tenants.tenant import COUNTERS, COUNTERS_BY_NAME, GAUGES, Tenant, wrapped
 from dataplane.core.tenants.usage import UsageTable
 from dataplane.protocol.keys import tenant_fingerprint
 from dataplane.protocol.stats.tenants import TenantStats
@@ -146,30 +146,30 @@ class TenantTable:
             unlisted = [tenant for tenant in self.by_salt.values() if tenant not in listed]
             for tenant in unlisted:
                 self._count_among_others(tenant)
-            for name in _GAUGES:
+            for name in GAUGES:
                 setattr(others, name, sum([getattr(tenant, name) for tenant in unlisted]))
         elif others == TenantStats(tenant="other"):
             return None
         else:
-            for name in _GAUGES:
+            for name in GAUGES:
                 setattr(others, name, 0)
-        return replace(others, **{name: dict(getattr(others, name)) for name in _COUNTERS_BY_NAME})
+        return replace(others, **{name: dict(getattr(others, name)) for name in COUNTERS_BY_NAME})
 
     def _count_among_others(self, tenant: Tenant) -> None:
         """Add what a tenant has counted since it was last listed to the counts of the others. So no counter falls when
         a tenant moves into the list or out of it."""
         before = tenant.reported or _NOTHING
         if (
-            all(getattr(tenant, name) == getattr(before, name) for name in _COUNTERS)
+            all(getattr(tenant, name) == getattr(before, name) for name in COUNTERS)
             and (tenant.evicted or {}) == before.evicted
             and (tenant.missed_tokens or {}) == before.missed_tokens
         ):
             return
         now, others = tenant.stats(), self._others
-        for name in _COUNTERS:
+        for name in COUNTERS:
             added = getattr(now, name) - getattr(before, name)
             setattr(others, name, wrapped(getattr(others, name) + max(0, added)))
-        for name in _COUNTERS_BY_NAME:
+        for name in COUNTERS_BY_NAME:
             sums, counted = getattr(others, name), getattr(before, name)
             for reason, count in getattr(now, name).items():
                 if added := count - counted.get(reason, 0):
@@ -195,15 +195,3 @@ class TenantTable:
 
 
 _NOTHING = TenantStats(tenant="")
-_GAUGES = ("bytes", "blocks", "pinned_bytes", "lookup_bytes")
-_COUNTERS = (
-    "requested_blocks",
-    "hit_blocks",
-    "stored_blocks",
-    "evicted_blocks",
-    "refused_blocks",
-    "would_refuse_blocks",
-    "hit_tokens",
-    "hit_bytes",
-)
-_COUNTERS_BY_NAME = ("refused", "evicted", "missed_tokens", "tier_hit_tokens", "tier_hit_bytes")

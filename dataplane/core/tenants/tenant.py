@@ -13,6 +13,21 @@ from dataplane.protocol.usage import MAX_USAGE_TIERS, OTHERS, TierUsageCounters,
 
 _KIB_S = 1024 * 1_000_000
 _MAX = 2**63 - 1
+GAUGES = ("bytes", "blocks", "pinned_bytes", "lookup_bytes")
+COUNTERS = (
+    "requested_blocks",
+    "hit_blocks",
+    "stored_blocks",
+    "evicted_blocks",
+    "refused_blocks",
+    "would_refuse_blocks",
+    "hit_tokens",
+    "hit_bytes",
+)
+COUNTERS_BY_NAME = ("refused", "evicted", "missed_tokens", "tier_hit_tokens", "tier_hit_bytes")
+"""Fields that a tenant and its statistics have in common."""
+_LIMITS = ("limit_bytes", "floor_bytes", "weight", "pin_budget_bytes", "store_rate_bytes", "on_exceed", "mode")
+"""Fields that a quota and the statistics of its tenant have in common."""
 
 
 def wrapped(count: int) -> int:
@@ -246,39 +261,13 @@ class Tenant:
         self.refused[name] = self.refused.get(name, 0) + blocks
 
     def stats(self) -> TenantStats:
-        stats = TenantStats(
-            tenant=shown(self.salt),
-            bytes=self.bytes,
-            blocks=self.blocks,
-            over_limit=self.over_bytes > 0,
-            managed=self.managed,
-            pinned_bytes=self.pinned_bytes,
-            lookup_bytes=self.lookup_bytes,
-            would_refuse_blocks=self.would_refuse_blocks,
-            refused=dict(self.refused) if self.refused else {},
-            evicted=dict(self.evicted) if self.evicted else {},
-            missed_tokens=dict(self.missed_tokens) if self.missed_tokens else {},
-            hit_tokens=self.hit_tokens,
-            hit_bytes=self.hit_bytes,
-            tier_hit_tokens=dict(self.tier_hit_tokens) if self.tier_hit_tokens else {},
-            tier_hit_bytes=dict(self.tier_hit_bytes) if self.tier_hit_bytes else {},
-            requested_blocks=self.requested_blocks,
-            hit_blocks=self.hit_blocks,
-            stored_blocks=self.stored_blocks,
-            evicted_blocks=self.evicted_blocks,
-            refused_blocks=self.refused_blocks,
-        )
-        spec = self.spec
-        if spec is not None:
-            for name in (
-                "limit_bytes",
-                "floor_bytes",
-                "weight",
-                "pin_budget_bytes",
-                "store_rate_bytes",
-                "on_exceed",
-                "mode",
-            ):
-                setattr(stats, name, getattr(spec, name))
+        stats = TenantStats(tenant=shown(self.salt), over_limit=self.over_bytes > 0, managed=self.managed)
+        for name in (*GAUGES, *COUNTERS):
+            setattr(stats, name, getattr(self, name))
+        for name in COUNTERS_BY_NAME:
+            setattr(stats, name, dict(getattr(self, name) or {}))
+        if self.spec is not None:
+            for name in _LIMITS:
+                setattr(stats, name, getattr(self.spec, name))
             stats.effective_floor_bytes = self.account.floor_bytes if self.enforced else 0
         return stats
