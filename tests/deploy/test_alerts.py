@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,10 @@ LAG = labelled("larder_generation_lag", **PUSHED, **MANAGER)
 NACKED = labelled("larder_node_nacked", **PUSHED, **MANAGER)
 OTHER_NACKED = labelled("larder_node_nacked", node="gpu-2", type="quotas", **MANAGER)
 NODE_UP = labelled("larder_node_up", **NODE, **MANAGER)
-RESTARTS = labelled("larder_data_plane_restarts_total", **MANAGER)
 OTHER_NODE_UP = labelled("larder_node_up", **NODE, instance="other:8470")
+LEADER, FOLLOWER = (labelled("larder_manager_pushing", instance=name) for name in "ab")
+PUSHES = partial(labelled, "larder_pushes_total", **MANAGER)
+EXPIRES = labelled("larder_token_expires_timestamp_seconds", token="prometheus")
 
 
 def compared(name: str, than: str, labels: dict[str, str], fires: int, below: int, limit: int) -> Case:
@@ -84,6 +87,12 @@ def condition(kind: str, minutes: int) -> Case:
     return Case(NODE, {series: f"_x{30 - minutes} 1x{minutes + 5}"}, {other: "1x40"}, also_below=short)
 
 
+def counted(name: str, labels: dict[str, str], fires: str, below: str) -> Case:
+    """Return a counter with these values."""
+    series = labelled(name, **labels)
+    return Case(labels, {series: fires}, {series: below})
+
+
 def grew(name: str, labels: dict[str, str]) -> Case:
     """Return a counter that increased within the last 15 minutes."""
     series = labelled(name, **labels)
@@ -101,29 +110,15 @@ CASES = {
     "LarderDatabaseDown": gauge("larder_database_up", MANAGER, 1, fires=0, below=1),
     "LarderNoLeader": Case(
         {},
-        {
-            labelled("larder_manager_pushing", instance="a"): "1x26 0x9",
-            labelled("larder_manager_pushing", instance="b"): "0x40",
-        },
-        {
-            labelled("larder_manager_pushing", instance="a"): "1x28 0x9",
-            labelled("larder_manager_pushing", instance="b"): "0x40",
-        },
-        also_below=[
-            {
-                labelled("larder_manager_pushing", instance="a"): "1x40",
-                labelled("larder_manager_pushing", instance="b"): "0x40",
-            }
-        ],
+        {LEADER: "1x26 0x9", FOLLOWER: "0x40"},
+        {LEADER: "1x28 0x9", FOLLOWER: "0x40"},
+        also_below=[{LEADER: "1x40", FOLLOWER: "0x40"}],
     ),
     "LarderPushesStuck": Case(
         NODE,
-        {
-            labelled("larder_pushes_total", state="timed_out", **NODE, **MANAGER): "0x22 1x3 2x9",
-            labelled("larder_pushes_total", state="timed_out", node="gpu-2", **MANAGER): "0x22 1x15",
-        },
-        {labelled("larder_pushes_total", state="timed_out", **NODE, **MANAGER): "0x22 1x15"},
-        also_below=[{labelled("larder_pushes_total", state="acked", **NODE, **MANAGER): "0+5x40"}],
+        {PUSHES(state="timed_out", **NODE): "0x22 1x3 2x9", PUSHES(state="timed_out", node="gpu-2"): "0x22 1x15"},
+        {PUSHES(state="timed_out", **NODE): "0x22 1x15"},
+        also_below=[{PUSHES(state="acked", **NODE): "0+5x40"}],
     ),
     "LarderNodeLost": Case(
         NODE,
@@ -170,18 +165,16 @@ CASES = {
     "LarderIdJournalFills": compared(
         "larder_id_journal_bytes", "larder_id_journal_capacity_bytes", NODE, 801, 800, 1000
     ),
-    "LarderEventsDropped": Case(
-        {"plane": "data", "event": "blocks.refused", **NODE},
-        {labelled("larder_events_dropped_total", plane="data", event="blocks.refused", **NODE): "0+61x40"},
-        {labelled("larder_events_dropped_total", plane="data", event="blocks.refused", **NODE): "0+59x40"},
+    "LarderEventsDropped": counted(
+        "larder_events_dropped_total", {"plane": "data", "event": "blocks.refused", **NODE}, "0+61x40", "0+59x40"
     ),
     "LarderTokenExpires": Case(
         {"token": "prometheus"},
-        {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"{8 * 86400}x144"},
-        {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"{9 * 86400}x144"},
+        {EXPIRES: f"{8 * 86400}x144"},
+        {EXPIRES: f"{9 * 86400}x144"},
         at=5 * DAY + 60,
         step=60,
-        also_below=[{labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"_x48 {8 * 86400}x96"}],
+        also_below=[{EXPIRES: f"_x48 {8 * 86400}x96"}],
     ),
     "LarderGpuCopiesFail": gauge("larder_gpu_copy_pool_problem", GPU, 5),
     "LarderTierOutOfService": gauge("larder_tier_serves", TIER, 2, fires=0, below=1),
@@ -190,19 +183,13 @@ CASES = {
     "LarderGatewayMemoryShort": gauge("larder_gateway_memory_short", GATEWAY, 5),
 }
 FURTHER = {
-    "LarderDataPlaneRestarts": Case(  # of a data plane that never joined
-        MANAGER, {RESTARTS: "0x20 1x2 2x2 3x20"}, {RESTARTS: "0x20 1x2 2x20"}
+    "LarderDataPlaneRestarts": counted(  # of a data plane that never joined
+        "larder_data_plane_restarts_total", MANAGER, "0x20 1x2 2x2 3x20", "0x20 1x2 2x20"
     ),
-    "LarderEventsDropped": Case(
-        {"plane": "management", "event": "quota.changed"},
-        {labelled("larder_events_dropped_total", plane="management", event="quota.changed"): "0+61x40"},
-        {labelled("larder_events_dropped_total", plane="management", event="quota.changed"): "0+59x40"},
+    "LarderEventsDropped": counted(
+        "larder_events_dropped_total", {"plane": "management", "event": "quota.changed"}, "0+61x40", "0+59x40"
     ),
-    "LarderGpuCopiesFail": Case(
-        GPU,
-        {labelled("larder_gpu_copy_pool_failed_copies_total", **GPU): "0x20 1x20"},
-        {labelled("larder_gpu_copy_pool_failed_copies_total", **GPU): "0x40"},
-    ),
+    "LarderGpuCopiesFail": counted("larder_gpu_copy_pool_failed_copies_total", GPU, "0x20 1x20", "0x40"),
     "LarderHitRatioCollapsed": Case(  # a fleet that has no day before
         TENANT,
         {REQUESTED: "0+120x300", FOUND: "0+96x120 11520+24x180"},
