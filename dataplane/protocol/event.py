@@ -23,7 +23,13 @@ class EventStruct(msgspec.Struct, tag_field="event"):
     """Block traffic: frequent, summed at high rates, and the first to be dropped from a full queue."""
 
 
-class BlockEvent(EventStruct):
+class NodeEvent(EventStruct):
+    """Base class of the events of a data plane."""
+
+    at: float
+
+
+class BlockEvent(NodeEvent):
     """Base class of events about one tenant's blocks, which can be added up."""
 
     per_block: ClassVar[bool] = True

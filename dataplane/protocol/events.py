@@ -5,35 +5,31 @@ gaps), MessagePack of the struct. A gap in the numbers means that events were lo
 Unix seconds of the node. Sizes are bytes. Tenants are shown names (`_default` for the empty salt).
 """
 
-from dataplane.protocol.event import BlockEvent, EventStruct
+from dataplane.protocol.event import BlockEvent, NodeEvent
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.tiers import MEMORY
 
 # ---- the process
 
 
-class NodeStarted(EventStruct, tag="node.started"):
+class NodeStarted(NodeEvent, tag="node.started"):
     """A data plane started."""
 
-    at: float
     node: str
     epoch: str
     pid: int
     capacity_bytes: int
 
 
-class NodeStopped(EventStruct, tag="node.stopped"):
+class NodeStopped(NodeEvent, tag="node.stopped"):
     """A data plane is shutting down."""
 
     severity = "warning"
 
-    at: float
 
-
-class MemoryAdopted(EventStruct, tag="memory.adopted"):
+class MemoryAdopted(NodeEvent, tag="memory.adopted"):
     """A restarted data plane adopted the memory of the previous one."""
 
-    at: float
     blocks: int
     bytes: int
     quarantined_blocks: int
@@ -43,12 +39,11 @@ class MemoryAdopted(EventStruct, tag="memory.adopted"):
     """Duration in seconds."""
 
 
-class CacheStartedCold(EventStruct, tag="cache.started_cold"):
+class CacheStartedCold(NodeEvent, tag="cache.started_cold"):
     """A data plane started with an empty cache although an earlier one had cached blocks."""
 
     severity = "warning"
 
-    at: float
     reason: str
     released: bool
     """The memory was released on purpose."""
@@ -56,13 +51,12 @@ class CacheStartedCold(EventStruct, tag="cache.started_cold"):
     lost_bytes: int
 
 
-class IdJournalNearlyFilled(EventStruct, tag="id_journal.nearly_filled"):
+class IdJournalNearlyFilled(NodeEvent, tag="id_journal.nearly_filled"):
     """The journal that a restart reads is nearly full of tenants with blocks. Once it is full, stores of further
     tenants are refused."""
 
     severity = "warning"
 
-    at: float
     bytes: int
     """Size of the records in the journal."""
     capacity_bytes: int
@@ -72,10 +66,9 @@ class IdJournalNearlyFilled(EventStruct, tag="id_journal.nearly_filled"):
 # ---- engines
 
 
-class EngineAttached(EventStruct, tag="engine.attached"):
+class EngineAttached(NodeEvent, tag="engine.attached"):
     """An engine attached."""
 
-    at: float
     client: int
     pid: int
     group: str
@@ -84,12 +77,11 @@ class EngineAttached(EventStruct, tag="engine.attached"):
     """Models of its spaces."""
 
 
-class EngineDetached(EventStruct, tag="engine.detached"):
+class EngineDetached(NodeEvent, tag="engine.detached"):
     """The engine's socket closed. Its leases and open writes stay charged until its processes are proven gone."""
 
     severity = "warning"
 
-    at: float
     client: int
     pid: int
     group: str
@@ -97,10 +89,9 @@ class EngineDetached(EventStruct, tag="engine.detached"):
     quarantined_blocks: int
 
 
-class EngineReleased(EventStruct, tag="engine.released"):
+class EngineReleased(NodeEvent, tag="engine.released"):
     """Every process of the engine's group is proven gone; its leases and bytes are released."""
 
-    at: float
     client: int
     pid: int
     group: str
@@ -110,12 +101,11 @@ class EngineReleased(EventStruct, tag="engine.released"):
     """Their size."""
 
 
-class LeaseBroken(EventStruct, tag="lease.broken"):
+class LeaseBroken(NodeEvent, tag="lease.broken"):
     """Leases ended that their holder had not released. Look-ups of the LMCache gateway are summed up each second."""
 
     severity = "warning"
 
-    at: float
     client: int
     reason: str
     """`process_gone`: every process of the engine's group is proven gone. Of look-ups of the LMCache gateway:
@@ -124,12 +114,11 @@ class LeaseBroken(EventStruct, tag="lease.broken"):
     """Blocks that were held, counted once for each engine or look-up that held them."""
 
 
-class EngineRefused(EventStruct, tag="engine.refused"):
+class EngineRefused(NodeEvent, tag="engine.refused"):
     """A process was not allowed to attach."""
 
     severity = "error"
 
-    at: float
     pid: int
     uid: int
     """User id of the process."""
@@ -139,13 +128,12 @@ class EngineRefused(EventStruct, tag="engine.refused"):
     """The error message that the process received."""
 
 
-class EngineExpelled(EventStruct, tag="engine.expelled"):
+class EngineExpelled(NodeEvent, tag="engine.expelled"):
     """An operator expelled a process: its leases no longer count, and it cannot attach. One event for each
     attachment."""
 
     severity = "warning"
 
-    at: float
     client: int
     pid: int
     group: str
@@ -153,21 +141,19 @@ class EngineExpelled(EventStruct, tag="engine.expelled"):
     """Blocks that the process held at that moment, over all its attachments."""
 
 
-class EngineReadmitted(EventStruct, tag="engine.readmitted"):
+class EngineReadmitted(NodeEvent, tag="engine.readmitted"):
     """An operator lets an expelled process attach again."""
 
-    at: float
     client: int
     pid: int
     group: str
 
 
-class EngineKilled(EventStruct, tag="engine.killed"):
+class EngineKilled(NodeEvent, tag="engine.killed"):
     """The data plane sent SIGKILL to an engine's process at an operator's request."""
 
     severity = "warning"
 
-    at: float
     client: int
     pid: int
     group: str
@@ -181,7 +167,6 @@ class BlocksStored(BlockEvent, tag="blocks.stored"):
 
     stored = False
 
-    at: float
     client: int
     space: str
     """Model of the space."""
@@ -196,7 +181,6 @@ class BlocksEvicted(BlockEvent, tag="blocks.evicted"):
 
     stored = False
 
-    at: float
     tenant: str
     reason: str
     """`room`, `limit`, `index`, `watermark`, `invalidated`, `corrupt`, `hint` or `moved`."""
@@ -210,7 +194,6 @@ class BlocksRefused(BlockEvent, tag="blocks.refused"):
 
     severity = "error"
 
-    at: float
     client: int
     tenant: str
     reason: str
@@ -226,7 +209,6 @@ class ReservationAborted(BlockEvent, tag="reservation.aborted"):
     severity = "warning"
     stored = False
 
-    at: float
     client: int
     tenant: str
     blocks: int
@@ -234,13 +216,12 @@ class ReservationAborted(BlockEvent, tag="reservation.aborted"):
     events: int = 1
 
 
-class ReservationExpired(EventStruct, tag="reservation.expired"):
+class ReservationExpired(NodeEvent, tag="reservation.expired"):
     """The deadline of a reservation passed; none of its blocks was published."""
 
     severity = "warning"
     stored = False
 
-    at: float
     client: int
     pid: int
     group: str
@@ -248,12 +229,11 @@ class ReservationExpired(EventStruct, tag="reservation.expired"):
     bytes: int
 
 
-class BlockCorrupted(EventStruct, tag="block.corrupted"):
+class BlockCorrupted(NodeEvent, tag="block.corrupted"):
     """A block was dropped because its bytes do not match its checksum."""
 
     severity = "error"
 
-    at: float
     tenant: str
     space: str
     """Model of the space."""
@@ -262,19 +242,17 @@ class BlockCorrupted(EventStruct, tag="block.corrupted"):
     """Client number of the engine that found it; 0 for the data plane."""
 
 
-class SweepEnded(EventStruct, tag="sweep.ended"):
+class SweepEnded(NodeEvent, tag="sweep.ended"):
     """An invalidation or demotion has reached all its blocks."""
 
-    at: float
     sweep: int
     kind: str
     blocks: int
 
 
-class VerificationEnded(EventStruct, tag="verification.ended"):
+class VerificationEnded(NodeEvent, tag="verification.ended"):
     """A verification ended."""
 
-    at: float
     verification: int
     checked: int
     """Blocks that were read."""
@@ -284,10 +262,9 @@ class VerificationEnded(EventStruct, tag="verification.ended"):
     """Blocks that have no checksum."""
 
 
-class MoveEnded(EventStruct, tag="move.ended"):
+class MoveEnded(NodeEvent, tag="move.ended"):
     """A move of blocks between memory and tiers ended."""
 
-    at: float
     move: int
     """Number of the move on its node."""
     tier: str
@@ -304,76 +281,69 @@ class MoveEnded(EventStruct, tag="move.ended"):
     """Whether an operator cancelled it."""
 
 
-class TierLost(EventStruct, tag="tier.lost"):
+class TierLost(NodeEvent, tag="tier.lost"):
     """A tier of a node is out of service, or could not be opened. Memory is served without it; it is tried again."""
 
     severity = "error"
 
-    at: float
     tier: str
     reason: str
 
 
-class TierRecovered(EventStruct, tag="tier.recovered"):
+class TierRecovered(NodeEvent, tag="tier.recovered"):
     """A tier of a node is in service again."""
 
-    at: float
     tier: str
 
 
 # ---- the pool
 
 
-class SegmentCreated(EventStruct, tag="segment.created"):
+class SegmentCreated(NodeEvent, tag="segment.created"):
     """A segment was added to the pool."""
 
     stored = False
 
-    at: float
     segment: int
     space: str
     bytes: int
 
 
-class SegmentRetired(EventStruct, tag="segment.retired"):
+class SegmentRetired(NodeEvent, tag="segment.retired"):
     """A segment was removed from the pool."""
 
     stored = False
 
-    at: float
     segment: int
     space: str
     bytes: int
 
 
-class AdmissionChanged(EventStruct, tag="admission.changed"):
+class AdmissionChanged(NodeEvent, tag="admission.changed"):
     """The admission gate closed (a key must have been seen before) or opened."""
 
     stored = False
 
-    at: float
     closed: bool
     """The gate is now closed."""
     victim_idle_s: float
     """Moving average of the idle time of victims."""
 
 
-class PoolResized(EventStruct, tag="pool.resized"):
+class PoolResized(NodeEvent, tag="pool.resized"):
     """The pool was resized."""
 
-    at: float
     capacity_bytes: int
 
 
 # ---- records
 
 
-class SnapshotApplied(EventStruct, tag="snapshot.applied"):
+class SnapshotApplied(NodeEvent, tag="snapshot.applied"):
     """The node applied a snapshot."""
 
     stored = False
 
-    at: float
     type: str
     generation: int
     digest: str
@@ -381,37 +351,34 @@ class SnapshotApplied(EventStruct, tag="snapshot.applied"):
     """W3C trace context of the push."""
 
 
-class SnapshotRefused(EventStruct, tag="snapshot.refused"):
+class SnapshotRefused(NodeEvent, tag="snapshot.refused"):
     """The node refused a snapshot as a whole. `push.nacked` has the faults."""
 
     severity = "error"
     stored = False
 
-    at: float
     type: str
     generation: int
     faults: int
     """Number of faults in the snapshot."""
 
 
-class PinDegraded(EventStruct, tag="pin.degraded"):
+class PinDegraded(NodeEvent, tag="pin.degraded"):
     """Resident blocks of a pin exceed the pin budget: they are kept like unpinned blocks."""
 
     severity = "warning"
 
-    at: float
     pin: str
     tenant: str
     blocks: int
     """Blocks beyond the budget."""
 
 
-class PinExpired(EventStruct, tag="pin.expired"):
+class PinExpired(NodeEvent, tag="pin.expired"):
     """A pin expired."""
 
     severity = "warning"
 
-    at: float
     pin: str
     tenant: str
 
@@ -419,10 +386,9 @@ class PinExpired(EventStruct, tag="pin.expired"):
 # ---- GPU copies and gateways
 
 
-class GpuCopyPoolCreated(EventStruct, tag="gpu_copy_pool.created"):
+class GpuCopyPoolCreated(NodeEvent, tag="gpu_copy_pool.created"):
     """The first engine on a GPU requested GPU copies."""
 
-    at: float
     device: str
     name: str
     """Name of the GPU's model."""
@@ -430,31 +396,28 @@ class GpuCopyPoolCreated(EventStruct, tag="gpu_copy_pool.created"):
     """Memory of the GPU that copies may use."""
 
 
-class GpuCopyPoolFailed(EventStruct, tag="gpu_copy_pool.failed"):
+class GpuCopyPoolFailed(NodeEvent, tag="gpu_copy_pool.failed"):
     """A GPU refused memory or a copy. Blocks are served from the node's pool, as without GPU copies."""
 
     severity = "warning"
 
-    at: float
     device: str
     reason: str
 
 
-class GatewayNameLost(EventStruct, tag="gateway.name_lost"):
+class GatewayNameLost(NodeEvent, tag="gateway.name_lost"):
     """New workers cannot map a gateway's memory, because its name was removed or refers to another file. Registered
     workers continue."""
 
     severity = "error"
 
-    at: float
     gateway: str
     reason: str
 
 
-class GatewayNameRestored(EventStruct, tag="gateway.name_restored"):
+class GatewayNameRestored(NodeEvent, tag="gateway.name_restored"):
     """The name of a gateway's memory was restored; the contents are unchanged."""
 
-    at: float
     gateway: str
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from dataplane.protocol.bounded import Identity, Time
-from dataplane.protocol.event import EventStruct
+from dataplane.protocol.event import NodeEvent
 from dataplane.protocol.observed import Observed
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.gateways import GatewayStats
@@ -17,7 +17,7 @@ from dataplane.protocol.stats.tenants import TenantStats
 from dataplane.protocol.stats.tiers import TierStats
 
 
-class NodeStats(EventStruct, tag="node.stats"):
+class NodeStats(NodeEvent, tag="node.stats"):
     """State of the node; published every half second, and sent in answer to `DescribeNode`."""
 
     stored = False
