@@ -57,6 +57,7 @@ from app.services.fleet.targets import Targets
 from app.services.lmcache.objects import LmcacheObjects
 from app.services.lmcache.quotas import LmcacheQuotas
 from app.services.lmcache.status import LmcacheStatus
+from app.services.records.chains import Chains
 from app.services.records.pin_quota import PinQuota
 from app.services.records.pins import Pins
 from app.services.records.policies import Policies
@@ -190,22 +191,20 @@ class FleetServices:
 
 
 class CacheServices:
-    def __init__(self, base: Foundation, records: RecordParts, large_work: LargeWork) -> None:
-        targets, tokenizers = base.targets, records.tokenizers
+    def __init__(self, base: Foundation, records: RecordParts, chains: Chains) -> None:
+        targets = base.targets
         self.blocks = BlockService(targets, records.prefixes)
         self.requests = RequestFinder(targets)
-        self.actions = Actions(targets, base.changes, tokenizers, large_work)
-        self.lookups = Lookups(targets, tokenizers, large_work)
-        self.dry_runs = DryRuns(targets, base.desired, records.prefixes, tokenizers)
+        self.actions = Actions(targets, base.changes, chains)
+        self.lookups = Lookups(targets, chains)
+        self.dry_runs = DryRuns(targets, base.desired, records.prefixes, records.tokenizers)
         self.traces = Traces(base.node_requests, base.fleet)
         self.watch = CacheWatch(base.database, base.bus, base.leads)
 
 
 class LmcacheServices:
-    def __init__(self, base: Foundation, records: RecordParts, cached: CacheServices, large_work: LargeWork) -> None:
-        self.objects = LmcacheObjects(
-            base.targets, base.changes, cached.blocks, cached.actions, cached.lookups, large_work
-        )
+    def __init__(self, base: Foundation, records: RecordParts, cached: CacheServices, chains: Chains) -> None:
+        self.objects = LmcacheObjects(base.targets, base.changes, cached.blocks, cached.actions, cached.lookups, chains)
         self.quotas = LmcacheQuotas(records.services.of(Quotas), base.fleet)
         self.status = LmcacheStatus(base.fleet, base.settings)
 
@@ -272,8 +271,9 @@ class Parts:
         self.records = RecordParts(base, shares)
         self.documents = DocumentServices(base, self.records.tokenizers, shares)
         self.fleet_services = FleetServices(base)
-        self.cache = CacheServices(base, self.records, self.limits.large_work)
-        self.lmcache = LmcacheServices(base, self.records, self.cache, self.limits.large_work)
+        chains = Chains(self.records.tokenizers, self.limits.large_work)
+        self.cache = CacheServices(base, self.records, chains)
+        self.lmcache = LmcacheServices(base, self.records, self.cache, chains)
         self.usage = UsageServices(base)
         self.ingest = Ingest(base.bus)
         self.views = Views(base, self.records, self.fleet_services, self.ingest)

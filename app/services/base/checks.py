@@ -2,8 +2,9 @@
 
 import re
 import unicodedata
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec import UnsetType
 
@@ -140,6 +141,21 @@ def hex_digits(text: str, digits: int) -> str:
     if re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", text) is None:
         raise ValueError(f"expected {digits} hex digits, got {text[:80]!r}")
     return text.lower()
+
+
+_SCOPE: Mapping[str, Callable[[str], str]] = {
+    "tenant": tenant,
+    "model": model,
+    "space": lambda text: hex_digits(text, 32),
+}
+
+
+def scope(request: object, faults: Faults) -> dict[str, Any]:
+    """Return the salt, the model and the space that a request names, by field; None for those that it does not."""
+    return {
+        name: None if (value := getattr(request, name)) is None else faults.check(name, partial(rule, value))
+        for name, rule in _SCOPE.items()
+    }
 
 
 def taken(kind: str, name: str, path: str = "name") -> Forbidden:

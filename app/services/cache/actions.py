@@ -31,11 +31,9 @@ from app.schemas.cache.actions import (
 from app.schemas.records.tokenizers import TokenizerUsed
 from app.services.base import checks
 from app.services.base.changes import Changes
-from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
-from app.services.records.chains import resolved, sources_of
-from app.services.records.tokenizers import Tokenizers
+from app.services.records.chains import Chains, sources_of
 from dataplane.protocol.control.messages import ControlReply
 from dataplane.protocol.control.moves import CancelMove, Move, Moved, MoveState, ReadMove
 from dataplane.protocol.control.scopes import Clear, CountBlocks, Counted, Demote, Invalidate, Scope, Swept
@@ -55,12 +53,11 @@ COUNT_S = 10.0
 
 
 class Actions:
-    def __init__(self, targets: Targets, changes: Changes, tokenizers: Tokenizers, large_work: LargeWork) -> None:
+    def __init__(self, targets: Targets, changes: Changes, chains: Chains) -> None:
         self._targets = targets
         self._requests = targets.node_requests
         self._changes = changes
-        self._tokenizers = tokenizers
-        self._large_work = large_work
+        self._chains = chains
 
     async def sweep(self, verb: Verb, request: SweepPost, by: Principal) -> ActionAnswer:
         """Invalidate or demote the blocks of a scope. A dry run only counts them and is not audited. Raises Invalid,
@@ -223,24 +220,18 @@ class Actions:
         faults = checks.Faults()
         named = (request.tenant, request.model, request.space)
         if not whole and all(name is None for name in named) and not sources_of(request):
-            fields = ", ".join(SCOPE_FIELDS)
-            faults.add("tenant", f"expected at least one of {fields}: a scope without any field is not allowed")
+            names = ", ".join(SCOPE_FIELDS)
+            faults.add("tenant", f"expected at least one of {names}: a scope without any field is not allowed")
             faults.stop()
-        salt = model = space = None
-        if request.tenant is not None:
-            salt = faults.check("tenant", lambda: checks.tenant(request.tenant or ""))
-        if request.model is not None:
-            model = faults.check("model", lambda: checks.model(request.model or ""))
-        if request.space is not None:
-            space = faults.check("space", lambda: checks.hex_digits(request.space or "", 32))
+        fields = checks.scope(request, faults)
         faults.stop()
+        salt = fields["tenant"]
         if salt is None:
             by.check_whole("a scope without a tenant")
         else:
             by.check_salt(salt)
-        chain = await resolved(request, model, salt, self._tokenizers, self._large_work, by)
-        scope = Scope(tenant=salt, model=model, space=space, keys=b"".join(chain.keys))
-        return scope, chain.tokenizer
+        chain = await self._chains.of(request, fields["model"], salt, by)
+        return Scope(**fields, keys=b"".join(chain.keys)), chain.tokenizer
 
 
 def _swept(

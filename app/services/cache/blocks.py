@@ -117,13 +117,7 @@ class BlockService:
 
     async def _query(self, filters: BlockFilters, by: Principal) -> ListBlocks:
         faults = checks.Faults()
-        query = ListBlocks("")
-        if filters.tenant is not None:
-            query.tenant = faults.check("tenant", lambda: checks.tenant(filters.tenant or ""))
-        if filters.model is not None:
-            query.model = faults.check("model", lambda: checks.model(filters.model or ""))
-        if filters.space is not None:
-            query.space = faults.check("space", lambda: checks.hex_digits(filters.space or "", 32))
+        query = ListBlocks("", **checks.scope(filters, faults))
         if filters.key is not None and filters.prefix is not None:
             faults.add("prefix", "expected at most one of 'key' and 'prefix'")
         elif filters.key is not None:

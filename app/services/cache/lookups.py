@@ -15,11 +15,9 @@ from app.schemas.cache.actions import (
 )
 from app.services.base import checks
 from app.services.base.fields import answer
-from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
-from app.services.records.chains import KeyChain, resolved, sources_of
-from app.services.records.tokenizers import Tokenizers
+from app.services.records.chains import Chains, KeyChain, sources_of
 from dataplane.protocol.control.lookups import Looked, LookupChain, SpaceHits
 from dataplane.protocol.salts import DEFAULT_TENANT
 from dataplane.protocol.spaces import kinds_of
@@ -29,11 +27,10 @@ Tiers = dict[str, int]
 
 
 class Lookups:
-    def __init__(self, targets: Targets, tokenizers: Tokenizers, large_work: LargeWork) -> None:
+    def __init__(self, targets: Targets, chains: Chains) -> None:
         self._targets = targets
         self._requests = targets.node_requests
-        self._tokenizers = tokenizers
-        self._large_work = large_work
+        self._chains = chains
 
     async def look_up(self, request: LookupPost, by: Principal) -> LookupAnswer:
         """Return what each node holds of a prefix. Raises Invalid, Forbidden, NodeUnreachable."""
@@ -75,7 +72,7 @@ class Lookups:
         faults.stop()
         assert salt is not None
         by.check_salt(salt)
-        chain = await resolved(request, model, salt, self._tokenizers, self._large_work, by)
+        chain = await self._chains.of(request, model, salt, by)
         nodes = self._targets.selected(request)
         packed = b"".join(chain.keys)
         replies = await self._requests.each(nodes, lambda node: self.spaces(node, request.model, packed, salt))

@@ -29,13 +29,12 @@ from app.schemas.lmcache.objects import (
 )
 from app.services.base import checks
 from app.services.base.changes import Changes
-from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
 from app.services.cache.actions import Actions
 from app.services.cache.blocks import BlockService
 from app.services.cache.lookups import Lookups
 from app.services.fleet.targets import Targets
-from app.services.records.chains import chained
+from app.services.records.chains import Chains
 from dataplane.protocol.control.lookups import CachedBlock, ListBlocks, SpaceHits
 from dataplane.protocol.control.nodes import DescribeNode, Description
 from dataplane.protocol.control.scopes import ClearGateway, Swept
@@ -89,14 +88,14 @@ class LmcacheObjects:
         blocks: BlockService,
         actions: Actions,
         lookups: Lookups,
-        large_work: LargeWork,
+        chains: Chains,
     ) -> None:
         self._requests = targets.node_requests
         self._changes = changes
         self._blocks = blocks
         self._actions = actions
         self._lookups = lookups
-        self._large_work = large_work
+        self._chains = chains
         self._prefetches: TTLCache[str, _Prefetch] = TTLCache(MAX_PREFETCHES, PREFETCH_TTL_S)
 
     # ---- objects
@@ -215,7 +214,7 @@ class LmcacheObjects:
             raise Malformed(f"{faults.errors[0].path}: {faults.errors[0].message}")
         by.check_salt(request.cache_salt)
         try:
-            keys = await chained(request.token_ids, request.cache_salt, DEFAULT_CHUNK_TOKENS, self._large_work, by)
+            keys = await self._chains.of_tokens(request.token_ids, request.cache_salt, DEFAULT_CHUNK_TOKENS, by)
         except TokenError as error:
             raise Malformed(f"token_ids: {error}") from None
         resident = await self._resident(request, b"".join(keys) or bytes(KEY_BYTES))

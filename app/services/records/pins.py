@@ -33,7 +33,7 @@ from app.services.base.fields import answer
 from app.services.base.merge import check_names, converted, merge
 from app.services.base.principals import PLANE, Principal
 from app.services.records import ceilings
-from app.services.records.key_intent import check_tokens, unpacked
+from app.services.records.chains import check_prompt, check_tokens, unpacked
 from app.services.records.pin_quota import PinQuota
 from app.services.records.prefixes import FoundPrefix, PrefixService
 from app.services.records.progress import RecordProgress
@@ -296,10 +296,7 @@ def check_sources(intent: PinPut, faults: checks.Faults) -> None:
     if sum(getattr(intent, name) is not None for name in PinPut.EXACTLY_ONE) != 1:
         faults.add("tokens", "expected exactly one of 'tokens', 'keys', 'prefix', 'text' and 'messages'")
         faults.stop()
-    if intent.add_generation_prompt and intent.messages is None:
-        faults.add(
-            "add_generation_prompt", "expected false without messages: only a chat template has a generation prompt"
-        )
+    check_prompt(intent.add_generation_prompt, intent.messages, faults)
 
 
 def _model(intent: PinPut, prefix: FoundPrefix | None) -> str:

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,8 @@ from app.schemas.base.fields import MAX_TOKENS
 from app.schemas.cache.actions import LookupPost
 from app.services.base.large_work import BOUNDS, LargeWork
 from app.services.base.principals import PLANE
-from app.services.records.chains import chained
+from app.services.records.chains import Chains
+from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.keys import chain
 from tests.app.plane import Plane, serving, settings_in
 
@@ -75,8 +77,9 @@ async def test_large_lookups_neither_keep_others_waiting_nor_keep_memory(socket_
 async def test_many_tokens_are_hashed_to_the_keys_of_their_chain() -> None:
     numbers = random.Random(2)
     tokens = [numbers.randrange(1 << 32) for _ in range(50_001)]
+    chains = Chains(cast(Tokenizers, None), LargeWork())
     for chunk_tokens in (16, 256, 50_001, 65_536):
-        found = await chained(tokens, "salt", chunk_tokens, LargeWork(), PLANE)
+        found = await chains.of_tokens(tokens, "salt", chunk_tokens, PLANE)
         assert found == chain(tokens, "salt", chunk_tokens=chunk_tokens)
 
 
