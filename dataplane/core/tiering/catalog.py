@@ -103,8 +103,6 @@ class Catalog:
         self._shared_out = False
         self._models: dict[bytes, str] = {}
         """Models of spaces, by identity, including spaces that the pool has forgotten while tiers hold their blocks."""
-        self._blocks_of_space: dict[bytes, int] = {}
-        """Number of blocks that tiers hold, by space."""
         self.spaces_of_model: dict[str, list[bytes]] = {}
         for space, model in known_spaces.models.items():
             self._know(space, model)
@@ -130,7 +128,8 @@ class Catalog:
 
     def _forget_models(self) -> None:
         """Forget the models of spaces that neither records nor the pool nor tiers have."""
-        used = self.known_spaces.models.keys() | self.pool.spaces.by_identity.keys() | self._blocks_of_space.keys()
+        used = self.known_spaces.models.keys() | self.pool.spaces.by_identity.keys()
+        used = used.union(*(tier.contents.spaces for tier in self.tiers))
         for space in self._models.keys() - used:
             model = self._models.pop(space)
             self.spaces_of_model[model].remove(space)
@@ -335,7 +334,6 @@ class Catalog:
         """Add a block that a tier holds from now on, or replace the one of the same name. `list_blocks` lists it."""
         self._remove(tier, stored.name)
         entry = tier.contents.add(stored, charge, now, encoding)
-        self._blocks_of_space[stored.name.space] = self._blocks_of_space.get(stored.name.space, 0) + 1
         self._charge(tier, stored, charge)
         self.mark(tier, entry, now)
         return entry
@@ -351,9 +349,6 @@ class Catalog:
         entry = tier.contents.remove(name)
         if entry is not None:
             self._charge(tier, entry.stored, -entry.charge)
-            self._blocks_of_space[name.space] -= 1
-            if not self._blocks_of_space[name.space]:
-                del self._blocks_of_space[name.space]
         return entry is not None
 
     def _charge(self, tier: TierState, stored: StoredBlock, charge: int) -> None:

@@ -12,8 +12,6 @@ tier has begun to load it. The engines take turns, job by job.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from enum import Enum
 from itertools import chain
 
 from dataplane.core.engines.engines import Engine, attach_space
@@ -33,18 +31,6 @@ BATCH_BYTES = 8 << 20
 MAX_JOBS = 128
 MAX_ANCESTORS = 4096
 _WRITE = int(ReserveOutcome.WRITE)
-
-
-class Unplanned(Enum):
-    """Why no job was made of a request."""
-
-    NOTHING = 0
-    """There is nothing to load now."""
-    BUSY = 1
-    """Too many bytes are being loaded from the tier."""
-
-
-NOTHING, BUSY = Unplanned.NOTHING, Unplanned.BUSY
 
 
 class Loads:
@@ -183,38 +169,39 @@ class Loads:
             if request.deadline <= now:
                 self._queue.remove(request)
                 continue
-            job: TierJob | Unplanned = NOTHING
-            while job is NOTHING and request.at < len(request.keys) and not self._is_queried(request):
+            job: TierJob | None = None
+            before = -1
+            while job is None and before < request.at < len(request.keys) and not self._is_queried(request):
+                before = request.at
                 job = self._plan(request, now, busy)
             if request.at >= len(request.keys):
                 self._queue.remove(request)
-            if isinstance(job, TierJob):
+            if job is not None:
                 self._queue.end_turn(request.client)
                 return job
-            if job is BUSY and len(busy) == len(self._tiers):
+            if busy and len(busy) == len(self._tiers):
                 return None
         return None
 
-    def _plan(self, request: LoadRequest, now: float, busy: set[TierState]) -> TierJob | Unplanned:
-        """Plan the next job of a request and advance it. BUSY: its tier is `busy`, because too many bytes are being
-        loaded from it; try again later."""
+    def _plan(self, request: LoadRequest, now: float, busy: set[TierState]) -> TierJob | None:
+        """Advance a request, and plan its next job if it needs one. A request whose next block is in a `busy` tier,
+        from which too many bytes are being loaded, does not advance past it."""
         space = self._catalog.identity(request.space)
         if space is None:
             request.at = len(request.keys)
-            return NOTHING
+            return None
         first = self._next_missing(request)
         if first is None:
-            return NOTHING
+            return None
         chosen = self._catalog.source(BlockName(space, request.keys[first]))
         if chosen is None or request.tenant not in (None, chosen.tenant):
-            if chosen is None and self._is_queried(request):
-                return NOTHING
-            # No tier has it for the tenant, so no later block of the chain is of use.
-            request.at = len(request.keys)
-            return NOTHING
+            if chosen is not None or not self._is_queried(request):
+                # No tier has it for the tenant, so no later block of the chain is of use.
+                request.at = len(request.keys)
+            return None
         tier, nbytes = chosen.tier, chosen.nbytes
         if tier in busy:
-            return BUSY
+            return None
         last, total = first, 0
         while last < len(request.keys) and (not total or total + nbytes <= BATCH_BYTES):
             key = request.keys[last]
@@ -225,7 +212,7 @@ class Loads:
             last += 1
         if tier.loading_bytes and tier.loading_bytes + total > tier.spec.max_bytes_in_flight:
             busy.add(tier)
-            return BUSY
+            return None
         request.at = last
         return self._reserve(request, first, last, chosen, now)
 
@@ -243,11 +230,10 @@ class Loads:
             request.at += 1
         return None
 
-    def _chain_before(self, request: LoadRequest) -> tuple[list[bytes], bool]:
-        """Return the keys before a request's next one, as far as they are known, and whether these are all of them."""
-        identity = self._catalog.identity(request.space) or b""
-        before = request.keys[: request.at]
-        key = before[0] if before else request.keys[request.at]
+    def _chain_before(self, request: LoadRequest, at: int, identity: bytes) -> tuple[list[bytes], bool]:
+        """Return the keys before one of a request, as far as they are known, and whether these are all of them."""
+        before = request.keys[:at]
+        key = request.keys[0]
         for _ in range(MAX_ANCESTORS):
             block = self._pool.table.find(pack_keys([key]), request.space)[0]
             parent = None if block is None else block.parent
@@ -260,14 +246,14 @@ class Loads:
             key = parent
         return before, False
 
-    def _reserve(self, request: LoadRequest, first: int, last: int, source: Source, now: float) -> TierJob | Unplanned:
+    def _reserve(self, request: LoadRequest, first: int, last: int, source: Source, now: float) -> TierJob | None:
         """Reserve memory for blocks of a request."""
         tier, nbytes, tenant = source
         space = self._catalog.identity(request.space)
         assert space is not None
         before, whole = list[bytes](), True
         if tier.shared and tier.tombstones():
-            before, whole = self._chain_before(replace(request, at=first))
+            before, whole = self._chain_before(request, first, space)
         keys, parent = request.keys[first:last], request.keys[first - 1] if first else b""
         self._engine.spaces[request.space] = True
         message = Reserve(0, request.space, tenant, b"".join(keys), nbytes, parent)
@@ -278,7 +264,7 @@ class Loads:
         except ProtocolError:
             request.at = len(request.keys)
             tier.lose("memory", *(BlockName(space, key) for key in keys))
-            return NOTHING
+            return None
         refused = (granted.outcomes != _WRITE) & (granted.outcomes < ReserveOutcome.PRESENT)
         if refused.any():  # the rest of the chain would be refused, too
             request.at = len(request.keys)
@@ -296,7 +282,7 @@ class Loads:
             if outcome == _WRITE
         ]
         if not blocks:
-            return NOTHING
+            return None
         job = TierJob(
             JobReason.LOAD,
             tier,
