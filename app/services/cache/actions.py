@@ -34,7 +34,6 @@ from app.services.base.changes import Changes
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
 from app.services.records.chains import Chains, sources_of
-from dataplane.protocol.control.messages import ControlReply
 from dataplane.protocol.control.moves import CancelMove, Move, Moved, MoveState, ReadMove
 from dataplane.protocol.control.scopes import Clear, CountBlocks, Counted, Demote, Invalidate, Scope, Swept
 from dataplane.protocol.control.snapshots import digest_of
@@ -44,7 +43,6 @@ from dataplane.protocol.salts import shown
 from dataplane.protocol.tiers import EXPECTED_TIER_NAME, MEMORY, is_tier_name
 
 Verb = Literal["invalidate", "demote"]
-R = TypeVar("R", bound=ControlReply)
 P = TypeVar("P", Verified, Moved)
 LOOK_S = 0.2
 """Seconds between checks of a verification or a move that a caller waits for."""
@@ -121,52 +119,30 @@ class Actions:
             replies.sort(key=lambda reply: reply.node.name)
         return replies
 
-    async def move(self, request: MovePost, by: Principal, wait_s: float = 0.0) -> MoveAnswer:
-        """Start to move blocks to a tier or to memory, and wait for the result for at most `wait_s` seconds. A dry run
-        only counts the blocks and is not audited. Raises Invalid, Forbidden, NodeUnreachable."""
+    async def move(self, request: MovePost | CompressPost, by: Principal, wait_s: float = 0.0) -> MoveAnswer:
+        """Start to move blocks to a tier or to memory, or to encode blocks of a tier again, and wait for the result for
+        at most `wait_s` seconds. A dry run only counts the blocks and is not audited. Raises Invalid, Forbidden,
+        NodeUnreachable."""
         if not is_tier_name(request.tier):
             raise Invalid.at("tier", EXPECTED_TIER_NAME)
-        scope, used = await self._scope(request, by, whole=False)
-        _check_source(request)
+        compress = isinstance(request, CompressPost)
+        scope, used = await self._scope(request, by, whole=compress)
+        options: dict[str, Any] = {}
+        if isinstance(request, MovePost):
+            _check_source(request)
+            options = {"source": request.source, "release": request.release}
         nodes = self._targets.selected(request)
         if request.dry_run:
             wait_s = max(wait_s, COUNT_S)
         else:
-            event = MoveRequested(
-                _name(scope),
-                _node_names(nodes),
-                request.tier,
-                request.release,
-                False,
-                *_limits(scope),
-                source=request.source,
-            )
-            given_fields = {name: getattr(request, name) for name in ("tier", "source", "release")}
-            await self._changes.note("move", "blocks", _name(scope), _audited(scope, nodes) | given_fields, by, event)
-        move = Move("", scope, request.tier, request.release, request.deadline_s, request.dry_run, request.source)
-        return await self._start(nodes, used, wait_s, move)
-
-    async def compress(self, request: CompressPost, by: Principal, wait_s: float = 0.0) -> MoveAnswer:
-        """Start to encode blocks of a tier again, and wait for the result for at most `wait_s` seconds. A
-        dry run only counts the blocks and is not audited. Raises Invalid, Forbidden, NodeUnreachable."""
-        if not is_tier_name(request.tier):
-            raise Invalid.at("tier", EXPECTED_TIER_NAME)
-        scope, used = await self._scope(request, by, whole=True)
-        nodes = self._targets.selected(request)
-        if request.dry_run:
-            wait_s = max(wait_s, COUNT_S)
-        else:
-            event = MoveRequested(_name(scope), _node_names(nodes), request.tier, False, True, *_limits(scope))
-            audited = {**_audited(scope, nodes), "tier": request.tier}
-            await self._changes.note("compress", "blocks", _name(scope), audited, by, event)
+            release, source = options.get("release", False), options.get("source", MEMORY)
+            names = _node_names(nodes)
+            event = MoveRequested(_name(scope), names, request.tier, release, compress, *_limits(scope), source=source)
+            audited = {**_audited(scope, nodes), "tier": request.tier, **options}
+            verb = "compress" if compress else "move"
+            await self._changes.note(verb, "blocks", _name(scope), audited, by, event)
         deadline_s, dry_run = request.deadline_s, request.dry_run
-        move = Move("", scope, request.tier, deadline_s=deadline_s, dry_run=dry_run, compress=True)
-        return await self._start(nodes, used, wait_s, move)
-
-    async def _start(
-        self, nodes: Sequence[FleetNode], used: TokenizerUsed | None, wait_s: float, move: Move
-    ) -> MoveAnswer:
-        """Start a move on nodes, and wait for its end for at most `wait_s` seconds."""
+        move = Move("", scope, request.tier, deadline_s=deadline_s, dry_run=dry_run, compress=compress, **options)
         replies = await self._requests.ask_all(nodes, move, Moved)
         items = [_move(reply) for reply in await self._wait_for_end(replies, self._moved, wait_s)]
         states = [item.move for item in items if item.move is not None]

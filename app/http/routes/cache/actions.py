@@ -97,7 +97,7 @@ async def compress_blocks(
 ) -> MoveAnswer:
     """Encode the blocks of a tier again, with the current `compress` of its record."""
     with span("actions.compress"):
-        return await actions.compress(data, caller(), wait_seconds(wait))
+        return await actions.move(data, caller(), wait_seconds(wait))
 
 
 @operation(get, "/move/{node:str}/{number:int}", *_ASKS_NODE, role="viewer", scoped=True)
