@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from dataplane.core.tiering.jobs import JobBlock
 from dataplane.protocol.checksums import checksum
-from dataplane.protocol.stored_blocks import CopyEnd, Outcome
-from dataplane.protocol.tiers import Compress
+from dataplane.protocol.stored_blocks import CODEC_NAMES, CopyEnd, Outcome
 from dataplane.tiers.codecs.codec import BlockCodec, NotEncoded
 from dataplane.tiers.tier import BlockStore, Tier
 
@@ -19,15 +17,8 @@ CALL_S = 30.0
 """Deadline of a call that stores blocks or deletes."""
 
 
-class TierCodec(NamedTuple):
-    """The codec that the record of a tier names."""
-
-    name: Compress
-    codec: BlockCodec
-
-
 def store_blocks(
-    blocks: Sequence[JobBlock], codec: TierCodec | None, tier: Tier, *, encoded_only: bool = False
+    blocks: Sequence[JobBlock], codec: BlockCodec | None, tier: Tier, *, encoded_only: bool = False
 ) -> list[CopyEnd]:
     """Store the blocks of a job. A block that cannot be encoded into fewer bytes is stored as it is, or with
     `encoded_only` not at all: its end is then FAILED with a reason. Raises TierError."""
@@ -40,22 +31,22 @@ def store_blocks(
             stores[at] = store, reason
     outcomes = tier.store([store for store, _ in stores.values()], time.monotonic() + CALL_S)
     for (at, (store, reason)), outcome in zip(stores.items(), outcomes, strict=True):
-        copy_ends[at] = _end(store, outcome, reason, codec, tier)
+        copy_ends[at] = _end(store, outcome, reason, tier)
     return copy_ends
 
 
-def _encoded(block: JobBlock, codec: TierCodec | None) -> tuple[BlockStore, str]:
+def _encoded(block: JobBlock, codec: BlockCodec | None) -> tuple[BlockStore, str]:
     """Return the block to store, and the reason why it is not encoded; empty if it is, or if there is no codec."""
     stored, data = block.stored, block.memory
     assert stored is not None
     reason = ""
     if codec is not None:
         try:
-            encoded = codec.codec.encode(data, block.form)
+            encoded = codec.encode(data, block.form)
         except NotEncoded as error:
             reason = error.reason
         else:
-            if not codec.codec.lossless:
+            if not codec.lossless:
                 stored = msgspec.structs.replace(stored, checksum=checksum(encoded.data))
             elif not stored.checksum:
                 stored = msgspec.structs.replace(stored, checksum=checksum(data))
@@ -65,9 +56,9 @@ def _encoded(block: JobBlock, codec: TierCodec | None) -> tuple[BlockStore, str]
     return BlockStore(stored, data), reason
 
 
-def _end(store: BlockStore, outcome: Outcome, reason: str, codec: TierCodec | None, tier: Tier) -> CopyEnd:
+def _end(store: BlockStore, outcome: Outcome, reason: str, tier: Tier) -> CopyEnd:
     if outcome is not Outcome.OK:
         return CopyEnd(outcome)
-    if store.encoding is None or codec is None:
+    if store.encoding is None:
         return CopyEnd(outcome, not_compressed=reason)
-    return CopyEnd(outcome, tier.stored_size(store.encoding.nbytes), codec.name)
+    return CopyEnd(outcome, tier.stored_size(store.encoding.nbytes), CODEC_NAMES[store.encoding.codec])

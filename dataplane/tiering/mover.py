@@ -24,10 +24,12 @@ from dataplane.protocol.misses import source_of_type
 from dataplane.protocol.stats.tiers import TierPhase, TierStats
 from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome, StoredBlock
 from dataplane.tiering.background import Background
-from dataplane.tiering.encoding import CALL_S, TierCodec, store_blocks
+from dataplane.tiering.encoding import CALL_S, store_blocks
 from dataplane.tiering.tier_run import TierRun
 from dataplane.tiering.wake import Wake
 from dataplane.tiering.worker import HANG_S, TierWorker
+from dataplane.tiers.codecs.codec import BlockCodec
+from dataplane.tiers.registry import codec_of
 from dataplane.tiers.tier import BlockLoad, Tier, TierError
 
 STEP_S = 0.1
@@ -168,7 +170,7 @@ class Mover:
                 self._delete(run, now)
                 while run.copying < MAX_COPIES and (job := self.tiering.copies.next_from_memory(run.state, now)):
                     self._map(job)
-                    self._store(run, job, run.codec)
+                    self._store(run, job, codec_of(run.state.spec))
         while job := self.tiering.copies.next_from_tier(now):
             _allocate(job)
             self._load(job, inf)
@@ -183,12 +185,12 @@ class Mover:
         """Begin to load the blocks of a job. `deadline` is a time of `time.monotonic`; inf: CALL_S from its begin."""
         run = self._run_of(job.source)
         span: MovedBatch | None = None
-        codec: TierCodec | None = None
+        codec: BlockCodec | None = None
         job.to(JobState.LOADING)
         if job.target is None:
             span = self._span("tier.load", run, job)
         else:
-            codec = self._run_of(job.target).codec  # the room was reserved for this one
+            codec = codec_of(job.target.spec)  # the room was reserved for this one
             job.give_up_at = time.monotonic() + GIVE_UP_S
         work = partial(_load, job, tuple(job.blocks), deadline)
         future = run.worker.submit("load", work, partial(self._loaded, run, job, codec, span))
@@ -199,7 +201,7 @@ class Mover:
         self,
         run: TierRun,
         job: TierJob,
-        codec: TierCodec | None,
+        codec: BlockCodec | None,
         span: MovedBatch | None,
         result: TimedLoads | TierError,
     ) -> None:
@@ -231,7 +233,7 @@ class Mover:
                 self._outcomes.cancelled(job, now)
                 self._spans.end(span, len(job.blocks))
 
-    def _store(self, run: TierRun, job: TierJob, codec: TierCodec | None) -> None:
+    def _store(self, run: TierRun, job: TierJob, codec: BlockCodec | None) -> None:
         """Begin to store the blocks that are left of a job."""
         job.to(JobState.STORING)
         span = None if job.source is not None else self._span("tier.spill", run, job)
@@ -420,7 +422,7 @@ def _load(job: TierJob, blocks: Sequence[JobBlock], deadline: float, tier: Tier)
     return TimedLoads(tier.load(loads, began + CALL_S if deadline == inf else deadline), began, time.monotonic())
 
 
-def _store(job: TierJob, blocks: Sequence[JobBlock], codec: TierCodec | None, tier: Tier) -> list[CopyEnd]:
+def _store(job: TierJob, blocks: Sequence[JobBlock], codec: BlockCodec | None, tier: Tier) -> list[CopyEnd]:
     if job.state is JobState.HUNG:
         return [CopyEnd(Outcome.LATE)] * len(blocks)
     return store_blocks(blocks, codec, tier, encoded_only=job.reason is JobReason.ENCODE)

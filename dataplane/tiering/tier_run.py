@@ -8,9 +8,7 @@ from dataplane.base.process_figures import LATENCY_BOUNDS_S
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.tiering.breaker import Breaker
-from dataplane.tiering.encoding import TierCodec
 from dataplane.tiering.worker import TierWorker
-from dataplane.tiers.registry import codec_of
 
 _DECAY = 0.8
 """Share of the older loads after each load."""
@@ -73,12 +71,6 @@ class TierRun:
         """Calls under way that ask a shared tier for blocks."""
         self.listing_fault = ""
         """Why the last attempt to list a shared tier failed; empty if none did."""
-
-    @property
-    def codec(self) -> TierCodec | None:
-        """How blocks are encoded from now on."""
-        codec = codec_of(self.state.spec)
-        return None if codec is None else TierCodec(self.state.spec.compress, codec)
 
     @property
     def serves(self) -> bool:
