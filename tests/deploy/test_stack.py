@@ -21,7 +21,7 @@ import yaml
 
 from dataplane.memory.named import PREFIX
 from tests.app.command import run
-from tests.deploy.tools import ROOT, declared, read_metrics, require_tool, running
+from tests.deploy.tools import ROOT, declared, prometheus, read_metrics, require_tool, running
 from tests.environ import clean_environ
 from tests.free_port import free_port
 from tests.lmcache.client import Client
@@ -82,7 +82,7 @@ class Stack:
     """The demonstration and its monitoring."""
 
     def __init__(self, folder: Path, enter: Callable[[Any], Any]) -> None:
-        ports = {name: free_port() for name in ("larder", "gateway", "prometheus", "alertmanager")}
+        ports = {name: free_port() for name in ("larder", "gateway", "alertmanager")}
         self.began = time.time()
         self.memory = Path("/dev/shm") / f"{PREFIX}stack-{uuid4().hex[:12]}"
         self.receiver = enter(Receiver())
@@ -125,37 +125,17 @@ class Stack:
         config["scrape_configs"] = [larder]
         config["rule_files"] = [str(DEPLOY / "prometheus" / "larder.rules.yml")]
         config["alerting"]["alertmanagers"][0]["static_configs"] = [{"targets": [address]}]
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        address = f"127.0.0.1:{ports['prometheus']}"
-        enter(
-            running(
-                folder / "prometheus.log",
-                "prometheus",
-                f"--config.file={folder}/prometheus.yml",
-                f"--storage.tsdb.path={folder}/metrics",
-                f"--web.listen-address={address}",
-                "--enable-feature=exemplar-storage",
-            )
-        )
-        self.prometheus = enter(httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=60))
+        self.prometheus = enter(prometheus(folder, config, "--enable-feature=exemplar-storage"))
         self.gateway = f"tcp://127.0.0.1:{ports['gateway']}"
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """Series with a value at some time since the start."""
-        parameters = {"query": expr, "start": self.began, "end": time.time(), "step": 1}
-        try:
-            answer = self.prometheus.get("/api/v1/query_range", params=parameters)
-        except httpx.TransportError:
-            return []
-        if answer.status_code == 503:  # it starts
-            return []
-        assert answer.status_code == 200, answer.text
-        found: list[dict[str, Any]] = answer.json()["data"]["result"]
-        return [each for each in found if any(math.isfinite(float(value)) for _, value in each["values"])]
+        series = self.prometheus.query(expr, start=self.began, end=time.time(), step=1)
+        return [line for line in series if any(math.isfinite(float(value)) for _, value in line["values"])]
 
     def values(self, expr: str, label: str) -> set[str]:
         """Values of a label of these series."""
-        return {each["metric"][label] for each in self.query(expr) if label in each["metric"]}
+        return {line["metric"][label] for line in self.query(expr) if label in line["metric"]}
 
     def node(self) -> str:
         (node,) = self.api.get("/api/v1/nodes").json()["items"]
@@ -164,7 +144,6 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    require_tool("prometheus")
     require_tool("prometheus-alertmanager")
     folder = tmp_path_factory.mktemp("stack")
     with ExitStack() as entered:

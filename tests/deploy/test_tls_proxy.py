@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.app.command import run
-from tests.deploy.tools import ROOT, checked, require_tool, running
+from tests.deploy.tools import ROOT, checked, prometheus, require_tool, running
 from tests.e2e import larder as one_machine
 from tests.e2e.larder import Larder, until
 from tests.free_port import free_port
@@ -125,7 +125,6 @@ def test_commands_reach_the_server_with_the_authoritys_certificate(proxied: Prox
 
 
 def test_prometheus_scrapes_through_the_proxy(proxied: Proxied, tmp_path: Path) -> None:
-    require_tool("prometheus")
     config: dict[str, Any] = yaml.safe_load(block("observability.md", "yaml"))
     (job,) = config["scrape_configs"]
     (tmp_path / "token").write_text(TOKEN)
@@ -134,24 +133,5 @@ def test_prometheus_scrapes_through_the_proxy(proxied: Proxied, tmp_path: Path) 
     job["static_configs"] = [{"targets": [proxied.url.removeprefix("https://")]}]
     job |= {"scrape_interval": "1s"}
     config["rule_files"] = [str(ROOT / "deploy" / "prometheus" / name) for name in config["rule_files"]]
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{free_port()}"
-    with (
-        running(
-            tmp_path / "log",
-            "prometheus",
-            f"--config.file={tmp_path}/prometheus.yml",
-            f"--storage.tsdb.path={tmp_path}/metrics",
-            f"--web.listen-address={address}",
-        ),
-        httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=60) as prometheus,
-    ):
-
-        def found(expr: str) -> bool:
-            try:
-                answer = prometheus.get("/api/v1/query", params={"query": expr})
-            except httpx.TransportError:
-                return False
-            return answer.is_success and bool(answer.json()["data"]["result"])
-
-        until(lambda: found('up{job="larder"} == 1 and on() larder_pool_capacity_bytes > 0'), "a scrape")
+    with prometheus(tmp_path, config) as scraping:
+        until(lambda: scraping.query('up{job="larder"} == 1 and on() larder_pool_capacity_bytes > 0'), "a scrape")

@@ -9,11 +9,17 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+import yaml
+
 from tests.environ import clean_environ
 from tests.forked import AnyProcess, Forked
+from tests.forked import Forked
+from tests.free_port import free_port
 from tests.require import require
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +75,38 @@ def running(
                 process.wait(60)
                 raise
             assert code == 0, log.read_text(errors="replace")
+
+
+@dataclass
+class Prometheus:
+    """A running Prometheus."""
+
+    http: httpx.Client
+
+    def query(self, expr: str, **span: Any) -> list[dict[str, Any]]:
+        """Return the series of an expression, now or at the steps of a span; none before it serves."""
+        try:
+            answer = self.http.get(f"/api/v1/query{'_range' if span else ''}", params={"query": expr, **span})
+        except httpx.TransportError:
+            return []
+        if answer.status_code == 503:  # it starts
+            return []
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["data"]["result"])
+
+
+@contextmanager
+def prometheus(folder: Path, config: dict[str, Any], *options: str) -> Iterator[Prometheus]:
+    """Run Prometheus with a configuration; its files are in a folder."""
+    require_tool("prometheus")
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    address = f"127.0.0.1:{free_port()}"
+    files = (f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/metrics")
+    with (
+        running(folder / "prometheus.log", "prometheus", *files, f"--web.listen-address={address}", *options),
+        httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=60) as http,
+    ):
+        yield Prometheus(http)
 
 
 def answer(url: str, token: str = "") -> Any:

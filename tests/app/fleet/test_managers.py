@@ -1,9 +1,7 @@
 """Several managers over one database: one pushes, all serve, and each streams the commits of the others."""
 
 import asyncio
-import json
 import os
-import shutil
 import signal
 import socket
 import time
@@ -13,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
@@ -31,10 +28,8 @@ from tests.app.manager import Manager, running
 from tests.app.silent_proxy import SilentProxy
 from tests.app.waiting import until
 from tests.clock import Clock
-from tests.deploy.tools import running as monitored
-from tests.free_port import free_port
+from tests.deploy.tools import prometheus
 from tests.postgres_cluster import PostgresCluster
-from tests.require import require
 
 PUSHES = 3
 """Pushes to a node that joins: quotas, pins and policies."""
@@ -374,38 +369,18 @@ async def test_sums_over_managers_count_a_node_once(
     two: tuple[Manager, Manager], new_node: FakeNode, tmp_path: Path
 ) -> None:
     """A real Prometheus scrapes both managers, before and after the leader is killed."""
-    require(shutil.which("prometheus"), "prometheus is not installed (Debian: apt install prometheus)")
     first, second = two
     targets = [f"{manager.http.base_url.host}:{manager.http.base_url.port}" for manager in two]
-    config = tmp_path / "prometheus.yml"
     scrape = {"job_name": "larder", "scrape_interval": "1s", "static_configs": [{"targets": targets}]}
-    config.write_text(json.dumps({"scrape_configs": [scrape]}))
-    address = f"127.0.0.1:{free_port()}"
-    options = (f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address={address}")
-    with monitored(tmp_path / "prometheus.log", "prometheus", *options):
-        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, timeout=60) as prometheus:
+    with prometheus(tmp_path, {"scrape_configs": [scrape]}) as scraping:
 
-            async def value(expr: str) -> str:
-                try:
-                    answer = await prometheus.get("/api/v1/query", params={"query": expr})
-                except httpx.TransportError:
-                    return ""
-                found = answer.json()["data"]["result"] if answer.is_success else []
-                return found[0]["value"][1] if found else ""
+        def settled(scraped: int, leader: str) -> bool:
+            """Return whether so many managers are scraped, and nodes come from this one alone."""
+            sums = ("up", "larder_manager_pushing", "larder_node_up", f'larder_nodes{{instance="{leader}"}}')
+            values = [[line["value"][1] for line in scraping.query(f"sum({name})")] for name in sums]
+            return values == [[str(scraped)], ["1"], ["1"], ["1"]]
 
-            async def settled(scraped: int, leader: str) -> bool:
-                """Return whether so many managers are scraped, and nodes come from this one alone."""
-                return [
-                    await value(expr)
-                    for expr in (
-                        "sum(up)",
-                        "sum(larder_manager_pushing)",
-                        "sum(larder_node_up)",
-                        f'sum(larder_nodes{{instance="{leader}"}})',
-                    )
-                ] == [str(scraped), "1", "1", "1"]
-
-            await until(lambda: settled(2, targets[0]))
-            first.signal(signal.SIGKILL)
-            await second.leads()
-            await until(lambda: settled(1, targets[1]))
+        await until(lambda: settled(2, targets[0]))
+        first.signal(signal.SIGKILL)
+        await second.leads()
+        await until(lambda: settled(1, targets[1]))
