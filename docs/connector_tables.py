@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.schemas.base.descriptions import descriptions
+from app.descriptions import descriptions
 from dataplane.engines.settings import PREFIX
 from dataplane.engines.sglang.settings import BackendSettings
 from dataplane.engines.vllm import settings

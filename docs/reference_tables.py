@@ -15,6 +15,7 @@ import msgspec
 
 from app.cli import larder
 from app.cli.support import exit_codes
+from app.descriptions import descriptions
 from app.observe import (
     bounded,
     gateway_metrics,
@@ -33,7 +34,6 @@ from app.observe import (
 from app.observe.catalogue import OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
 from app.observe.page import OTHER, MetricDeclaration
 from app.observe.series import SERIES
-from app.schemas.base.descriptions import descriptions
 from app.schemas.views.findings import FINDING_TYPES
 from dataplane.holding import messages as holder_messages
 from dataplane.protocol import engine, join

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from app.schemas.base.descriptions import descriptions
+from app.descriptions import descriptions
 from app.settings import AppSettings
 from dataplane.base.settings import (
     CONFIG_VARIABLE,

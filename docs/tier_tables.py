@@ -7,7 +7,7 @@ import json
 
 import msgspec
 
-from app.schemas.base.descriptions import descriptions
+from app.descriptions import descriptions
 from dataplane.core.tiering.reasons import LOST, NOT_COMPRESSED, NOT_MOVED, REFUSED
 from dataplane.tiers.registry import tier_type
 

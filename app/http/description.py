@@ -15,6 +15,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Stream
 from litestar.routes import HTTPRoute
 
+from app.descriptions import descriptions
 from app.http.body import MERGE_PATCH
 from app.http.cookies import NAME as COOKIE
 from app.http.cookies import SECURE_NAME as SECURE_COOKIE
@@ -22,7 +23,6 @@ from app.http.examples import EXAMPLES
 from app.http.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
 from app.http.routes.access.session import CSRF_HEADER
 from app.http.routes.views.snapshot import INDEX_HEADER
-from app.schemas.base.descriptions import descriptions
 from app.schemas.base.fields import IN_WORDS, whole
 from app.schemas.documents.apply import DOCUMENT, SECTIONS, ExportAnswer
 

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 from prometheus_client.validation import METRIC_LABEL_NAME_RE, METRIC_NAME_RE, RESERVED_METRIC_LABEL_NAME_RE
 
+from app.descriptions import descriptions
 from app.observe.histogram import LatencyHistogram
 from dataplane.protocol.stats.figures import figures
 
@@ -90,9 +91,10 @@ def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> MetricDecla
 
 def metrics_of(struct: type[msgspec.Struct], labels: tuple[str, ...]) -> dict[str, MetricDeclaration]:
     """Return the metrics of the figures of a struct, by field."""
+    about = descriptions(struct)
     return {
         field: MetricDeclaration(
-            figure.metric, figure.kind, figure.meaning, (*labels, figure.label) if figure.label else labels
+            figure.metric, figure.kind, about[field], (*labels, figure.label) if figure.label else labels
         )
         for field, figure in figures(struct)
     }

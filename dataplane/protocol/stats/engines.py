@@ -17,20 +17,16 @@ class EngineStats(msgspec.Struct):
     spaces: list[str]
     """Models of the engine's spaces; at most 8 names, each cut to 64 characters."""
     connected: bool
-    reserved_bytes: Annotated[
-        int, gauge("larder_engine_reserved_bytes", "Bytes that engines of this name are writing.")
-    ] = 0
-    quarantined_bytes: Annotated[
-        int,
-        gauge(
-            "larder_engine_quarantined_bytes",
-            "Bytes that are not reused until the processes of engines of this name are gone.",
-        ),
-    ] = 0
+    reserved_bytes: Annotated[int, gauge("larder_engine_reserved_bytes")] = 0
+    """Bytes that engines of this name are writing."""
+    quarantined_bytes: Annotated[int, gauge("larder_engine_quarantined_bytes")] = 0
+    """Bytes that are not reused until the processes of engines of this name are gone."""
     ring_dropped: int = 0
     ring_entries_rejected: int = 0
-    leased_blocks: Annotated[int, gauge("larder_engine_leased_blocks", "Blocks that engines of this name lease.")] = 0
-    """Blocks that the engine leases, by its own counters."""
+    leased_blocks: Annotated[int, gauge("larder_engine_leased_blocks")] = 0
+    """Blocks that engines of this name lease.
+
+    By the engine's own counters."""
     alive: bool = True
     """The process is not proven gone."""
     waits_for_pids: list[int] = []

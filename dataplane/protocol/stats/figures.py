@@ -1,4 +1,5 @@
-"""Figures: what a field of statistics measures. The management plane makes the field's metric of it."""
+"""Figures: what a field of statistics measures. The management plane makes the field's metric of it, and the first
+paragraph of the text below the field is the help of the metric."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,21 +15,19 @@ class Figure:
     kind: Literal["counter", "gauge"]
     metric: str
     """Name of the metric, for counters without `_total`; with a base unit at the end."""
-    meaning: str
-    """Help text of the metric."""
     label: str = ""
     """For a field that is a dict: the metric's label for its keys."""
 
 
-def counter(metric: str, meaning: str, label: str = "") -> Figure:
-    """Declare the figure of a field: `Annotated[int, counter("larder_hits", "Hits.")]`, or, with a `label` for its
-    keys, of a field that is a dict."""
-    return Figure("counter", metric, meaning, label)
+def counter(metric: str, label: str = "") -> Figure:
+    """Declare the figure of a field: `Annotated[int, counter("larder_hits")]`, or, with a `label` for its keys, of a
+    field that is a dict."""
+    return Figure("counter", metric, label)
 
 
-def gauge(metric: str, meaning: str) -> Figure:
+def gauge(metric: str) -> Figure:
     """The same for a gauge."""
-    return Figure("gauge", metric, meaning)
+    return Figure("gauge", metric)
 
 
 def figures(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Figure]]:

@@ -71,14 +71,13 @@ class GatewayStats(msgspec.Struct):
     """URL on which the gateway listens."""
     memory_name: str
     """Name of its shared memory, without a slash."""
-    memory_bytes: Annotated[
-        int, gauge("larder_gateway_memory_bytes", "Size of the named segment that the gateway's clients map.")
-    ]
+    memory_bytes: Annotated[int, gauge("larder_gateway_memory_bytes")]
+    """Size of the named segment that the gateway's clients map."""
     chunk_tokens: int
-    connections: Annotated[int, gauge("larder_gateway_connections", "Connections of the gateway's clients.")]
-    lookups: Annotated[
-        int, gauge("larder_gateway_lookups", "Look-ups that hold blocks, or whose result has not been fetched yet.")
-    ]
+    connections: Annotated[int, gauge("larder_gateway_connections")]
+    """Connections of the gateway's clients."""
+    lookups: Annotated[int, gauge("larder_gateway_lookups")]
+    """Look-ups that hold blocks, or whose result has not been fetched yet."""
     lookups_ended: dict[str, int]
     """Look-ups that ended without a request of their scheduler: `expired`, `crowded_out`, `disconnected`, `taken_back`.
     """
@@ -86,32 +85,29 @@ class GatewayStats(msgspec.Struct):
     """At most 256."""
     operations: list[GatewayOperation]
     bounds_s: list[float]
-    unanswered: Annotated[
-        int, counter("larder_gateway_unanswered", "Responses that could not be delivered because the client was gone.")
-    ]
-    stored_bytes: Annotated[int, counter("larder_gateway_stored_bytes", "Bytes that clients stored.")] = 0
-    read_bytes: Annotated[int, counter("larder_gateway_read_bytes", "Bytes that clients read.")] = 0
-    chunks_in: Annotated[int, counter("larder_gateway_chunks_in", "Chunks that clients stored.")] = 0
-    chunks_out: Annotated[int, counter("larder_gateway_chunks_out", "Chunks that clients read.")] = 0
-    requested_chunks: Annotated[
-        int, counter("larder_gateway_requested_chunks", "Chunks that look-ups requested, when they end.")
-    ] = 0
-    hit_chunks: Annotated[
-        int, counter("larder_gateway_hit_chunks", "Chunks that look-ups found and requests used.")
-    ] = 0
-    """Chunks that look-ups found, in every rank's space, and requests used."""
+    unanswered: Annotated[int, counter("larder_gateway_unanswered")]
+    """Responses that could not be delivered because the client was gone."""
+    stored_bytes: Annotated[int, counter("larder_gateway_stored_bytes")] = 0
+    """Bytes that clients stored."""
+    read_bytes: Annotated[int, counter("larder_gateway_read_bytes")] = 0
+    """Bytes that clients read."""
+    chunks_in: Annotated[int, counter("larder_gateway_chunks_in")] = 0
+    """Chunks that clients stored."""
+    chunks_out: Annotated[int, counter("larder_gateway_chunks_out")] = 0
+    """Chunks that clients read."""
+    requested_chunks: Annotated[int, counter("larder_gateway_requested_chunks")] = 0
+    """Chunks that look-ups requested, when they end."""
+    hit_chunks: Annotated[int, counter("larder_gateway_hit_chunks")] = 0
+    """Chunks that look-ups found and requests used.
+
+    In every rank's space."""
     problem: str = ""
     """Reason why new workers cannot map the gateway's memory; empty if they can."""
     name_restored: int = 0
     """Number of times that the name of the memory was removed and restored."""
     memory_short: bool = False
     """The last store that needed more memory failed, because the machine or `/dev/shm` had none."""
-    tier_hit_chunks: Annotated[
-        int,
-        counter(
-            "larder_gateway_tier_hit_chunks",
-            "Those of the hit chunks that look-ups waited for while tiers behind memory loaded them.",
-        ),
-    ] = 0
+    tier_hit_chunks: Annotated[int, counter("larder_gateway_tier_hit_chunks")] = 0
+    """Those of the hit chunks that look-ups waited for while tiers behind memory loaded them."""
     clients: list[GatewayClient] = []
     """Connections, those with refused requests first; at most 256."""

@@ -65,25 +65,17 @@ class IpcStats(msgspec.Struct):
     """Those with the most bytes per second, at most 16."""
     stores: list[IpcStoreStats] = []
     """Those with the most bytes per second, at most 16."""
-    queues_total: Annotated[
-        int, gauge("larder_ipc_queues", "Live message queues in shared memory of the data plane's user.")
-    ] = 0
-    stores_total: Annotated[
-        int, gauge("larder_ipc_stores", "Live object stores in shared memory of the data plane's user.")
-    ] = 0
-    messages: Annotated[int, counter("larder_ipc_messages", "Messages of these queues while the data plane ran.")] = 0
-    message_bytes: Annotated[
-        int, counter("larder_ipc_message_bytes", "Bytes of messages of these queues while the data plane ran.")
-    ] = 0
-    put_bytes: Annotated[
-        int, counter("larder_ipc_put_bytes", "Bytes put into these stores while the data plane ran.")
-    ] = 0
-    dead_peers: Annotated[
-        int,
-        counter(
-            "larder_ipc_dead_peers",
-            "Readers of queues and processes of stores that ended without leaving, while the data plane ran.",
-        ),
-    ] = 0
+    queues_total: Annotated[int, gauge("larder_ipc_queues")] = 0
+    """Live message queues in shared memory of the data plane's user."""
+    stores_total: Annotated[int, gauge("larder_ipc_stores")] = 0
+    """Live object stores in shared memory of the data plane's user."""
+    messages: Annotated[int, counter("larder_ipc_messages")] = 0
+    """Messages of these queues while the data plane ran."""
+    message_bytes: Annotated[int, counter("larder_ipc_message_bytes")] = 0
+    """Bytes of messages of these queues while the data plane ran."""
+    put_bytes: Annotated[int, counter("larder_ipc_put_bytes")] = 0
+    """Bytes put into these stores while the data plane ran."""
+    dead_peers: Annotated[int, counter("larder_ipc_dead_peers")] = 0
+    """Readers of queues and processes of stores that ended without leaving, while the data plane ran."""
     problem: str = ""
     """Why the sample lacks some queues and stores; empty if it has all."""

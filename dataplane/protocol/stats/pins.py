@@ -33,20 +33,12 @@ class PinStats(msgspec.Struct):
     expires_at: float | None = None
     """Unix seconds, including extensions by hits."""
     tier: str = "host"
-    gpu_copies: Annotated[
-        int, gauge("larder_pin_gpu_copies", "GPU copies of the blocks of a pin of the tier gpu, on all GPUs.")
-    ] = 0
-    gpu_copy_bytes: Annotated[
-        int, gauge("larder_pin_gpu_copy_bytes", "Bytes of the GPU copies of a pin of the tier gpu.")
-    ] = 0
-    gpu_copies_wanted: Annotated[
-        int,
-        gauge(
-            "larder_pin_gpu_copies_wanted",
-            "GPU copies that a gpu pin would have with unlimited memory: of each block on each GPU whose engines "
-            "read it.",
-        ),
-    ] = 0
+    gpu_copies: Annotated[int, gauge("larder_pin_gpu_copies")] = 0
+    """GPU copies of the blocks of a pin of the tier gpu, on all GPUs."""
+    gpu_copy_bytes: Annotated[int, gauge("larder_pin_gpu_copy_bytes")] = 0
+    """Bytes of the GPU copies of a pin of the tier gpu."""
+    gpu_copies_wanted: Annotated[int, gauge("larder_pin_gpu_copies_wanted")] = 0
+    """GPU copies that a gpu pin would have with unlimited memory: of each block on each GPU whose engines read it."""
     tiers: dict[str, PinInTier] = {}
     """What tiers behind memory hold of it, by the name of the tier; counted in parts after the pin changed."""
     only_in_tiers: int = 0
@@ -65,41 +57,33 @@ class GpuCopyPoolStats(msgspec.Struct):
     """UUID."""
     name: str
     """Name of the GPU model."""
-    capacity_bytes: Annotated[
-        int, gauge("larder_gpu_copy_pool_capacity_bytes", "Memory of the GPU that GPU copies may use.")
-    ]
-    used_bytes: Annotated[
-        int, gauge("larder_gpu_copy_pool_used_bytes", "Memory of the GPU that is in use, in whole extents.")
-    ]
-    gpu_copies: Annotated[int, gauge("larder_gpu_copy_pool_gpu_copies", "Blocks that engines may read on the GPU.")]
-    gpu_copy_bytes: Annotated[
-        int, gauge("larder_gpu_copy_pool_gpu_copy_bytes", "Bytes of blocks that engines may read on the GPU.")
-    ]
-    wanted: Annotated[
-        int,
-        gauge(
-            "larder_gpu_copy_pool_wanted_blocks",
-            "Blocks in the node's pool that pins require on the GPU and that engines there could read.",
-        ),
-    ]
-    copying: Annotated[int, gauge("larder_gpu_copy_pool_copying_blocks", "Blocks that are being copied.")]
-    leaving_bytes: Annotated[
-        int, gauge("larder_gpu_copy_pool_leaving_bytes", "Bytes of withdrawn GPU copies that an engine still uses.")
-    ] = 0
-    readers: Annotated[int, gauge("larder_gpu_copy_pool_readers", "Engines that have mapped the pool.")] = 0
-    copied_blocks: Annotated[int, counter("larder_gpu_copy_pool_copied_blocks", "Blocks copied to the GPU.")] = 0
-    copied_bytes: Annotated[int, counter("larder_gpu_copy_pool_copied_bytes", "Bytes copied to the GPU.")] = 0
-    evicted_blocks: Annotated[
-        int,
-        counter(
-            "larder_gpu_copy_pool_evicted_blocks",
-            "GPU copies that were removed, to make room or because their pin expired.",
-        ),
-    ] = 0
-    read_blocks: Annotated[
-        int, counter("larder_gpu_copy_pool_read_blocks", "GPU copies that the data plane itself copied to engines.")
-    ] = 0
-    """Blocks that the data plane itself copied from here to engines. Reads by engines are not counted."""
-    failed_copies: Annotated[int, counter("larder_gpu_copy_pool_failed_copies", "Copies to the GPU that failed.")] = 0
+    capacity_bytes: Annotated[int, gauge("larder_gpu_copy_pool_capacity_bytes")]
+    """Memory of the GPU that GPU copies may use."""
+    used_bytes: Annotated[int, gauge("larder_gpu_copy_pool_used_bytes")]
+    """Memory of the GPU that is in use, in whole extents."""
+    gpu_copies: Annotated[int, gauge("larder_gpu_copy_pool_gpu_copies")]
+    """Blocks that engines may read on the GPU."""
+    gpu_copy_bytes: Annotated[int, gauge("larder_gpu_copy_pool_gpu_copy_bytes")]
+    """Bytes of blocks that engines may read on the GPU."""
+    wanted: Annotated[int, gauge("larder_gpu_copy_pool_wanted_blocks")]
+    """Blocks in the node's pool that pins require on the GPU and that engines there could read."""
+    copying: Annotated[int, gauge("larder_gpu_copy_pool_copying_blocks")]
+    """Blocks that are being copied."""
+    leaving_bytes: Annotated[int, gauge("larder_gpu_copy_pool_leaving_bytes")] = 0
+    """Bytes of withdrawn GPU copies that an engine still uses."""
+    readers: Annotated[int, gauge("larder_gpu_copy_pool_readers")] = 0
+    """Engines that have mapped the pool."""
+    copied_blocks: Annotated[int, counter("larder_gpu_copy_pool_copied_blocks")] = 0
+    """Blocks copied to the GPU."""
+    copied_bytes: Annotated[int, counter("larder_gpu_copy_pool_copied_bytes")] = 0
+    """Bytes copied to the GPU."""
+    evicted_blocks: Annotated[int, counter("larder_gpu_copy_pool_evicted_blocks")] = 0
+    """GPU copies that were removed, to make room or because their pin expired."""
+    read_blocks: Annotated[int, counter("larder_gpu_copy_pool_read_blocks")] = 0
+    """GPU copies that the data plane itself copied to engines.
+
+    Reads by engines are not counted."""
+    failed_copies: Annotated[int, counter("larder_gpu_copy_pool_failed_copies")] = 0
+    """Copies to the GPU that failed."""
     problem: str = ""
     """Reason why the pool is smaller than its capacity or unusable; empty if there is no problem."""

@@ -25,25 +25,16 @@ class CacheStart(msgspec.Struct):
     """One sentence that says why the start is cold."""
     released: bool = False
     """The memory was released on purpose (`larder down`, `larder up --fresh`, `keep_memory_s = 0`), not lost."""
-    blocks: Annotated[
-        int, gauge("larder_cache_start_kept_blocks", "Blocks that the data plane took over at its start.")
-    ] = 0
-    bytes: Annotated[
-        int, gauge("larder_cache_start_kept_bytes", "Bytes that the data plane took over at its start.")
-    ] = 0
-    lost_blocks: Annotated[
-        int,
-        gauge(
-            "larder_cache_start_lost_blocks", "Blocks of the previous data plane that were lost when this one started."
-        ),
-    ] = 0
-    """Blocks of the previous process that are no longer cached, as far as it recorded them."""
-    lost_bytes: Annotated[
-        int,
-        gauge(
-            "larder_cache_start_lost_bytes", "Bytes of the previous data plane that were lost when this one started."
-        ),
-    ] = 0
+    blocks: Annotated[int, gauge("larder_cache_start_kept_blocks")] = 0
+    """Blocks that the data plane took over at its start."""
+    bytes: Annotated[int, gauge("larder_cache_start_kept_bytes")] = 0
+    """Bytes that the data plane took over at its start."""
+    lost_blocks: Annotated[int, gauge("larder_cache_start_lost_blocks")] = 0
+    """Blocks of the previous data plane that were lost when this one started.
+
+    As far as the previous process recorded them."""
+    lost_bytes: Annotated[int, gauge("larder_cache_start_lost_bytes")] = 0
+    """Bytes of the previous data plane that were lost when this one started."""
 
 
 class ProcessStats(msgspec.Struct):

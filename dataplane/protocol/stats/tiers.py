@@ -13,8 +13,10 @@ class TierTenantStats(msgspec.Struct):
     """What one tenant holds in a tier."""
 
     tenant: str
-    blocks: Annotated[int, gauge("larder_tier_tenant_blocks", "Blocks of a tenant that the tier holds.")]
-    bytes: Annotated[int, gauge("larder_tier_tenant_bytes", "Bytes of the tier's budget that a tenant uses.")]
+    blocks: Annotated[int, gauge("larder_tier_tenant_blocks")]
+    """Blocks of a tenant that the tier holds."""
+    bytes: Annotated[int, gauge("larder_tier_tenant_bytes")]
+    """Bytes of the tier's budget that a tenant uses."""
     floor_bytes: int = 0
     """Floor of the tenant's quota in the tier."""
     effective_floor_bytes: int = 0
@@ -28,47 +30,42 @@ class TierStats(msgspec.Struct):
 
     name: str
     type: str
-    budget_bytes: Annotated[int, gauge("larder_tier_budget_bytes", "Most bytes that the tier may hold.")]
-    serves: Annotated[bool, gauge("larder_tier_serves", "1 while the tier is in service, else 0.")]
+    budget_bytes: Annotated[int, gauge("larder_tier_budget_bytes")]
+    """Most bytes that the tier may hold."""
+    serves: Annotated[bool, gauge("larder_tier_serves")]
+    """1 while the tier is in service, else 0."""
     reason: str = ""
     """Why it is not in service; empty if it is."""
-    out_of_service: Annotated[
-        int, counter("larder_tier_out_of_service", "Number of times that the tier was taken out of service.")
-    ] = 0
-    blocks: Annotated[int, gauge("larder_tier_blocks", "Blocks that the tier holds.")] = 0
-    stored_bytes: Annotated[
-        int, gauge("larder_tier_stored_bytes", "Bytes of the tier's budget in use, headers and rounding included.")
-    ] = 0
-    spilled_blocks: Annotated[int, counter("larder_tier_spilled_blocks", "Blocks that were copied to the tier.")] = 0
-    spilled_bytes: Annotated[
-        int, counter("larder_tier_spilled_bytes", "Bytes of blocks that were copied to the tier.")
-    ] = 0
-    loaded_blocks: Annotated[
-        int, counter("larder_tier_loaded_blocks", "Blocks that were loaded from the tier into memory.")
-    ] = 0
-    loaded_bytes: Annotated[
-        int, counter("larder_tier_loaded_bytes", "Bytes of blocks that were loaded from the tier into memory.")
-    ] = 0
-    evicted_blocks: Annotated[
-        int, counter("larder_tier_evicted_blocks", "Blocks that the tier evicted to make room.")
-    ] = 0
-    """Blocks that the tier evicted to stay within its budget, or within limits of tenants."""
+    out_of_service: Annotated[int, counter("larder_tier_out_of_service")] = 0
+    """Number of times that the tier was taken out of service."""
+    blocks: Annotated[int, gauge("larder_tier_blocks")] = 0
+    """Blocks that the tier holds."""
+    stored_bytes: Annotated[int, gauge("larder_tier_stored_bytes")] = 0
+    """Bytes of the tier's budget in use, headers and rounding included."""
+    spilled_blocks: Annotated[int, counter("larder_tier_spilled_blocks")] = 0
+    """Blocks that were copied to the tier."""
+    spilled_bytes: Annotated[int, counter("larder_tier_spilled_bytes")] = 0
+    """Bytes of blocks that were copied to the tier."""
+    loaded_blocks: Annotated[int, counter("larder_tier_loaded_blocks")] = 0
+    """Blocks that were loaded from the tier into memory."""
+    loaded_bytes: Annotated[int, counter("larder_tier_loaded_bytes")] = 0
+    """Bytes of blocks that were loaded from the tier into memory."""
+    evicted_blocks: Annotated[int, counter("larder_tier_evicted_blocks")] = 0
+    """Blocks that the tier evicted to make room.
+
+    To stay within its budget, or within limits of tenants."""
     refused: dict[str, int] = {}
     """Blocks that were not copied to the tier, by reason."""
     lost: dict[str, int] = {}
     """Blocks that were not loaded, by reason."""
-    waiting_blocks: Annotated[
-        int, gauge("larder_tier_waiting_blocks", "Blocks that wait to be copied to the tier.")
-    ] = 0
-    spilling_bytes: Annotated[int, gauge("larder_tier_spilling_bytes", "Bytes that are being copied to the tier.")] = 0
-    loading_bytes: Annotated[int, gauge("larder_tier_loading_bytes", "Bytes that are being loaded from the tier.")] = 0
-    load_bytes_per_s: Annotated[
-        float,
-        gauge(
-            "larder_tier_load_bytes_per_second",
-            "Measured bandwidth of loads from the tier; an assumed value before the first load.",
-        ),
-    ] = 0.0
+    waiting_blocks: Annotated[int, gauge("larder_tier_waiting_blocks")] = 0
+    """Blocks that wait to be copied to the tier."""
+    spilling_bytes: Annotated[int, gauge("larder_tier_spilling_bytes")] = 0
+    """Bytes that are being copied to the tier."""
+    loading_bytes: Annotated[int, gauge("larder_tier_loading_bytes")] = 0
+    """Bytes that are being loaded from the tier."""
+    load_bytes_per_s: Annotated[float, gauge("larder_tier_load_bytes_per_second")] = 0.0
+    """Measured bandwidth of loads from the tier; an assumed value before the first load."""
     tenants: list[TierTenantStats] = []
     """Largest first, at most 50."""
     state: TierPhase = "in service"
@@ -83,34 +80,24 @@ class TierStats(msgspec.Struct):
     Null otherwise."""
     listing_fault: str = ""
     """Why the last attempt to list it failed; empty if none did. Another attempt follows."""
-    logical_bytes: Annotated[
-        int,
-        gauge(
-            "larder_tier_logical_bytes",
-            "Bytes of the blocks in the tier as they are in memory: before compression, without headers and rounding.",
-        ),
-    ] = 0
+    logical_bytes: Annotated[int, gauge("larder_tier_logical_bytes")] = 0
+    """Bytes of the blocks in the tier as they are in memory: before compression, without headers and rounding."""
     encodings: dict[str, int] = {}
     """Number of blocks by their encoding in the tier: `none` (as they are in memory), `zstd`, `fp8`."""
     not_compressed: dict[str, int] = {}
     """Blocks that were copied as they are although the tier compresses, by reason."""
-    waiting_bytes: Annotated[
-        int, gauge("larder_tier_waiting_bytes", "Bytes of the blocks that wait to be copied to the tier.")
-    ] = 0
-    """Bytes of the blocks that wait to be copied to the tier. If the node ends with its memory, they are lost, and so
-    are those of `spilling_bytes`, unless another tier holds them."""
-    cascaded_blocks: Annotated[
-        int,
-        counter(
-            "larder_tier_cascaded_blocks",
-            "Those of the spilled blocks that were copied from another tier, which evicts them soon.",
-        ),
-    ] = 0
+    waiting_bytes: Annotated[int, gauge("larder_tier_waiting_bytes")] = 0
+    """Bytes of the blocks that wait to be copied to the tier.
+
+    If the node ends with its memory, they are lost, and so are those of `spilling_bytes`, unless another tier holds
+    them."""
+    cascaded_blocks: Annotated[int, counter("larder_tier_cascaded_blocks")] = 0
+    """Those of the spilled blocks that were copied from another tier, which evicts them soon."""
     draining_blocks: int | None = None
     """While the tier drains: the most blocks that no other tier holds yet. Null if it does not drain."""
-    foreign_objects: Annotated[
-        int, gauge("larder_tier_foreign_objects", "Things in the tier's place that are not blocks, which are skipped.")
-    ] = 0
-    """Things in the tier's place that are not blocks, as of the last listing, at most 10,000. They are skipped."""
+    foreign_objects: Annotated[int, gauge("larder_tier_foreign_objects")] = 0
+    """Things in the tier's place that are not blocks, which are skipped.
+
+    As of the last listing, at most 10,000."""
     first_foreign: str = ""
     """Name of the first of them."""

@@ -22,7 +22,7 @@ from app.cli import larder
 from app.cli.commands.machine.doctor import doctor
 from app.cli.commands.machine.up import up
 from app.cli.support.machine import checkup, gpus
-from app.schemas.base.descriptions import descriptions
+from app.descriptions import descriptions
 from app.settings import AppSettings, Settings, without_secrets
 from dataplane.base.redaction import redacted, without_password
 from dataplane.base.settings import Common, with_defaults

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from app.descriptions import descriptions
 from app.observe.catalogue import CATALOGUE, NOT_STORED, OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
 from app.observe.catalogue.records import RECORD_EVENTS
-from app.schemas.base.descriptions import descriptions
 from app.services.documents.resource_types import KINDS
 from app.services.records.ceilings import CEILINGS
 from app.services.records.prefill_rates import PREFILL_RATES

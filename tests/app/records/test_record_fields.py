@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from app.cli.commands.records.nouns import ceilings, pins, policies, quotas, rates, tiers
+from app.descriptions import descriptions
 from app.http.examples import EXAMPLES
-from app.schemas.base.descriptions import descriptions
 from app.schemas.records.ceilings import CeilingPut
 from app.schemas.records.pins import STORED
 from app.schemas.records.policies import PolicyPut

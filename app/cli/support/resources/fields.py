@@ -8,7 +8,7 @@ import msgspec
 
 from app.cli.support.keys import FINITE, F, seconds
 from app.cli.support.resources.options import NONE, selector, selector_option
-from app.schemas.base.descriptions import descriptions
+from app.descriptions import descriptions
 from dataplane.base.field_errors import member_types
 
 NO_FLAGS: Mapping[str, str] = {}

@@ -1,5 +1,5 @@
 """Descriptions of the fields of a struct: the text below each field in the source, which the description of the API
-and the help of commands show."""
+and the help of commands and of metrics show."""
 
 import ast
 import inspect
@@ -12,7 +12,8 @@ import msgspec
 
 @cache
 def descriptions(kind: type[msgspec.Struct]) -> Mapping[str, str]:
-    """Return the descriptions of fields by name, those of base classes included; none of a struct without source."""
+    """Return the first paragraph of the text below each field by the name of the field, those of base classes
+    included; nothing for a struct without source."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         found |= _own(_classes(each.__module__).get(each.__name__))
@@ -35,6 +36,6 @@ def _own(definition: ast.ClassDef | None) -> Mapping[str, str]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             field = node.target.id
         elif field and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            found[field] = " ".join(str(node.value.value).split())
+            found[field] = " ".join(str(node.value.value).partition("\n\n")[0].split())
             field = ""
     return found
