@@ -7,6 +7,7 @@ attached with `SCM_RIGHTS`; the message describes them, in order.
 
 import msgspec
 
+from dataplane.protocol.message_bases import ReplyToEngine, RequestOfEngine
 from dataplane.protocol.spaces import Space
 
 VERSION = 2
@@ -29,11 +30,10 @@ class SpaceRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True, 
 # ---- engine to data plane
 
 
-class Attach(msgspec.Struct, tag="attach", array_like=True, forbid_unknown_fields=True):
+class Attach(RequestOfEngine, tag="attach"):
     """First message of a connection. The socket's peer credentials identify the process; `group` identifies the
     engine."""
 
-    id: int
     version: int
     group: str
     """Engine group, shared by one scheduler and its workers. Quarantined bytes wait for every process of the group."""
@@ -47,14 +47,13 @@ class Attach(msgspec.Struct, tag="attach", array_like=True, forbid_unknown_field
     the memory was adopted, the answer sets `resumed` and the area stays the same."""
     resume_memory: int = 0
     """`Attached.memory` of that attachment."""
-    writing: list[int] = []
+    writing: list[int] = msgspec.field(default_factory=list)
     """Reservations of that attachment to which this process may still be writing."""
 
 
-class Reserve(msgspec.Struct, tag="reserve", array_like=True, forbid_unknown_fields=True):
+class Reserve(RequestOfEngine, tag="reserve"):
     """Ask for room for the missing blocks of a prefix chain, in order. The answer has one outcome for each key."""
 
-    id: int
     space: int
     """Number from `Attached.spaces`."""
     tenant: str
@@ -67,7 +66,7 @@ class Reserve(msgspec.Struct, tag="reserve", array_like=True, forbid_unknown_fie
     it are spared and become as recent as those of `keys`."""
 
 
-class HintedReserve(Reserve, tag="reserve_hinted", array_like=True, forbid_unknown_fields=True):
+class HintedReserve(Reserve, tag="reserve_hinted"):
     """A reservation with hints of the request that stores the blocks. Sent only to a data plane whose
     `Attached.hint_max_s` is not 0; answered like `Reserve`."""
 
@@ -78,10 +77,9 @@ class HintedReserve(Reserve, tag="reserve_hinted", array_like=True, forbid_unkno
     none."""
 
 
-class Commit(msgspec.Struct, tag="commit", array_like=True, forbid_unknown_fields=True):
+class Commit(RequestOfEngine, tag="commit"):
     """Publish blocks of a reservation; slots that are not named are aborted."""
 
-    id: int
     reservation: int
     slots: bytes = b""
     """u32 positions in the request's keys; empty for every slot that was to be written."""
@@ -89,58 +87,50 @@ class Commit(msgspec.Struct, tag="commit", array_like=True, forbid_unknown_field
     """16 bytes for each committed slot, or empty."""
 
 
-class Abort(msgspec.Struct, tag="abort", array_like=True, forbid_unknown_fields=True):
+class Abort(RequestOfEngine, tag="abort"):
     """Give up a reservation. An owner that resumes after its deadline also uses it to release quarantined bytes."""
 
-    id: int
     reservation: int
 
 
-class LeaseRequest(msgspec.Struct, tag="lease", array_like=True, forbid_unknown_fields=True):
+class LeaseRequest(RequestOfEngine, tag="lease"):
     """Acquire leases by message, on machines without `membarrier`: the data plane raises the counters itself."""
 
-    id: int
     space: int
     keys: bytes
 
 
-class Report(msgspec.Struct, tag="report", array_like=True, forbid_unknown_fields=True):
+class Report(RequestOfEngine, tag="report"):
     """Report blocks whose bytes do not match their checksums. The data plane verifies them. Answered with
     `Reported`."""
 
-    id: int
     descriptors: bytes
     """u32 for each block."""
     controls: bytes
     """u64 control word that the reader saw, for each block."""
 
 
-class Map(msgspec.Struct, tag="map", array_like=True, forbid_unknown_fields=True):
+class Map(RequestOfEngine, tag="map"):
     """Ask for the memory of segments that appear in descriptors but are not mapped yet."""
 
-    id: int
     segments: list[int]
 
 
-class Detach(msgspec.Struct, tag="detach", array_like=True, forbid_unknown_fields=True):
+class Detach(RequestOfEngine, tag="detach"):
     """Detach: the engine no longer holds leases, writes blocks or maps memory."""
 
-    id: int
 
-
-class Ping(msgspec.Struct, tag="ping", array_like=True, forbid_unknown_fields=True):
+class Ping(RequestOfEngine, tag="ping"):
     """Ask whether the data plane serves, and speaks this version. Needs no attachment."""
 
-    id: int
     version: int
 
 
-class MapGpuCopies(msgspec.Struct, tag="map_gpu_copies", array_like=True, forbid_unknown_fields=True):
+class MapGpuCopies(RequestOfEngine, tag="map_gpu_copies"):
     """Ask for the GPU copies on a device: copies of pinned blocks that the engine may read there instead of in the
     pool. Answered with `GpuCopiesMapped`; refused with UNSUPPORTED if the node keeps no GPU copies, and with
     DEVICE_REFUSED if the device cannot be used."""
 
-    id: int
     device: str
     """UUID of the device."""
     extents: list[int]
@@ -151,18 +141,15 @@ class MapGpuCopies(msgspec.Struct, tag="map_gpu_copies", array_like=True, forbid
     """Send the fd of the table with the answer."""
 
 
-class MapTiers(msgspec.Struct, tag="map_tiers", array_like=True, forbid_unknown_fields=True):
+class MapTiers(RequestOfEngine, tag="map_tiers"):
     """Ask for the tier directory. Sent only to a data plane whose `Attached.tiers` is set; answered with
     `TiersMapped`."""
 
-    id: int
 
-
-class Prefetch(msgspec.Struct, tag="prefetch", array_like=True, forbid_unknown_fields=True):
+class Prefetch(RequestOfEngine, tag="prefetch"):
     """Ask for the blocks of a chain that are in tiers and not in memory. Answered with `Prefetching` at once; the
     blocks become READY one after the other, or stay missing."""
 
-    id: int
     space: int
     """Number from `Attached.spaces`."""
     keys: bytes
@@ -172,11 +159,10 @@ class Prefetch(msgspec.Struct, tag="prefetch", array_like=True, forbid_unknown_f
     this engine for the same keys."""
 
 
-class ReportRequest(msgspec.Struct, tag="report_request", array_like=True, forbid_unknown_fields=True):
+class ReportRequest(RequestOfEngine, tag="report_request"):
     """Report what a request of the engine got from the cache. Sent only to a data plane whose `Attached.requests` is
     set; answered with `RequestReported`. A later report of the same request replaces an earlier one."""
 
-    id: int
     request: str
     """The engine's id of the request."""
     tenant: str
@@ -216,11 +202,10 @@ EngineRequest = Attach | Detach | Ping | MapGpuCopies | MapTiers | ReportRequest
 # ---- data plane to engine
 
 
-class Attached(msgspec.Struct, tag="attached", array_like=True):
+class Attached(ReplyToEngine, tag="attached"):
     """Accepts the attachment and carries two fds: the index memory (read-only) and the engine's own area
     (read-write)."""
 
-    id: int
     client: int
     node: str
     epoch: int
@@ -251,11 +236,10 @@ class SegmentGrant(msgspec.Struct, array_like=True, frozen=True):
     writable: bool
 
 
-class Reserved(msgspec.Struct, tag="reserved", array_like=True):
+class Reserved(ReplyToEngine, tag="reserved"):
     """One outcome for each key: a `ReserveOutcome`, or the `Code` of a refusal. Fds of segments that are new to the
     engine are attached."""
 
-    id: int
     reservation: int
     """0 if there is nothing to write."""
     outcomes: bytes
@@ -265,51 +249,46 @@ class Reserved(msgspec.Struct, tag="reserved", array_like=True):
     offsets: bytes
     """u64 for each key; bytes from the start of the segment."""
     grants: list[SegmentGrant]
-    retired: list[int] = []
+    retired: list[int] = msgspec.field(default_factory=list)
     """Segments granted to this engine that were retired since the last answer of this kind; the engine unmaps them."""
 
 
-class BlocksCommitted(msgspec.Struct, tag="committed", array_like=True):
+class BlocksCommitted(ReplyToEngine, tag="committed"):
     """The blocks are visible to every reader of the space."""
 
-    id: int
     blocks: int
 
 
-class Aborted(msgspec.Struct, tag="aborted", array_like=True):
-    id: int
+class Aborted(ReplyToEngine, tag="aborted"):
+    pass
 
 
-class Leased(msgspec.Struct, tag="leased", array_like=True):
+class Leased(ReplyToEngine, tag="leased"):
     """Descriptors of the leading hits; their counters in the engine's own area are already raised."""
 
-    id: int
     descriptors: bytes
     """u32 for each hit."""
 
 
-class Reported(msgspec.Struct, tag="reported", array_like=True):
-    id: int
+class Reported(ReplyToEngine, tag="reported"):
     dropped: int
     """Blocks that the data plane found corrupt and dropped."""
 
 
-class SegmentsMapped(msgspec.Struct, tag="mapped", array_like=True):
-    id: int
+class SegmentsMapped(ReplyToEngine, tag="mapped"):
     grants: list[SegmentGrant]
-    retired: list[int] = []
+    retired: list[int] = msgspec.field(default_factory=list)
     """Segments that are retired, as in `Reserved`."""
 
 
-class Serving(msgspec.Struct, tag="serving", array_like=True):
+class Serving(ReplyToEngine, tag="serving"):
     """Answer to `Ping`."""
 
-    id: int
     epoch: int
 
 
-class Detached(msgspec.Struct, tag="detached", array_like=True):
-    id: int
+class Detached(ReplyToEngine, tag="detached"):
+    pass
 
 
 class ExtentGrant(msgspec.Struct, array_like=True, frozen=True):
@@ -323,29 +302,26 @@ class ExtentGrant(msgspec.Struct, array_like=True, frozen=True):
     nbytes: int
 
 
-class GpuCopiesMapped(msgspec.Struct, tag="gpu_copies_mapped", array_like=True):
+class GpuCopiesMapped(ReplyToEngine, tag="gpu_copies_mapped"):
     """Extents of the engine's spaces that are still listed. The fd of the table is attached if the request asked for
     it; see `dataplane.protocol.gpu_copies`."""
 
-    id: int
     grants: list[ExtentGrant]
 
 
-class TiersMapped(msgspec.Struct, tag="tiers_mapped", array_like=True):
+class TiersMapped(ReplyToEngine, tag="tiers_mapped"):
     """The fd of the tier directory is attached, read-only; see `dataplane.protocol.tier_directory`."""
 
-    id: int
     nbytes: int
 
 
-class Prefetching(msgspec.Struct, tag="prefetching", array_like=True):
-    id: int
+class Prefetching(ReplyToEngine, tag="prefetching"):
+    pass
 
 
-class RequestReported(msgspec.Struct, tag="request_reported", array_like=True):
+class RequestReported(ReplyToEngine, tag="request_reported"):
     """The record of the request is kept."""
 
-    id: int
     reason: str
     """Why the first missing tokens are missing, a key of `MISS_REASONS`; empty if nothing is missing."""
     cause: str = ""
@@ -354,10 +330,9 @@ class RequestReported(msgspec.Struct, tag="request_reported", array_like=True):
     """Unix seconds of the removal or refusal; 0 for other reasons."""
 
 
-class Refused(msgspec.Struct, tag="refused", array_like=True):
+class Refused(ReplyToEngine, tag="refused"):
     """The whole request was refused; no part of it was done."""
 
-    id: int
     code: int
     message: str
     field: str = ""

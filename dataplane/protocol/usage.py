@@ -8,6 +8,8 @@ again.
 
 import msgspec
 
+from dataplane.protocol.message_bases import ReplyOfNode
+
 OTHERS = "/other"
 """Shown for all tenants that have no account of their own because there are too many tenants. No salt can equal it."""
 UNKNOWN_MODEL = "/unknown"
@@ -71,10 +73,9 @@ class ReadUsage(msgspec.Struct, tag_field="op", tag="read_usage", forbid_unknown
     """`UsageRead.next` of the previous answer; 0 for the first."""
 
 
-class UsageRead(msgspec.Struct, tag_field="op", tag="usage_read"):
+class UsageRead(ReplyOfNode, tag="usage_read"):
     """Accounts, ordered by number."""
 
-    nonce: str
     at: float
     """Unix seconds of the node: the counters are as of this time; look-ups and acquires may lag by up to a second."""
     accounts: list[UsageCounters]

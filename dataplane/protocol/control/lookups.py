@@ -2,17 +2,17 @@
 
 import msgspec
 
+from dataplane.protocol.message_bases import ReplyOfNode, RequestToNode
 from dataplane.protocol.spaces import Space
 
 MAX_LISTED_BLOCKS = 500
 """Limit for one answer."""
 
 
-class LookupChain(msgspec.Struct, tag_field="op", tag="lookup", forbid_unknown_fields=True):
+class LookupChain(RequestToNode, tag="lookup"):
     """Report what an engine of a model would find of a chain, space by space. Changes nothing. Answered with
     `Looked`."""
 
-    nonce: str
     model: str
     keys: bytes
     """Packed keys of a chain, first block first."""
@@ -22,12 +22,11 @@ class LookupChain(msgspec.Struct, tag_field="op", tag="lookup", forbid_unknown_f
     """`Looked.next` of the previous answer; 0 for the first."""
 
 
-class ListBlocks(msgspec.Struct, tag_field="op", tag="list_blocks", forbid_unknown_fields=True, omit_defaults=True):
+class ListBlocks(RequestToNode, tag="list_blocks", omit_defaults=True):
     """List cached blocks, part by part; a block that stays cached throughout is in exactly one part. Answered with
     `Blocks`. Fields at their default are not sent, so that nodes that do not know a field understand requests that do
     not use it."""
 
-    nonce: str
     tenant: str | None = None
     """Salt; '' is the default tenant."""
     model: str | None = None
@@ -57,8 +56,7 @@ class SpaceHits(msgspec.Struct):
     """Attached engines that use the space."""
 
 
-class Looked(msgspec.Struct, tag_field="op", tag="looked"):
-    nonce: str
+class Looked(ReplyOfNode, tag="looked"):
     spaces: list[SpaceHits]
     """Spaces of the model that engines of this node have or had, including those that hold no block of the chain."""
     next: int
@@ -106,8 +104,7 @@ class CachedBlock(msgspec.Struct):
     rank: int = 0
 
 
-class Blocks(msgspec.Struct, tag_field="op", tag="blocks"):
-    nonce: str
+class Blocks(ReplyOfNode, tag="blocks"):
     blocks: list[CachedBlock]
     """May be empty although more blocks follow: one request scans a bounded number of blocks."""
     next: int

@@ -3,17 +3,17 @@
 import msgspec
 
 from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.message_bases import ReplyOfNode, RequestToNode
 from dataplane.protocol.tiers import MEMORY
 
 MAX_MOVE_S = 86_400.0
 """Longest deadline of a move."""
 
 
-class Move(msgspec.Struct, tag_field="op", tag="move", forbid_unknown_fields=True, omit_defaults=True):
+class Move(RequestToNode, tag="move", omit_defaults=True):
     """Copy blocks from memory or a tier to a tier, or load blocks from tiers into memory, in the background. Answered
     with `Moved`."""
 
-    nonce: str
     scope: Scope
     """At least one field is required."""
     tier: str
@@ -31,17 +31,15 @@ class Move(msgspec.Struct, tag_field="op", tag="move", forbid_unknown_fields=Tru
     """Instead of moving blocks, encode blocks of the tier again, as its record says. The scope may be empty."""
 
 
-class ReadMove(msgspec.Struct, tag_field="op", tag="read_move", forbid_unknown_fields=True):
+class ReadMove(RequestToNode, tag="read_move"):
     """Ask for the progress of a move. Answered with `Moved`."""
 
-    nonce: str
     number: int
 
 
-class CancelMove(msgspec.Struct, tag_field="op", tag="cancel_move", forbid_unknown_fields=True):
+class CancelMove(RequestToNode, tag="cancel_move"):
     """Cancel a move. Copies and loads under way still end, and the move ends then. Answered with `Moved`."""
 
-    nonce: str
     number: int
 
 
@@ -81,6 +79,5 @@ class MoveState(msgspec.Struct):
             self.refused[reason] = self.refused.get(reason, 0) + blocks
 
 
-class Moved(msgspec.Struct, tag_field="op", tag="moved"):
-    nonce: str
+class Moved(ReplyOfNode, tag="moved"):
     state: MoveState

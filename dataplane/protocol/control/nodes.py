@@ -3,6 +3,7 @@
 import msgspec
 
 from dataplane.protocol.bounded import Identity, Text, Whole
+from dataplane.protocol.message_bases import ReplyOfNode, RequestToNode
 from dataplane.protocol.observed import Observed
 from dataplane.protocol.stats.node import NodeStats
 
@@ -12,35 +13,31 @@ class Hello(msgspec.Struct, tag_field="op", tag="hello", forbid_unknown_fields=T
     manager: str
 
 
-class DescribeNode(msgspec.Struct, tag_field="op", tag="describe", forbid_unknown_fields=True):
+class DescribeNode(RequestToNode, tag="describe"):
     """Ask for the node's full current state; used after a gap in the events."""
 
-    nonce: str
     audit: bool = False
     """Also cross-check the node's internal tables; takes milliseconds per 10,000 blocks."""
 
 
-class Resize(msgspec.Struct, tag_field="op", tag="resize", forbid_unknown_fields=True):
+class Resize(RequestToNode, tag="resize"):
     """Grow the pool. Answered with `Resized`; refused if the pool would shrink or the machine has too little memory."""
 
-    nonce: str
     capacity_bytes: int
 
 
-class Drain(msgspec.Struct, tag_field="op", tag="drain", forbid_unknown_fields=True):
+class Drain(RequestToNode, tag="drain"):
     """Start or stop draining: a draining node accepts no new engines and stores no new blocks, also after a restart.
     Answered with `NodeDrained`."""
 
-    nonce: str
     on: bool
 
 
-class Expel(msgspec.Struct, tag_field="op", tag="expel", forbid_unknown_fields=True):
+class Expel(RequestToNode, tag="expel"):
     """Drop the leases of an engine's process, in all its attachments, and bar the process from attaching until a
     request with `on` false. Refused while the process holds blocks, unless `force` or `kill` is set. Answered with
     `Expelled`."""
 
-    nonce: str
     client: int
     """`EngineStats.client` of one of the process's attachments."""
     on: bool = True
@@ -69,30 +66,26 @@ class Welcome(msgspec.Struct, tag_field="op", tag="welcome"):
     """Types of snapshots that the node understands; others must not be sent. Older nodes do not send the field."""
 
 
-class Description(msgspec.Struct, tag_field="op", tag="description"):
-    nonce: str
+class Description(ReplyOfNode, tag="description"):
     seq: int
     """Sequence number of the last event that this state includes."""
     stats: NodeStats
     observed: dict[str, Observed]
-    faults: list[str] = []
+    faults: list[str] = msgspec.field(default_factory=list)
     """Contradictions that an audit found; empty if there are none."""
 
 
-class Resized(msgspec.Struct, tag_field="op", tag="resized"):
-    nonce: str
+class Resized(ReplyOfNode, tag="resized"):
     capacity_bytes: Whole
 
 
-class NodeDrained(msgspec.Struct, tag_field="op", tag="drained"):
-    nonce: str
+class NodeDrained(ReplyOfNode, tag="drained"):
     on: bool
 
 
-class Expelled(msgspec.Struct, tag_field="op", tag="expelled"):
+class Expelled(ReplyOfNode, tag="expelled"):
     """The result of `Expel`."""
 
-    nonce: str
     pid: int
     """0 if the process is in another pid namespace."""
     clients: list[int]

@@ -4,15 +4,16 @@ from typing import Literal
 
 import msgspec
 
+from dataplane.protocol.message_bases import ReplyOfNode, RequestToNode
+
 MAX_PREFIXES = 1000
 MAX_TRACE_PART_BYTES = 256 * 1024
 """Small enough that a trace request does not delay engines."""
 
 
-class ListPrefixes(msgspec.Struct, tag_field="op", tag="list_prefixes", forbid_unknown_fields=True):
+class ListPrefixes(RequestToNode, tag="list_prefixes"):
     """List the hot prefixes of the last hour. Answered with `PrefixesListed`."""
 
-    nonce: str
     by: Literal["bytes", "hits"] = "bytes"
     tenant: str | None = None
     """Salt; None for every tenant."""
@@ -20,17 +21,15 @@ class ListPrefixes(msgspec.Struct, tag_field="op", tag="list_prefixes", forbid_u
     """At most MAX_PREFIXES."""
 
 
-class PrefixKeys(msgspec.Struct, tag_field="op", tag="prefix_keys", forbid_unknown_fields=True):
+class PrefixKeys(RequestToNode, tag="prefix_keys"):
     """Ask for the keys of a listed prefix. Answered with `PrefixesListed` of one entry with its keys, or refused."""
 
-    nonce: str
     label: str
 
 
-class Trace(msgspec.Struct, tag_field="op", tag="trace", forbid_unknown_fields=True):
+class Trace(RequestToNode, tag="trace"):
     """Ask for recorded accesses, oldest first, part by part. Answered with `TracePart`."""
 
-    nonce: str
     since: float = 0.0
     """Unix seconds of the oldest access to return."""
     after: int = 0
@@ -61,16 +60,14 @@ class Prefix(msgspec.Struct):
     """Packed keys; only in answer to `PrefixKeys`."""
 
 
-class PrefixesListed(msgspec.Struct, tag_field="op", tag="prefixes"):
-    nonce: str
+class PrefixesListed(ReplyOfNode, tag="prefixes"):
     prefixes: list[Prefix]
 
 
-class TracePart(msgspec.Struct, tag_field="op", tag="trace_part"):
+class TracePart(ReplyOfNode, tag="trace_part"):
     """JSON lines with `timestamp` (ms since the node started), `tenant`, `model`, `block_bytes`, `hit_blocks` and
     `hash_ids`, one request per line. A block has the same number in the whole answer."""
 
-    nonce: str
     lines: bytes
     next: int
     """Value of `after` for the next part; 0 when there is no more."""

@@ -2,15 +2,16 @@
 
 import msgspec
 
+from dataplane.protocol.message_bases import ReplyOfNode, RequestToNode
+
 MAX_REQUEST_ID_CHARACTERS = 256
 MAX_FOUND_REQUESTS = 64
 """Limit for one answer."""
 
 
-class FindRequests(msgspec.Struct, tag_field="op", tag="find_requests", forbid_unknown_fields=True):
+class FindRequests(RequestToNode, tag="find_requests"):
     """Report the records of an engine's request. Answered with `RequestsFound`."""
 
-    nonce: str
     request: str
     """The engine's id of the request, or its beginning up to a `-`: engines append to the id that clients get."""
 
@@ -42,7 +43,6 @@ class RequestRecord(msgspec.Struct):
     """Unix seconds of the removal or refusal; 0 for other reasons."""
 
 
-class RequestsFound(msgspec.Struct, tag_field="op", tag="requests_found"):
-    nonce: str
+class RequestsFound(ReplyOfNode, tag="requests_found"):
     requests: list[RequestRecord]
     """Newest first."""

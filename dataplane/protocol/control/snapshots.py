@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from dataplane.protocol.bounded import Digest, Finite, Whole
+from dataplane.protocol.message_bases import ReplyOfNode, RequestToNode
 from dataplane.protocol.observed import Observed
 
 SnapshotType = Literal["quotas", "pins", "policies", "tiers"]
@@ -27,10 +28,9 @@ class Snapshot(msgspec.Struct, tag_field="op", tag="snapshot", forbid_unknown_fi
     """Validate and answer only: nothing is applied, remembered or published."""
 
 
-class Bodies(msgspec.Struct, tag_field="op", tag="bodies", forbid_unknown_fields=True):
+class Bodies(RequestToNode, tag="bodies"):
     """Answer to `NeedBodies`, possibly in parts; `last` marks the final part."""
 
-    nonce: str
     bodies: dict[str, bytes]
     last: bool = True
 
@@ -63,8 +63,7 @@ class Nack(msgspec.Struct, tag_field="op", tag="nack"):
     """The last good state, which stays in force."""
 
 
-class NeedBodies(msgspec.Struct, tag_field="op", tag="need_bodies"):
-    nonce: str
+class NeedBodies(ReplyOfNode, tag="need_bodies"):
     digests: list[str]
 
 

@@ -3,13 +3,13 @@
 import msgspec
 
 from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.message_bases import ReplyOfNode, RequestToNode
 
 
-class DigestEngine(msgspec.Struct, tag_field="op", tag="digest_engine", forbid_unknown_fields=True):
+class DigestEngine(RequestToNode, tag="digest_engine"):
     """Request the MD5 of blocks in an engine's own memory, to check that a load restored the right bytes. Only engines
     for which this node copies can be read. Answered with `EngineDigests` when the blocks have been read."""
 
-    nonce: str
     gateway: str
     instance: int
     """Instance number that the engine uses for itself."""
@@ -21,23 +21,20 @@ class DigestEngine(msgspec.Struct, tag_field="op", tag="digest_engine", forbid_u
     """True: one list of digests for each layer; False: one list for all layers together."""
 
 
-class Verify(msgspec.Struct, tag_field="op", tag="verify", forbid_unknown_fields=True):
+class Verify(RequestToNode, tag="verify"):
     """Verify blocks against their checksums in the background; corrupt blocks are dropped. Answered with `Verified`."""
 
-    nonce: str
     scope: Scope = Scope()
     """Without any field: all blocks. `keys` selects only the blocks of those keys, not blocks stored after them."""
 
 
-class Verification(msgspec.Struct, tag_field="op", tag="verification", forbid_unknown_fields=True):
+class Verification(RequestToNode, tag="verification"):
     """Ask for the progress of a verification. Answered with `Verified`."""
 
-    nonce: str
     number: int
 
 
-class EngineDigests(msgspec.Struct, tag_field="op", tag="engine_digests"):
-    nonce: str
+class EngineDigests(ReplyOfNode, tag="engine_digests"):
     digests: list[list[str]]
     """MD5 digests in hex."""
 
@@ -63,6 +60,5 @@ class VerificationState(msgspec.Struct):
     """Salt of the tenant whose blocks are verified; None for all tenants, and from nodes of older releases."""
 
 
-class Verified(msgspec.Struct, tag_field="op", tag="verified"):
-    nonce: str
+class Verified(ReplyOfNode, tag="verified"):
     state: VerificationState
