@@ -3,63 +3,31 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from dataplane.replay.control import ControlLink
-from tests.dataplane.plane import wait_for
-from tests.environ import clean_environ
-from tests.forked import Forked
+from tests.dataplane.plane import Plane
 from tests.replay.traces import make_trace, write_trace
-
-BLOCK_BYTES = 4096
-
-
-@contextmanager
-def _data_plane(folder: Path) -> Iterator[ControlLink]:
-    """A data plane on a folder, queried over its control socket; killed without a shutdown."""
-    environ = clean_environ(
-        LARDER_STATE_DIR=str(folder),
-        LARDER_DATAPLANE__KEEP_MEMORY_S="0",
-        LARDER_POOL_BYTES="16MiB",
-        LARDER_LMCACHE_PORT="0",
-    )
-    with (
-        (folder / "log").open("ab") as log,
-        Forked("dataplane", env=environ, stdout=log, stderr=log) as process,
-        ControlLink(f"ipc://{folder}/control.sock") as link,
-    ):
-        try:
-            link.hello(90.0, lambda: process.poll() is None)
-            yield link
-        finally:
-            process.kill()
-
-
-def _wait_for_stored_blocks(link: ControlLink, blocks: int, engines: int) -> None:
-    """Wait until so many blocks are stored, and all engines are attached."""
-
-    def there() -> bool:
-        stats = link.describe(60.0).stats
-        return stats.totals.stored_blocks >= blocks and len(stats.engines) == engines
-
-    wait_for(there, "engines store blocks")
 
 
 @pytest.mark.full
 def test_a_killed_data_plane_costs_misses_and_nothing_else(socket_dir, tmp_path):
     trace = make_trace(200)
     path = write_trace(tmp_path / "trace.jsonl", trace, every_ms=100)  # outlasts the start of a data plane
-    arguments = ["--attach", socket_dir / "engine.sock", "--engines", 2, "--speed", 1, "--json"]
-    command = [sys.executable, "-m", "dataplane.replay", str(path), *map(str, arguments)]
-    with _data_plane(socket_dir) as link:
+    plane = Plane(socket_dir)
+    arguments = ["--attach", plane.socket, "--engines", "2", "--speed", "1", "--json"]
+    command = [sys.executable, "-m", "dataplane.replay", str(path), *arguments]
+    try:
+        plane.start()
         replay = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        _wait_for_stored_blocks(link, 20, engines=2)
-    with _data_plane(socket_dir):
+        plane.wait_stats(
+            lambda stats: stats.totals.stored_blocks >= 20 and len(stats.engines) == 2, "blocks are stored"
+        )
+        plane.kill()
+        plane.start()
         printed, _ = replay.communicate(timeout=120)
+    finally:
+        plane.kill()
     assert replay.returncode == 0
     result = json.loads(printed)
     assert result["requests"] == len(trace)
