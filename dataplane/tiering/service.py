@@ -243,7 +243,7 @@ class TierService:
         mover.tiering.add_tier(state)
         run = tier.run = mover.add(state, result.tier)
         self._background.in_slices(
-            mover.tiering.catalog.restoring(state, result.retained, self._clock()),
+            mover.tiering.catalog.restoring(state, result.retained, result.unwanted, self._clock()),
             partial(self._restored, tier, run, mover, result),
         )
 
@@ -252,7 +252,6 @@ class TierService:
             return
         for tombstone in tier.missed:
             run.state.invalidations.start(tombstone)
-        run.state.deletions.add(result.unwanted)
         if tier.lost:
             tier.lost = False
             self._node.emit(TierRecovered(self._clock(), tier.spec.name))

@@ -198,8 +198,10 @@ class Catalog:
 
     # ---- blocks that a tier held before it was opened
 
-    def restoring(self, tier: TierState, retained: Sequence[StoredBlock], now: float) -> Iterator[None]:
-        """Add blocks that a tier holds, oldest first, some in each step.
+    def restoring(
+        self, tier: TierState, retained: Sequence[StoredBlock], unwanted: Sequence[BlockName], now: float
+    ) -> Iterator[None]:
+        """Add blocks that a tier holds, oldest first, some in each step, and let it delete the unwanted ones.
 
         The pool continues with a higher timestamp than all of them.
         """
@@ -212,6 +214,9 @@ class Catalog:
             for stored in part:
                 self.add(tier, stored, tier.stored_size(stored.length), now)
             self._listed.add(tier.number, part)
+            yield
+        for at in range(0, len(unwanted), DELETED_AT_ONCE):
+            tier.deletions.extend(unwanted[at : at + DELETED_AT_ONCE])
             yield
 
     def begin_listing(self, tier: TierState) -> None:
@@ -382,7 +387,7 @@ class Catalog:
             if space is not None:
                 self.pool.removals.note_keys((name.key,), space, cause, self.pool.usage.now)
         self.forget(tier, *names)
-        tier.deletions.add(names)
+        tier.deletions.extend(names)
 
     def forget(self, tier: TierState, *names: BlockName) -> None:
         """Forget blocks that a tier no longer holds."""
@@ -444,8 +449,9 @@ class Catalog:
     def take_deletions(self, tier: TierState) -> list[BlockName]:
         """Return the next names that the tier must delete; `deleted` must follow. A block that is being copied to the
         tier again is deleted if the copy fails."""
-        waiting = [name for name in tier.deletions.take(DELETED_AT_ONCE) if name not in tier.contents.entries]
-        tier.deletions.add([name for name in waiting if name in tier.arriving])
+        oldest = [tier.deletions.popleft() for _ in range(min(DELETED_AT_ONCE, len(tier.deletions)))]
+        waiting = [name for name in oldest if name not in tier.contents.entries]
+        tier.deletions.extend([name for name in waiting if name in tier.arriving])
         names = [name for name in waiting if name not in tier.arriving]
         tier.deleting = frozenset(names)
         return names
@@ -453,7 +459,7 @@ class Catalog:
     def deleted(self, tier: TierState, not_deleted: Sequence[BlockName]) -> None:
         """Take the end of the deletion of what `take_deletions` returned. The tier could not delete `not_deleted`."""
         tier.deleting = frozenset()
-        tier.deletions.add(not_deleted)
+        tier.deletions.extend(not_deleted)
         self.wake()
 
     def invalidate(self, tombstone: Tombstone) -> None:

@@ -191,7 +191,7 @@ class Outcomes:
             if end.outcome is Outcome.FULL:
                 self._make_room(job, target, block, now)
             else:  # the tier may hold the block all the same, or part of it
-                target.deletions.add([block.name])
+                target.deletions.append(block.name)
             return None
         target.counters.spilled_blocks += 1
         target.counters.spilled_bytes += block.nbytes
@@ -199,7 +199,7 @@ class Outcomes:
         if target.closing:
             return None
         if dead:
-            target.deletions.add([block.name])
+            target.deletions.append(block.name)
             return None
         charge = block.charge if end.charge is None else end.charge
         self._catalog.add(target, stored, charge, now, end.encoding)
@@ -230,7 +230,7 @@ class Outcomes:
             return None
         entry = tier.contents.entries.get(block.name)
         if dead or (end.outcome is Outcome.OK and entry is None):  # it was forgotten meanwhile, and stored again
-            tier.deletions.add([block.name])
+            tier.deletions.append(block.name)
         elif end.outcome is Outcome.OK and entry is not None and entry.stored.sequence == stored.sequence:
             charge = tier.stored_size(block.nbytes) if end.charge is None else end.charge
             # The same object: the end of a listing compares it.

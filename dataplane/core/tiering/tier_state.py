@@ -52,43 +52,6 @@ class Arrival:
     """Whether a call stores it that did not return in time."""
 
 
-class Deletions:
-    """Names of blocks that a tier must delete, taken a bounded number at a time. Adding many names costs as much as
-    adding one."""
-
-    def __init__(self) -> None:
-        self._parts: deque[Sequence[BlockName]] = deque()
-        self._at = 0
-        """Position in the first part."""
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, names: Sequence[BlockName]) -> None:
-        """Add names; the sequence must not change later."""
-        if names:
-            self._parts.append(names)
-            self._count += len(names)
-
-    def take(self, most: int) -> list[BlockName]:
-        """Remove and return the next names."""
-        names: list[BlockName] = []
-        while self._parts and len(names) < most:
-            part = self._parts[0][self._at : self._at + most - len(names)]
-            names += part
-            self._at += len(part)
-            if self._at == len(self._parts[0]):
-                self._parts.popleft()
-                self._at = 0
-        self._count -= len(names)
-        return names
-
-    def names(self) -> list[BlockName]:
-        """Return all names."""
-        return [name for part in self._parts for name in part][self._at :]
-
-
 class TierState:
     """One tier: its record, what it holds, and what is being copied to it."""
 
@@ -109,7 +72,8 @@ class TierState:
         self.stored_size = stored_size
         self.contents = TierContents(spec.budget_bytes, name=spec.name)
         self.invalidations = TierInvalidations(self.contents)
-        self.deletions = Deletions()
+        self.deletions: deque[BlockName] = deque()
+        """Blocks that the tier must delete."""
         self.deleting: frozenset[BlockName] = frozenset()
         """Blocks that a call of the tier deletes now. None of them is copied to the tier before the call ends: which of
         the two takes effect last is not known."""

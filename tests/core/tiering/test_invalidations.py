@@ -16,7 +16,6 @@ from dataplane.core.tiering.contents import TierContents
 from dataplane.core.tiering.invalidations import KEYS_PER_UNIT, TierInvalidations, Tombstone, compacted
 from dataplane.core.tiering.move_chains import ChainSelection
 from dataplane.core.tiering.tier_order import TierEntry, TierShare
-from dataplane.core.tiering.tier_state import Deletions
 from dataplane.policies.lru import Lru
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
@@ -229,20 +228,6 @@ def test_compacted_tombstones_cover_at_least_the_same_blocks_and_are_small(keys:
             assert latest <= number
     assert {each.tenant for each in tombstones} <= {"a", "b", "c"}, "each tenant for itself"
     assert max(each.before for each in tombstones) == 199
-
-
-def test_deletions_are_taken_in_order_a_bounded_number_at_a_time() -> None:
-    waiting = Deletions()
-    names = [BlockName(SPACE, key(number)) for number in range(10)]
-    waiting.add(names[:7])
-    waiting.add([])
-    waiting.add(names[7:])
-    taken = [waiting.take(4), waiting.take(4)]
-    assert taken == [names[:4], names[4:8]]
-    assert (len(waiting), waiting.names()) == (2, names[8:])
-    waiting.add(names[:1])
-    assert waiting.take(4) == [*names[8:], names[0]]
-    assert (len(waiting), waiting.take(4)) == (0, [])
 
 
 # ---- cycles of parents

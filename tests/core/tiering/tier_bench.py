@@ -227,7 +227,7 @@ class TierBench:
         tier = next(each for each in self.tiering.tiers if each.number == number)
         retained, beyond = within_budget(blocks, tier.stored_size, tier.spec.budget_bytes)
         self.stores.setdefault(number, {}).update((stored.name, stored) for stored in retained)
-        for _ in self.catalog.restoring(tier, retained, self.now):
+        for _ in self.catalog.restoring(tier, retained, (), self.now):
             pass
         return beyond
 
@@ -269,7 +269,7 @@ class TierBench:
             missing = contents.entries.keys() - self.stores[tier.number].keys()
             if missing:
                 found.append(f"{tier.spec.name}: {len(missing)} blocks are believed to be there")
-            deletions = {*tier.deletions.names(), *self.deleting.get(tier.number, ())}
+            deletions = {*tier.deletions, *self.deleting.get(tier.number, ())}
             spilling = {block.name for each, block, _ in self._under_way() if each is tier}
             forgotten = self.stores[tier.number].keys() - contents.entries.keys() - deletions - spilling
             if forgotten and not tier.shared:  # the blocks of other nodes stay
