@@ -216,12 +216,9 @@ def _check_owners(by: Principal, declared: DeclaredRecords, result: ApplyPlan) -
         if step.action not in ("create", "update") or step.after is None:
             continue
         current = None if step.before is None else step.before["managed_by"]
-        try:
+        with _collected(faults, _path(declared, step)):
             booting = declared.assumed == owners.BOOT
             owners.check(by, current, step.after["managed_by"], declared.owner, booting=booting)
-        except Forbidden as error:
-            path = declared.records[step.kind.name][step.key].path
-            faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
     if faults:
         raise Forbidden.about(faults)
 
@@ -232,19 +229,29 @@ async def _check_ceilings(change: Change, declared: DeclaredRecords, result: App
     for step in result.of("quotas", "create", "update", "delete") + result.of("pins", "create", "update"):
         before = None if step.before is None else step.kind.audited(step.before)
         after = None if step.after is None else step.kind.audited(step.after)
-        try:
+        with _collected(faults, _path(declared, step)):
             if step.kind.name == "quotas":
                 await ceilings.check_quota(change, step.key, before, after)
             elif step.after is not None:
                 current = None if step.before is None else step.before["selector"]
                 await ceilings.check_pin(change, step.after["tenant"], current, step.after)
-        except Forbidden as error:
-            record = declared.records[step.kind.name].get(step.key)
-            path = f"{step.kind.name}.{step.kind.shown(step.key)}" if record is None else record.path
-            faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
-            faults += [] if error.errors else [FieldError(path, error.message)]
     if faults:
         raise Forbidden.about(faults)
+
+
+def _path(declared: DeclaredRecords, step: PlanStep) -> str:
+    record = declared.records[step.kind.name].get(step.key)
+    return f"{step.kind.name}.{step.kind.shown(step.key)}" if record is None else record.path
+
+
+@contextmanager
+def _collected(faults: list[FieldError], path: str) -> Iterator[None]:
+    """Collect the faults of a refusal, which are about the record at a path."""
+    try:
+        yield
+    except Forbidden as error:
+        found = [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
+        faults += found or [FieldError(path, error.message)]
 
 
 def _check_sizes(stored: StoredRecords, result: ApplyPlan, pins: Collection[Mapping[str, Any]]) -> None:

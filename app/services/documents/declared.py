@@ -4,7 +4,7 @@ Pure, and slow for large documents, so it runs in a thread.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -15,23 +15,15 @@ from app.services.base.fields import field_error
 from app.services.base.principals import Principal
 from app.services.base.yielding import with_pauses
 from app.services.documents.document_text import DocumentSyntaxError, lines, member, read
-from app.services.documents.resource_types import KINDS, RESOLVE, CheckedRecord, Encode
+from app.services.documents.resource_types import KINDS, RESOLVE, DeclaredRecord, Encode
 from app.services.records.record_types import PushedType
 from dataplane.protocol.control.snapshots import SnapshotType
 
 API_VERSION = "larder/v1"
 MAX_RECORDS = 100_000
 """Largest number of records of all types together."""
-_Resolve = Callable[[PushedType[Any], str, msgspec.Struct], CheckedRecord]
+_Resolve = Callable[[PushedType[Any], str, msgspec.Struct], DeclaredRecord]
 _HEADS = ("apiVersion", "managed_by")
-
-
-@dataclass(frozen=True)
-class DeclaredRecord:
-    """A checked record and its path in the document."""
-
-    path: str
-    checked: CheckedRecord
 
 
 @dataclass
@@ -215,15 +207,14 @@ def _record(
         return
     if not all_valid:
         return
-    salt = kind.salt(checked.values)
-    if declared.foreign is None and by.salts is not None and (salt is None or not by.sees(salt)):
-        declared.foreign = (path, salt)
+    if declared.foreign is None and not kind.is_own(checked.values, by):
+        declared.foreign = (path, kind.salt(checked.values))
     owner = checked.values["managed_by"]
     if owner and declared.owner and owner != declared.owner:
         declared.add(f"{path}.managed_by", f"expected {declared.owner!r}, the owner of the document, got {owner!r}")
     checked.values["managed_by"] = owner or declared.owner or declared.assumed
     key = checked.values[kind.key]
-    declared.records[kind.name][key] = DeclaredRecord(path, checked)
+    declared.records[kind.name][key] = replace(checked, path=path)
 
 
 def _converted(

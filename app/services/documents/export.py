@@ -52,19 +52,15 @@ class Export:
                 if types and kind.name not in types:
                     continue
                 stored = await bulk.rows(session, kind.row, kind.key, dict.fromkeys((kind.key, *kind.written)))
-                rows[kind.name] = [row for row in stored.values() if _is_exported(kind, row, owner, by)]
+                rows[kind.name] = [
+                    row for row in stored.values() if kind.is_own(row, by) and owner in (None, row["managed_by"])
+                ]
             digests = list(dict.fromkeys(row["keys_digest"] for row in rows.get("pins", [])))
             for batch in bulk.batches(digests):
                 bodies |= await pins.bodies(session, batch)
         document, ended = await asyncio.to_thread(_document, rows, bodies, owner, time.time())
         numbers = {kind: heads[kind] for kind in SNAPSHOT_TYPES} if by.salts is None else {}
         return ExportAnswer(document, ended, numbers)
-
-
-def _is_exported(kind: PushedType[Any], row: Mapping[str, Any], owner: str | None, by: Principal) -> bool:
-    salt = kind.salt(row)
-    is_visible = by.salts is None or (salt is not None and by.sees(salt))
-    return is_visible and owner in (None, row["managed_by"])
 
 
 def _document(

@@ -8,8 +8,8 @@ from app.errors import Conflict, FieldError
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.base.yielding import with_pauses
-from app.services.documents.declared import DeclaredRecord, DeclaredRecords
-from app.services.documents.resource_types import KEPT_FIELDS, KINDS
+from app.services.documents.declared import DeclaredRecords
+from app.services.documents.resource_types import KEPT_FIELDS, KINDS, DeclaredRecord
 from app.services.records.record_types import PushedType, Values
 from dataplane.protocol.control.snapshots import SnapshotType
 
@@ -74,7 +74,7 @@ def outcome(
             result.steps += [
                 PlanStep(kind, key, "delete", row, None)
                 for key, row in rows.items()
-                if key not in records and row["managed_by"] == owner and _is_visible(kind, row, by)
+                if key not in records and row["managed_by"] == owner and kind.is_own(row, by)
             ]
     if conflicts:
         hint = f"take_over (--take-over) makes {'them' if len(conflicts) > 1 else 'it'} the document's"
@@ -87,18 +87,17 @@ def outcome(
 def _step(
     kind: PushedType[Any], key: str, record: DeclaredRecord, row: Mapping[str, Any] | None, now: float
 ) -> PlanStep:
-    checked = record.checked
-    values = checked.values
-    if checked.ttl_s is not None:
-        values = {**values, "expires_at": _end(values, row, checked.ttl_s, now)}
+    values = record.values
+    if record.ttl_s is not None:
+        values = {**values, "expires_at": _end(values, row, record.ttl_s, now)}
     if row is None:
-        action: Literal["create", "ended"] = "ended" if checked.ended else "create"
-        return PlanStep(kind, key, action, None, values, checked.body)
+        action: Literal["create", "ended"] = "ended" if record.ended else "create"
+        return PlanStep(kind, key, action, None, values, record.body)
     fields = KEPT_FIELDS.get(kind.name, ())
     if fields and values["keys_digest"] == row["keys_digest"]:
         values = {**values, **{name: row[name] for name in fields}}
     is_unchanged = all(values[name] == row[name] for name in kind.written)
-    return PlanStep(kind, key, "unchanged" if is_unchanged else "update", row, values, checked.body)
+    return PlanStep(kind, key, "unchanged" if is_unchanged else "update", row, values, record.body)
 
 
 def _end(values: Values, row: Mapping[str, Any] | None, ttl_s: float, now: float) -> float:
@@ -118,7 +117,7 @@ def _end(values: Values, row: Mapping[str, Any] | None, ttl_s: float, now: float
 def _check_owner(
     kind: PushedType[Any], record: DeclaredRecord, row: Mapping[str, Any], conflicts: list[FieldError], take_over: bool
 ) -> None:
-    owner, requested = row["managed_by"], record.checked.values["managed_by"]
+    owner, requested = row["managed_by"], record.values["managed_by"]
     if owner == requested or take_over:
         return
     actual = f"is managed by {owner!r}" if owner else "is managed by hand (no owner)"
@@ -129,10 +128,5 @@ def _check_owner(
 
 def _check_tenant(kind: PushedType[Any], path: str, row: Mapping[str, Any], by: Principal) -> None:
     """Refuse a name that a record of another tenant has. Raises Forbidden."""
-    if not _is_visible(kind, row, by):
+    if not kind.is_own(row, by):
         raise checks.taken(kind.noun, kind.shown(row[kind.key]), path)
-
-
-def _is_visible(kind: PushedType[Any], row: Mapping[str, Any], by: Principal) -> bool:
-    salt = kind.salt(row)
-    return by.salts is None or (salt is not None and by.sees(salt))

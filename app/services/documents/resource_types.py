@@ -16,13 +16,13 @@ from dataplane.protocol.control.snapshots import SnapshotType
 
 Encode = Callable[[PinPut], EncodedText | None]
 """Returns the tokens of a pin's text or messages; None for a pin with neither. Raises Invalid, TooManyRequests."""
-Resolve = Callable[[str, Any, float, Encode], "CheckedRecord"]
+Resolve = Callable[[str, Any, float, Encode], "DeclaredRecord"]
 """Checks a record, given its name, PUT body, the time and the encoder. Raises Invalid with every fault found."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class CheckedRecord:
+class DeclaredRecord:
     """A checked record of a document."""
 
     values: Values
@@ -33,6 +33,8 @@ class CheckedRecord:
     """Time to live of a pin, in seconds from when it is written."""
     ended: bool = False
     """Whether the end of the pin has passed."""
+    path: str = ""
+    """Path of the record in the document."""
 
 
 def _named(name: str, resolve: Callable[[], T]) -> T:
@@ -59,7 +61,7 @@ def _moment(value: float | str | None) -> float | None:
         return None
 
 
-def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> CheckedRecord:
+def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> DeclaredRecord:
     if intent.prefix is not None:
         raise Invalid(
             "prefix", [FieldError("prefix", "labels of prefixes are not stable; use 'keys' or 'tokens' in a document")]
@@ -68,7 +70,7 @@ def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> CheckedRecord
     ended = at is not None and at <= now
     at_least = at - 1 if at is not None and ended else now
     values, body = _named(name, lambda: pins.resolve(intent, None, at_least, encode(intent)))
-    return CheckedRecord({"name": name, **values}, body, intent.ttl_s, ended)
+    return DeclaredRecord({"name": name, **values}, body, intent.ttl_s, ended)
 
 
 KINDS: dict[SnapshotType, PushedType[Any]] = {
@@ -76,10 +78,10 @@ KINDS: dict[SnapshotType, PushedType[Any]] = {
 }
 """Types in the order of their sections in a document."""
 RESOLVE: dict[SnapshotType, Resolve] = {
-    "quotas": lambda name, intent, *_: CheckedRecord(quotas.resolve(name, intent)),
+    "quotas": lambda name, intent, *_: DeclaredRecord(quotas.resolve(name, intent)),
     "pins": _pin,
-    "policies": lambda name, intent, *_: CheckedRecord(_named(name, lambda: policies.resolve(name, intent))),
-    "tiers": lambda name, intent, *_: CheckedRecord(_named(name, lambda: tiers.resolve(name, intent))),
+    "policies": lambda name, intent, *_: DeclaredRecord(_named(name, lambda: policies.resolve(name, intent))),
+    "tiers": lambda name, intent, *_: DeclaredRecord(_named(name, lambda: tiers.resolve(name, intent))),
 }
 KEPT_FIELDS = {"pins": ("origin",)}
 """Columns of a pin that stay unchanged while its keys do; changes of them are not shown."""

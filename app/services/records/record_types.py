@@ -19,6 +19,7 @@ from app.schemas.base.listing import PageRequest
 from app.services.base import checks
 from app.services.base.changes import Action, Change
 from app.services.base.preconditions import Precondition, etag
+from app.services.base.principals import Principal
 from app.store.base import listing
 from app.store.base.database import Database
 from app.store.base.declarative import Base
@@ -87,6 +88,11 @@ class RecordType(Generic[R]):
     def salt(self, record: Mapping[str, Any]) -> str | None:
         """Return the salt of a record's tenant; None if the record concerns all tenants."""
         return record["tenant"] if self.is_of_tenant else None
+
+    def is_own(self, record: Mapping[str, Any], by: Principal) -> bool:
+        """Return whether a record is of a tenant that the caller is limited to, or the caller is not limited."""
+        salt = self.salt(record)
+        return by.salts is None or (salt is not None and by.sees(salt))
 
     def etag(self, row: R) -> str:
         return etag(getattr(row, self._number))

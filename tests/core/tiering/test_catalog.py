@@ -280,7 +280,7 @@ def test_numbers_of_spaces_that_the_pool_has_forgotten_are_dropped() -> None:
         run.bench.pass_time(FORGET_S)
         assert run.catalog.identity(engine.spaces[0]) is None
     assert list(run.bench.node.pool.spaces.by_identity.values()) == run.engine.spaces
-    assert len(run.catalog._identities) == 1
+    assert len(run.bench.node.pool.spaces.identities) == 1
 
 
 class NewestSpace(Spaces):
