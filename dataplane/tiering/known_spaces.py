@@ -14,30 +14,27 @@ import msgspec
 import structlog
 
 from dataplane.base.durable_files import checked_body, read_bounded, replace_checked
+from dataplane.core.tiering.catalog import MAX_SPACES, SpaceRecords
 from dataplane.protocol.spaces import Space
 
 FILE = "spaces"
 MAX_FILE_BYTES = 64 << 20
 _MAGIC = b"LARDERSP1\n"
-MAX_SPACES = 1024
-"""Number of spaces that the file names. If there are more, it names the newest."""
 Run = Callable[[Callable[[], None], Callable[[object], None]], None]
 _decoder = msgspec.msgpack.Decoder(dict[bytes, Space | str])
 """An older release wrote only the models."""
 log = structlog.stdlib.get_logger()
 
 
-class KnownSpaces:
-    """Spaces by identity (16 bytes). If the file is lost or damaged, they are known once engines attach."""
+class KnownSpaces(SpaceRecords):
+    """Spaces in a file. If the file is lost or damaged, they are known once engines attach."""
 
     def __init__(self, folder: Path, run: Run) -> None:
         """`run` calls a function on another thread, and then a second one on the thread of the caller."""
+        super().__init__(MAX_SPACES)
         self._path = folder / FILE
         self._run = run
         self._writing = self._changed = False
-        self.spaces: dict[bytes, Space] = {}
-        self.models: dict[bytes, str] = {}
-        """Models of the spaces, and of those of which the file has only the model."""
         try:
             data = read_bounded(self._path, MAX_FILE_BYTES)
             # Older releases wrote no digest.
@@ -52,16 +49,10 @@ class KnownSpaces:
             log.warning("spaces.unreadable", path=str(self._path), reason=str(error))
 
     def add(self, identity: bytes, space: Space) -> None:
-        """Record a space that an engine has attached."""
+        """Record a space that an engine has attached, and begin to write the file."""
         if self.spaces.get(identity) == space:
             return
-        for table in (self.spaces, self.models):
-            table.pop(identity, None)
-        self.spaces[identity], self.models[identity] = space, space.model
-        while len(self.models) > MAX_SPACES:
-            oldest = next(iter(self.models))
-            del self.models[oldest]
-            self.spaces.pop(oldest, None)
+        super().add(identity, space)
         self._changed = True
         self._begin()
 

@@ -8,9 +8,9 @@ The catalog decides nothing about copies and loads, and knows none of their sour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +35,8 @@ SHRINK_BLOCKS = 64
 RESTORED_AT_ONCE = 128
 DELETED_AT_ONCE = 1024
 """Names that one call of `take_deletions` looks at."""
+MAX_SPACES = 1024
+"""Number of spaces that are recorded."""
 MAX_LISTED_AHEAD_NS = 24 * 3600 * 10**9
 """Listed blocks whose sequence is further in the future are not counted, because the node continues with a higher
 sequence than all counted blocks have."""
@@ -57,20 +59,24 @@ class Source(NamedTuple):
     tenant: str
 
 
-class SpaceRecords(Protocol):
-    """Spaces that engines have attached, also before the process started, by identity."""
+class SpaceRecords:
+    """The newest spaces that engines have attached, also before the process started, by identity (16 bytes)."""
 
-    @property
-    def spaces(self) -> Mapping[bytes, Space]: ...
-
-    @property
-    def models(self) -> Mapping[bytes, str]:
+    def __init__(self, most: int = MAX_SPACES) -> None:
+        self._most = most
+        self.spaces: dict[bytes, Space] = {}
+        self.models: dict[bytes, str] = {}
         """Models of the spaces, and of those of which nothing else is known."""
-        ...
 
     def add(self, identity: bytes, space: Space) -> None:
         """Record a space that an engine has attached."""
-        ...
+        self.spaces.pop(identity, None)
+        self.models.pop(identity, None)
+        self.spaces[identity], self.models[identity] = space, space.model
+        while len(self.models) > self._most:
+            oldest = next(iter(self.models))
+            del self.models[oldest]
+            self.spaces.pop(oldest, None)
 
 
 class Catalog:

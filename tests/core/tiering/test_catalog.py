@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from dataplane.core.tiering import loads
+from dataplane.core.tiering.catalog import SpaceRecords
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.moves import MoveState
 from dataplane.protocol.control.scopes import Scope
-from dataplane.protocol.spaces import Space
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import MEMORY
-from tests.core.tiering.tier_bench import PAGE, Spaces, TierBench, quota, stored_size, tier, tier_bench
+from tests.core.tiering.tier_bench import PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import BenchEngine
 
@@ -196,7 +196,7 @@ def test_a_move_attaches_a_space_that_was_forgotten_meanwhile() -> None:
 def test_a_move_refuses_blocks_of_a_space_that_cannot_be_attached_again() -> None:
     run, state, engine = waiting_move()
     engine.detach_cleanly()
-    del run.catalog.known_spaces.spaces[bytes.fromhex(OTHER_SPACE.identity())]  # type: ignore[attr-defined]
+    del run.catalog.known_spaces.spaces[bytes.fromhex(OTHER_SPACE.identity())]
     run.bench.pass_time(FORGET_S)
     run.pass_time(0.1, times=20)
     assert (state.moved_blocks, state.refused) == (0, {"detached": 6})
@@ -283,15 +283,8 @@ def test_numbers_of_spaces_that_the_pool_has_forgotten_are_dropped() -> None:
     assert len(run.bench.node.pool.spaces.identities) == 1
 
 
-class NewestSpace(Spaces):
-    """Records of the space that was attached last."""
-
-    def add(self, identity: bytes, space: Space) -> None:
-        self.spaces, self.models = {identity: space}, {identity: space.model}
-
-
 def test_models_are_known_as_long_as_a_tier_holds_blocks_of_their_spaces() -> None:
-    run = tier_bench(64, tier(), known=NewestSpace())
+    run = tier_bench(64, tier(), known=SpaceRecords(1))
     run.hold(CHAIN, space=OTHER_SPACE)
     for space in (OTHER_SPACE, *(make.space(f"model-{number}", block_bytes=PAGE) for number in range(20))):
         engine = run.bench.attach(space, pid=200)

@@ -64,17 +64,6 @@ def target_of(job: TierJob) -> TierState:
     return job.target
 
 
-class Spaces:
-    """Spaces that engines have attached, in memory."""
-
-    def __init__(self) -> None:
-        self.spaces: dict[bytes, Space] = {}
-        self.models: dict[bytes, str] = {}
-
-    def add(self, identity: bytes, space: Space) -> None:
-        self.spaces[identity], self.models[identity] = space, space.model
-
-
 class RecordingCatalog(Catalog):
     """A catalog that records which blocks tiers evict."""
 
@@ -421,7 +410,7 @@ def with_tiers(
     states = [TierState(number, spec, stored_size) for number, spec in enumerate(tiers)]
     node = bench.node
     catalog = RecordingCatalog(
-        node.pool, directory, known or Spaces(), lambda tombstone: None, lambda call: call(), lambda: None, writer
+        node.pool, directory, known or SpaceRecords(), lambda tombstone: None, lambda call: call(), lambda: None, writer
     )
     tiering = Tiering(catalog, node.storing, node.room, mover, node.emit)
     for state in states:

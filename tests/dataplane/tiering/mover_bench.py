@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.node import Node, NodeOptions
-from dataplane.core.tiering.catalog import Catalog
+from dataplane.core.tiering.catalog import Catalog, SpaceRecords
 from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.jobs import LoadRequest
 from dataplane.core.tiering.tier_state import TierState
@@ -23,7 +23,6 @@ from dataplane.protocol.tiers import TierSpec
 from dataplane.tiering.background import Background
 from dataplane.tiering.mover import Mover
 from dataplane.tiering.wake import Wake
-from tests.core.tiering.tier_bench import Spaces
 from tests.dataplane import factories as make
 from tests.dataplane.tiering.faulty_tier import FaultyTier
 
@@ -79,7 +78,8 @@ class MoverBench(LoopBench):
         self.tombstones: list[Tombstone] = []
         wake = Wake(self.loop, BatchSpans(time.time))
         node = self.node
-        catalog = Catalog(node.pool, self.directory, Spaces(), self.tombstones.append, lambda call: call(), wake.set, 0)
+        add = self.tombstones.append
+        catalog = Catalog(node.pool, self.directory, SpaceRecords(), add, lambda call: call(), wake.set, 0)
         self.tiering = Tiering(catalog, node.storing, node.room, mover, node.emit)
         node.use_tiers(self.tiering)
         self.events: list[Event] = []
