@@ -189,9 +189,7 @@ class RemoteReader(Side):
         self._cancelled = False
         self._context = zmq.Context()
         self._socket = socket = self._context.socket(zmq.SUB)
-        plain: Any = super(zmq.Socket, socket)
-        self._receive = plain.recv
-        """ZeroMQ's `recv` without the conversions of pyzmq's Python method."""
+        self._receive: Any = socket.recv
         self._monitor = socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
         )
