@@ -306,7 +306,7 @@ class Parts:
             token_ends=lambda: self.access.token_expiries.next,
             process=self.process.read,
             lmcache_names=self.settings.app.lmcache_metrics,
-            auth_failures=auth.counts.failures,
+            auth_failures=auth.failures,
             connections_ended=self.limits.connections.ended,
             numbers=lambda: [
                 (manager_metrics.EVENTS, counts.events),

@@ -221,7 +221,7 @@ class MiddlewareStack:
         """Count a 401 and audit a Forbidden. A wrong token was already counted when it was checked."""
         reason = scope.get("state", {}).get(REFUSAL)
         if status == 401 and not isinstance(reason, WrongToken):
-            self._auth.counts.failed("session" if attempt.cookie else "missing")
+            self._auth.failures["session" if attempt.cookie else "missing"] += 1
         if not isinstance(reason, Forbidden):
             return
         by = identity if isinstance(identity, Principal) else await self._auth.identify(attempt, again=True)

@@ -5,7 +5,9 @@ exists, requests to a loopback address are those of `local` (setting `auth = "au
 """
 
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,7 +19,7 @@ from app.services.access.credentials import Hasher, same
 from app.services.access.refusals import MinuteShare, RefusalAudit
 from app.services.base.changes import Changes
 from app.services.base.loading_cache import LoadingCache
-from app.services.base.principals import ADMIN, Principal, Role
+from app.services.base.principals import ADMIN, Principal
 from app.services.base.throttle import Throttle, address_block
 from app.store.access import audit, tokens
 from app.store.access.tokens import SETUP_ROLE, SessionRow, TokenRow
@@ -53,18 +55,18 @@ class Credentials:
     source: str = ""
     trace_id: str = ""
 
+    def principal(self, **fields: Any) -> Principal:
+        """Return the caller of the request."""
+        return Principal(request_id=self.request_id, source=self.source, trace_id=self.trace_id, **fields)
+
 
 class WrongToken(Unauthorized):
-    """A wrong token was presented; the failure was counted."""
+    """A wrong token was presented."""
 
-
-@dataclass
-class AuthCounts:
-    failures: dict[str, int] = field(default_factory=dict)
-    """Number of unauthenticated requests by reason."""
-
-    def failed(self, reason: str) -> None:
-        self.failures[reason] = self.failures.get(reason, 0) + 1
+    def __init__(self, reason: str, message: str, token_id: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.token_id = token_id
 
 
 class Auth:
@@ -87,7 +89,8 @@ class Auth:
             status: RefusalAudit(share) for status, share in SHARES.items()
         }
         self._used: dict[str, tuple[float, str]] = {}
-        self.counts = AuthCounts()
+        self.failures: Counter[str] = Counter()
+        """Number of unauthenticated requests by reason."""
         self._log = structlog.get_logger()
 
     @property
@@ -140,13 +143,13 @@ class Auth:
         if attempt.authorization is not None:
             try:
                 return await self._by_token(attempt, attempt.authorization)
-            except _InvalidToken as error:
-                raise (error.plain() if again else await self._failed(attempt, error)) from None
+            except WrongToken as error:
+                raise (error if again else await self._failed(attempt, error)) from None
         principal = await self._by_session(attempt) if attempt.cookie else None
         if principal is not None:
             return principal
         if await self.is_open():
-            return Principal(request_id=attempt.request_id, source=attempt.source, trace_id=attempt.trace_id)
+            return attempt.principal()
         if attempt.cookie:
             raise Unauthorized("the session is over: log in again")
         raise Unauthorized(EXPECTED if await self._has_tokens() else FIRST)
@@ -194,23 +197,23 @@ class Auth:
         """Return the caller of a token that was not sent in the Authorization header. Raises what `identify` raises."""
         try:
             return await self._verify(presented, attempt)
-        except _InvalidToken as error:
+        except WrongToken as error:
             raise await self._failed(attempt, error) from None
 
     async def _by_token(self, attempt: Credentials, header: str) -> Principal:
         if len(header) > credentials.MAX_CHARACTERS + len("Bearer "):
-            raise _InvalidToken("malformed", f"expected a token of at most {credentials.MAX_CHARACTERS} characters")
+            raise WrongToken("malformed", f"expected a token of at most {credentials.MAX_CHARACTERS} characters")
         scheme, _, token_text = header.partition(" ")
         if scheme.lower() != "bearer":
-            raise _InvalidToken("malformed", f"{EXPECTED}, got another scheme")
+            raise WrongToken("malformed", f"{EXPECTED}, got another scheme")
         return await self._verify(token_text.strip(" "), attempt)
 
     async def _verify(self, text: str, attempt: Credentials) -> Principal:
         if self._configured_hash and same(self.hasher.configured(text), self._configured_hash):
-            return _caller(attempt, ADMIN, "admin", None, "")
+            return attempt.principal(actor=ADMIN)
         token = credentials.parsed(text)
         if token is None:
-            raise _InvalidToken("malformed", "this is not a token of Larder: expected larder_ID_SECRET")
+            raise WrongToken("malformed", "this is not a token of Larder: expected larder_ID_SECRET")
         row = await self._tokens.get(token.id)
         digest = self.hasher.token(token)
         if row is None or not same(digest, row.hash):
@@ -218,18 +221,18 @@ class Auth:
             message = UNKNOWN_SETUP if token.id == credentials.SETUP_ID else UNKNOWN
             if message == UNKNOWN and not self._may_open and not await self._has_tokens():
                 message = FIRST
-            raise _InvalidToken("unknown", message, token_id)
+            raise WrongToken("unknown", message, token_id)
         return self._principal_of(row, attempt)
 
     def _principal_of(self, row: TokenRow, attempt: Credentials, session_hash: str = "") -> Principal:
         now = time.time()
         if row.expires_at is not None and row.expires_at <= now:
-            raise _InvalidToken("expired", f"the token {row.name!r} has expired", row.id)
+            raise WrongToken("expired", f"the token {row.name!r} has expired", row.id)
         if row.role == SETUP_ROLE:
-            return _caller(attempt, "setup", "admin", None, row.id)
+            return attempt.principal(actor="setup", token_id=row.id)
         self._used[row.id] = (now, attempt.source)
         salts = None if row.tenants is None else frozenset(row.tenants)
-        return _caller(attempt, row.name, row.role, salts, row.id, session_hash)  # type: ignore[arg-type]
+        return attempt.principal(actor=row.name, role=row.role, salts=salts, token_id=row.id, session_hash=session_hash)
 
     async def _by_session(self, attempt: Credentials) -> Principal | None:
         if not credentials.is_cookie(attempt.cookie):
@@ -240,20 +243,20 @@ class Auth:
             return None
         if row.token_id is None:
             same_token = self._configured_hash and same(row.configured, self._configured_hash)
-            return _caller(attempt, ADMIN, "admin", None, "", digest) if same_token else None
+            return attempt.principal(actor=ADMIN, session_hash=digest) if same_token else None
         token = await self._tokens.get(row.token_id)
         try:
             return None if token is None else self._principal_of(token, attempt, digest)
-        except _InvalidToken:
+        except WrongToken:
             return None
 
-    async def _failed(self, attempt: Credentials, error: "_InvalidToken") -> LarderError:
-        self.counts.failed(error.reason)
+    async def _failed(self, attempt: Credentials, error: WrongToken) -> LarderError:
+        self.failures[error.reason] += 1
         wait_s = self._throttle.count(attempt.source, time.monotonic())
-        by = Principal(attempt.request_id, "", "viewer", None, error.token_id, attempt.source, attempt.trace_id)
+        by = attempt.principal(actor="", role="viewer", token_id=error.token_id)
         await self._keep(401, by, "authenticate", "token", error.token_id, error.message)
         if not wait_s:
-            return error.plain()
+            return error
         return TooManyRequests(f"too many wrong tokens from {attempt.source}: {error.message}", retry_after_s=wait_s)
 
     async def _keep(self, status: int, by: Principal, action: str, kind: str, name: str, reason: str) -> None:
@@ -300,32 +303,3 @@ class _Refused:
     kind: str
     name: str
     reason: str
-
-
-class _InvalidToken(Exception):
-    """A wrong credential was presented."""
-
-    def __init__(self, reason: str, message: str, token_id: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-        self.token_id = token_id
-
-    def plain(self) -> WrongToken:
-        return WrongToken(self.message)
-
-
-def _caller(
-    attempt: Credentials, actor: str, role: Role, salts: frozenset[str] | None, token_id: str, session_hash: str = ""
-) -> Principal:
-    return Principal(
-        attempt.request_id,
-        actor,
-        role,
-        salts,
-        token_id,
-        attempt.source,
-        attempt.trace_id,
-        bool(session_hash),
-        session_hash,
-    )

@@ -58,7 +58,7 @@ class LoginSessions:
             ends_at = await _end_of(change.session, row)
         for digest in (row.hash, *ended):
             self._auth.forget_session(digest)
-        return cookie, self._answer(replace(principal, session=True), cookie, ends_at)
+        return cookie, self._answer(replace(principal, session_hash=row.hash), cookie, ends_at)
 
     async def get(self, cookie: str, by: Principal) -> SessionAnswer:
         """Return the identity of the caller, with or without a session."""

@@ -34,10 +34,13 @@ class Principal:
     source: str = ""
     """Address that the request came from."""
     trace_id: str = ""
-    session: bool = False
-    """The caller is a logged-in browser; its unsafe requests need the CSRF token."""
     session_hash: str = ""
-    """Distinguishes browsers that logged in with the same token."""
+    """Distinguishes browsers that logged in with the same token; empty for other callers."""
+
+    @property
+    def session(self) -> bool:
+        """Whether the caller is a logged-in browser; its unsafe requests need the CSRF token."""
+        return bool(self.session_hash)
 
     @property
     def share(self) -> str:
