@@ -6,7 +6,7 @@ missed are contained in the next ones, and numbers that are written twice count 
 
 from collections.abc import Sequence
 
-from app.store.usage.ledger import ReportedUsage
+from app.store.usage.ledger import COUNTERS, TIER_COUNTERS, ReportedUsage
 from dataplane.base.visible import is_printable
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
@@ -99,17 +99,8 @@ class PendingUsage:
 
 def _counts(account: UsageCounters) -> tuple[int, ...] | None:
     """Return the counters as in the ledger; None if they are invalid."""
-    counts = (
-        account.held_kib_s,
-        account.requested_tokens,
-        account.served_tokens,
-        account.stored_blocks,
-        account.stored_bytes,
-        account.evicted_blocks,
-        account.evicted_bytes,
-        sum(account.refused.values()),
-        account.served_bytes,
-    )
+    refused = sum(account.refused.values())
+    counts = tuple(refused if name == "refused_blocks" else getattr(account, name) for name in COUNTERS)
     numbers = (account.number, *account.refused.values(), *counts)
     if not all(0 <= number <= _MAX for number in numbers):
         return None
@@ -121,7 +112,7 @@ def _counts(account: UsageCounters) -> tuple[int, ...] | None:
 
 def _tier_counts(name: str, tier: TierUsageCounters) -> tuple[int, ...] | None:
     """Return the counters of a tier as in the ledger; None if they or its name are invalid."""
-    counts = (tier.held_kib_s, tier.served_tokens, tier.served_bytes)
+    counts = tuple(getattr(tier, name) for name in TIER_COUNTERS)
     return counts if is_tier_name(name) and all(0 <= number <= _MAX for number in counts) else None
 
 

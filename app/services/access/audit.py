@@ -39,7 +39,7 @@ class Audit:
         at = BEFORE_ALL  # export entries that were inserted under a number below 1, too
         while last is not None and at < last:
             async with self._database.read() as session:
-                rows = await audit.after_all(session, at, PART)
+                rows = await audit.after(session, at, PART)
             rows = [row for row in rows if row.id <= last]
             if not rows:
                 return
@@ -55,7 +55,7 @@ class Audit:
             walk.ends_at = None if head is None else head.last_id
             at = BEFORE_ALL
             while not walk.fault:
-                rows = await audit.after_all(session, at, PART)
+                rows = await audit.after(session, at, PART)
                 for row in rows:
                     if isinstance(row, audit.UnreadableEntry):
                         walk.visit(row.id, row.why)

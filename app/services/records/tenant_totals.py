@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from dataplane.protocol.misses import MISS_REASONS
 from dataplane.protocol.stats.node import NodeStats
@@ -10,18 +10,6 @@ from dataplane.protocol.stats.tenants import TenantStats
 
 OTHER = "other"
 """Reason in place of those that this release does not know."""
-SUMMED = (
-    "bytes",
-    "blocks",
-    "pinned_bytes",
-    "lookup_bytes",
-    "would_refuse_blocks",
-    "requested_blocks",
-    "hit_blocks",
-    "stored_blocks",
-    "evicted_blocks",
-    "refused_blocks",
-)
 
 
 @dataclass
@@ -69,6 +57,10 @@ class TenantTotals:
     def effective_floor(self, floor_bytes: int) -> int | None:
         """Return the smallest guarantee of this floor among nodes; None if no node has reported this floor yet."""
         return min((effective for floor, effective in self.floors if floor == floor_bytes), default=None)
+
+
+SUMMED = tuple(each.name for each in fields(TenantTotals) if each.type is int)
+"""Totals that are sums of what nodes report under the same names."""
 
 
 def totals_by_tenant(stats: Iterable[NodeStats], only: Container[str] | None = None) -> dict[str, TenantTotals]:

@@ -32,20 +32,8 @@ MAX_SUMS = 4 * MAX_ITEMS
 SECONDS = r"[0-9]{1,11}(\.[0-9]{1,9})?"
 """Pattern of Unix seconds in a query."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-COLUMNS = (
-    "byte_hours",
-    "requested_tokens",
-    "served_tokens",
-    "served_bytes",
-    "saved_prefill_s",
-    "unrated_tokens",
-    "stored_blocks",
-    "stored_bytes",
-    "evicted_blocks",
-    "evicted_bytes",
-    "refused_blocks",
-)
-TIER_COLUMNS = ("byte_hours", "served_tokens", "served_bytes")
+COLUMNS = tuple(name for name in UsageCounts.__struct_fields__ if name != "tiers")
+TIER_COLUMNS = TierUsageCounts.__struct_fields__
 """Columns of memory and of each tier, named `COLUMN:TIER`."""
 
 

@@ -111,12 +111,6 @@ def written(row: AuditRow) -> dict[str, Any]:
     return {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
 
 
-async def after(session: AsyncSession, last_id: int, max_rows: int) -> Sequence[AuditRow]:
-    """Return the next entries after a number, oldest first."""
-    query = sa.select(AuditRow).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(max_rows)
-    return (await session.scalars(query.execution_options(populate_existing=True))).all()
-
-
 _NO_VALUE = (ValueError, TypeError, RecursionError)
 """Exceptions raised on reading a column with a value of the wrong type."""
 
@@ -137,14 +131,19 @@ async def _row(session: AsyncSession, number: int) -> AuditRow | UnreadableEntry
         return UnreadableEntry(number, _cause(error))
 
 
-async def after_all(session: AsyncSession, last_id: int, max_rows: int) -> Sequence[AuditRow | UnreadableEntry]:
-    """Return entries as `after` does, with an UnreadableEntry for each one that cannot be read."""
+async def _rows(session: AsyncSession, query: sa.Select[tuple[AuditRow]]) -> Sequence[AuditRow | UnreadableEntry]:
+    """Return the entries of a query, with an UnreadableEntry for each one that cannot be read."""
     try:
-        return await after(session, last_id, max_rows)
+        return (await session.scalars(query.execution_options(populate_existing=True))).all()
     except (*_NO_VALUE, OperationalError) as error:
         _cause(error)
-    query = sa.select(AuditRow.id).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(max_rows)
-    return [await _row(session, number) for number in (await session.scalars(query)).all()]
+    numbers = [row.id for row in (await session.scalars(query.options(load_only(AuditRow.id)))).all()]
+    return [await _row(session, number) for number in numbers]
+
+
+async def after(session: AsyncSession, last_id: int, max_rows: int) -> Sequence[AuditRow | UnreadableEntry]:
+    """Return the next entries after a number, oldest first."""
+    return await _rows(session, sa.select(AuditRow).where(AuditRow.id > last_id).order_by(AuditRow.id).limit(max_rows))
 
 
 async def read_head(session: AsyncSession) -> tuple[AuditHeadRow | None, str]:
@@ -178,13 +177,7 @@ async def applied(
     query = sa.select(AuditRow).where(
         AuditRow.at >= since, AuditRow.at <= until, AuditRow.decision == "allowed", *where
     )
-    query = query.order_by(AuditRow.id.desc()).limit(max_rows)
-    try:
-        return list((await session.scalars(query.execution_options(populate_existing=True))).all())
-    except (*_NO_VALUE, OperationalError) as error:
-        _cause(error)
-    numbers = [row.id for row in (await session.scalars(query.options(load_only(AuditRow.id)))).all()]
-    rows = [await _row(session, number) for number in numbers]
+    rows = await _rows(session, query.order_by(AuditRow.id.desc()).limit(max_rows))
     return [row for row in rows if isinstance(row, AuditRow)]
 
 
