@@ -55,14 +55,6 @@ class DesiredRecord:
         return DesiredRecord(values["selector"], spec, values.get("priority", 0))
 
 
-@dataclass(frozen=True)
-class BuiltSnapshot:
-    """A snapshot's body and its identification."""
-
-    desired: DesiredSnapshot
-    body: bytes
-
-
 @dataclass
 class _Generation:
     """Records of a type at one generation, and the snapshots built from them."""
@@ -71,7 +63,7 @@ class _Generation:
     records: Mapping[str, DesiredRecord]
     """Records by key."""
     selectors: list[dict[str, str]]
-    built: dict[Group, BuiltSnapshot] = field(default_factory=dict)
+    built: dict[Group, DesiredSnapshot] = field(default_factory=dict)
 
 
 class DesiredState:
@@ -93,13 +85,13 @@ class DesiredState:
 
     def desired(self, labels: Labels) -> dict[SnapshotType, DesiredSnapshot]:
         """Return the wanted snapshots of a node with these labels, as of the last refresh."""
-        return {kind: self.built(kind, labels).desired for kind in self._newest}
+        return {kind: self.built(kind, labels) for kind in self._newest}
 
     def desired_of(self, kind: SnapshotType, labels: Labels) -> DesiredSnapshot | None:
         """Return one of them; None before the first refresh."""
-        return self.built(kind, labels).desired if kind in self._newest else None
+        return self.built(kind, labels) if kind in self._newest else None
 
-    def built(self, kind: SnapshotType, labels: Labels) -> BuiltSnapshot:
+    def built(self, kind: SnapshotType, labels: Labels) -> DesiredSnapshot:
         newest = self._newest[kind]
         group = tuple(matches(labels, selector) for selector in newest.selectors)
         snapshot = newest.built.get(group)
@@ -107,9 +99,8 @@ class DesiredState:
             records = [record for record in newest.records.values() if matches(labels, record.selector)]
             body = _ENCODE[kind](records)
             is_optional = kind == "tiers" and not records
-            snapshot = newest.built[group] = BuiltSnapshot(
-                DesiredSnapshot(self.store, newest.number, digest_of(body), is_optional), body
-            )
+            snapshot = DesiredSnapshot(self.store, newest.number, digest_of(body), is_optional, body)
+            newest.built[group] = snapshot
         return snapshot
 
     def body_with(self, kind: SnapshotType, labels: Labels, candidates: Sequence[DesiredRecord]) -> bytes:

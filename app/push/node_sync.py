@@ -28,7 +28,7 @@ from app.observe.catalogue.fleet import (
 )
 from app.observe.events import EventBus, fields_of
 from app.observe.trace import span
-from app.push.desired import BuiltSnapshot, DesiredState
+from app.push.desired import DesiredState
 from app.push.leader_election import CHECK_S, LeaderElection
 from app.push.link import NoAnswer, NodeLink, NotUnderstood, new_nonce
 from app.push.node_journal import NodeJournal
@@ -237,11 +237,11 @@ class NodeSync:
         if not self._lead.pushing:
             return None
         memory = self._memory[kind]
-        built = self._desired.built(kind, node.labels)
+        desired = self._desired.built(kind, node.labels)
         now = time.monotonic()
-        step = plan(built.desired, node.observed.get(kind), memory, now)
+        step = plan(desired, node.observed.get(kind), memory, now)
         if isinstance(step, Push):
-            await self._push(node, kind, built, memory, step.reason)
+            await self._push(node, kind, desired, memory, step.reason)
             return None
         if isinstance(step, Supersede):
             self._log.warning("generation.overtaken", type=kind, node=node.name, generation=step.generation)
@@ -250,9 +250,8 @@ class NodeSync:
         return POLL_S if step.until is None else max(step.until - now, 0.0)
 
     async def _push(
-        self, node: FleetNode, kind: SnapshotType, built: BuiltSnapshot, memory: PushMemory, reason: Reason
+        self, node: FleetNode, kind: SnapshotType, desired: DesiredSnapshot, memory: PushMemory, reason: Reason
     ) -> None:
-        desired = built.desired
         if reason == "drift":
             self._log.warning("node.drifted", node=node.name, type=kind, generation=desired.generation)
             self._bus.publish(NodeDrifted(kind, desired.generation), node=node.name)
@@ -264,7 +263,7 @@ class NodeSync:
             state="",
             reason=reason,
             attempt=memory.failures + 1,
-            size_bytes=len(built.body),
+            size_bytes=len(desired.body),
             bodies=0,
             sent_at=time.time(),
             faults=[],
@@ -281,7 +280,7 @@ class NodeSync:
         }
         with span("snapshot.push", parent=continued, links=links, kind="client", attributes=attributes) as current:
             started = time.monotonic()
-            state = await self._deliver(node, kind, built, memory, row, current.traceparent)
+            state = await self._deliver(node, kind, desired, memory, row, current.traceparent)
             current.set({"larder.push.state": state.value})
             if state is PushState.ACKED:
                 node.pushes.seconds[kind].observe(time.monotonic() - started)
@@ -316,7 +315,7 @@ class NodeSync:
         self,
         node: FleetNode,
         kind: SnapshotType,
-        built: BuiltSnapshot,
+        desired: DesiredSnapshot,
         memory: PushMemory,
         row: PushRow,
         traceparent: str,
@@ -324,14 +323,13 @@ class NodeSync:
         def needed(count: int) -> None:
             row.bodies = count
 
-        desired = built.desired
         snapshot = Snapshot(
             type=kind,
             store=desired.store,
             generation=desired.generation,
             nonce=new_nonce(),
             digest=desired.digest,
-            body=built.body,
+            body=desired.body,
             traceparent=traceparent,
         )
         try:

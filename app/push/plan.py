@@ -11,7 +11,7 @@
   because it could exhaust the generations of all nodes: the node is pushed to, and refuses.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dataplane.protocol.observed import Observed
@@ -35,6 +35,8 @@ class DesiredSnapshot:
     digest: str
     is_optional: bool = False
     """Whether a node without a snapshot of the type has nothing to apply."""
+    body: bytes = field(default=b"", repr=False, compare=False)
+    """Encoded records, which the digest is of."""
 
 
 @dataclass
@@ -54,7 +56,7 @@ class PushMemory:
 
     def refused(self, desired: DesiredSnapshot, now: float) -> None:
         self.pushed = True
-        self.nacked = desired
+        self.nacked = replace(desired, body=b"")  # which may be large
         self.not_before = now + NACK_RETRY_S
 
     def succeeded(self, observed: Observed) -> None:

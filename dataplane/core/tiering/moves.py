@@ -95,9 +95,9 @@ class RunningMove(ABC):
     def give_up(self) -> None:
         """Count what is left as refused, because the deadline has passed or a tier is gone."""
 
-    @abstractmethod
     def _add(self, part: ChainPart) -> None:
-        """Move the selected blocks of a part later."""
+        """Move the blocks of a part, which the selection has found, later."""
+        raise NotImplementedError
 
     @abstractmethod
     def _advance(self, now: float) -> bool:

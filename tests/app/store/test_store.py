@@ -235,8 +235,8 @@ async def test_a_snapshot_shows_one_commit(database: Database) -> None:
     await quota_service.put("a", QuotaPut(limit_bytes=2), BY)
     await desired.refresh()
     built = desired.built("quotas", {})
-    assert built.desired.generation == 2
-    assert built.desired.digest == digest_of(built.body)
+    assert built.generation == 2
+    assert built.digest == digest_of(built.body)
 
 
 @pytest.fixture
@@ -298,7 +298,8 @@ async def test_managers_load_and_measure_each_others_changes(
         for desired in (fresh, *(each[2] for each in managers)):
             await desired.refresh()
             for kind in ("quotas", "pins"):
-                assert desired.built(kind, {}) == fresh.built(kind, {})
+                built, again = desired.built(kind, {}), fresh.built(kind, {})
+                assert (built, built.body) == (again, again.body)
 
     await check()
     pin = PinPut(model="m", tokens=[1, 2], chunk_tokens=2)
