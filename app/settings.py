@@ -9,14 +9,14 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from dataplane.base import settings as shared
 from dataplane.base.addresses import ip_of, is_host
 from dataplane.base.secret_file import SecretFileExposed, read_secret
-from dataplane.base.settings import Common, Secret, SettingsError, read
+from dataplane.base.settings import Between, Common, Secret, SettingsError, check_ranges, read
 from dataplane.protocol.join import MAX_ADDRESSES, WILDCARD_HOSTS, host_of, url_fault
 
 ADMIN_TOKEN_CHARACTERS = 32
@@ -49,23 +49,23 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     anonymous_health: bool = True
     """Serve `/healthz`, `/readyz` and `/healthz/fleet` without a token, but without names; false: they require the role
     viewer, too, and the chart's probe, which has no token, fails."""
-    streams_per_token: int = 100
+    streams_per_token: Annotated[int, Between(1, 1_000_000)] = 100
     """Event streams and waiting requests that one token may have open at once, including those of its sessions; more
     get 429."""
-    streams_per_session: int = 16
+    streams_per_session: Annotated[int, Between(1, 1_000_000)] = 16
     """The same limit for one browser session."""
-    streams_per_address: int = 256
+    streams_per_address: Annotated[int, Between(1, 1_000_000)] = 256
     """The same limit for one address (for IPv6: one /64 network)."""
     allowed_hosts: str = ""
     """Comma-separated names that the Host header may have besides localhost and IP addresses."""
     allowed_origins: str = ""
     """Comma-separated origins whose pages may call the API, besides the dashboard's own origin."""
-    body_limit_bytes: int = 16 << 20
+    body_limit_bytes: Annotated[int, Between(1024, 1 << 30)] = 16 << 20
     """Largest accepted request body."""
-    body_budget_bytes: int = 64 << 20
+    body_budget_bytes: Annotated[int, Between(1024, 1 << 36)] = 64 << 20
     """Memory for all request bodies that arrive or are processed at the same time, beyond 16 KiB of each. One body may
     use all of it, those of several callers three quarters, and several of one caller a quarter."""
-    pins_per_tenant: int = 10_000
+    pins_per_tenant: Annotated[int, Between(0, 100_000)] = 10_000
     """Pins per tenant that tokens limited to tenants may create; admins may exceed this limit."""
     join_url: str = ""
     """Endpoint of the enrolment socket for data planes on other machines, such as `tcp://0.0.0.0:8471`; empty: none."""
@@ -75,23 +75,23 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     curve_key_file: str = ""
     """File with the secret CURVE key of this management plane (40 characters, Z85). The default is `manager.key` in the
     state directory, created at the first start. Managers that share a database share one key."""
-    apply_limit_bytes: int = 64 << 20
+    apply_limit_bytes: Annotated[int, Between(1024, 1 << 30)] = 64 << 20
     """Largest accepted document, as a request body or as a file."""
     apply_file: str = ""
     """A document (see docs/operate/as-code.md) that is applied at every start, on SIGHUP, and when the file changes."""
     apply_prune: bool = False
     """Delete records of the file's owner that the file no longer contains."""
-    push_timeout_s: float = 5.0
+    push_timeout_s: Annotated[float, Between(0.05, 600)] = 5.0
     """Seconds within which a node must answer a snapshot."""
-    node_lost_s: float = 3.0
+    node_lost_s: Annotated[float, Between(0.1, 3600)] = 3.0
     """Seconds of silence after which a node counts as lost; nodes publish every half second."""
-    retire_nodes_after_s: float = 0.0
+    retire_nodes_after_s: Annotated[float, Between(0, 365 * 86_400)] = 0.0
     """Seconds after which a node that joined and is lost is forgotten, as by `larder nodes delete`; 0: never, else at
     least 60. Its name is free again then; to come back, it must join with a token. A manager counts from its own start,
     or from when it found the node lost, and forgets none while all joined nodes are lost."""
-    condition_kept_s: float = 600.0
+    condition_kept_s: Annotated[float, Between(0, 31 * 86_400)] = 600.0
     """Seconds for which a condition of a node, such as a crash loop, stays visible after it ended."""
-    shutdown_grace_s: float = 2.0
+    shutdown_grace_s: Annotated[float, Between(0, 600)] = 2.0
     """Seconds that open requests, and then the data plane, get to finish before they are cut off. With the default,
     `larder up` exits within 5 s, also with open event streams and while neither the database nor the collector of
     traces answers; if something hangs, within twice this time plus 10 s."""
@@ -99,21 +99,21 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Lowest severity of log lines that are written."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto`: columns on a terminal, JSON lines elsewhere."""
-    usage_poll_interval_s: float = 5.0
+    usage_poll_interval_s: Annotated[float, Between(0.1, 3600)] = 5.0
     """Seconds between requests for the usage of tenants; at most this much usage is lost when a data plane is
     killed."""
-    usage_write_interval_s: float = 30.0
+    usage_write_interval_s: Annotated[float, Between(0.1, 3600)] = 30.0
     """Seconds between writes of usage to the database."""
-    events_retention_days: float = 30.0
+    events_retention_days: Annotated[float, Between(1, 36_500)] = 30.0
     """Days after which events, and alerts that ended, are deleted."""
-    alert_expire_s: float = 18_000.0
+    alert_expire_s: Annotated[float, Between(1, 31 * 86_400)] = 18_000.0
     """Seconds after which a firing alert that is not sent again and names no end counts as ended. Use more than the
     repeat interval of Alertmanager or Grafana (4 h)."""
-    alert_changes_s: float = 3600.0
+    alert_changes_s: Annotated[float, Between(0, 31 * 86_400)] = 3600.0
     """Period in seconds before the start of an alert whose changes are shown with it."""
-    max_kept_pushes: int = 10_000
+    max_kept_pushes: Annotated[int, Between(100, 10_000_000)] = 10_000
     """Number of pushes that are kept; older ones are deleted."""
-    usage_retention_days: float = 400.0
+    usage_retention_days: Annotated[float, Between(1, 36_500)] = 400.0
     """Days after which usage is deleted."""
     lmcache_api: bool = True
     """Serve the paths of LMCache's HTTP interface, such as `/quota` and `/cache/clear`, for its command line."""
@@ -143,30 +143,8 @@ def load(config: str | os.PathLike[str] | None = None, environ: Mapping[str, str
 
 def _check(common: Common, app: AppSettings) -> None:
     """Check ranges and formats. Raises SettingsError."""
-    for name, value, low, high in (
-        ("http_port", common.http_port, 0, 65_535),
-        ("app.body_limit_bytes", app.body_limit_bytes, 1024, 1 << 30),
-        ("app.body_budget_bytes", app.body_budget_bytes, 1024, 1 << 36),
-        ("app.apply_limit_bytes", app.apply_limit_bytes, 1024, 1 << 30),
-        ("app.streams_per_token", app.streams_per_token, 1, 1_000_000),
-        ("app.streams_per_session", app.streams_per_session, 1, 1_000_000),
-        ("app.streams_per_address", app.streams_per_address, 1, 1_000_000),
-        ("app.pins_per_tenant", app.pins_per_tenant, 0, 100_000),
-        ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
-        ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
-        ("app.retire_nodes_after_s", app.retire_nodes_after_s, 0, 365 * 86_400),
-        ("app.condition_kept_s", app.condition_kept_s, 0, 31 * 86_400),
-        ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),
-        ("app.usage_poll_interval_s", app.usage_poll_interval_s, 0.1, 3600),
-        ("app.usage_write_interval_s", app.usage_write_interval_s, 0.1, 3600),
-        ("app.events_retention_days", app.events_retention_days, 1, 36_500),
-        ("app.alert_expire_s", app.alert_expire_s, 1, 31 * 86_400),
-        ("app.alert_changes_s", app.alert_changes_s, 0, 31 * 86_400),
-        ("app.max_kept_pushes", app.max_kept_pushes, 100, 10_000_000),
-        ("app.usage_retention_days", app.usage_retention_days, 1, 36_500),
-    ):
-        if not low <= value <= high:  # also true for NaN
-            raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
+    check_ranges(common)
+    check_ranges(app, "app.")
     if not is_host(common.http_host):
         raise SettingsError(f"http_host: expected an IP address or the name of a host, got {common.http_host!r}")
     if 0 < app.retire_nodes_after_s < MIN_RETIRE_S:

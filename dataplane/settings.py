@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ from dataplane.base import allowed_secrets
 from dataplane.base import labels as label_rules
 from dataplane.base import settings as shared
 from dataplane.base.addresses import host_and_port
-from dataplane.base.settings import MAX_SOCKET_PATH_BYTES, Common, SettingsError
+from dataplane.base.settings import MAX_SOCKET_PATH_BYTES, Between, Common, SettingsError, check_ranges
 from dataplane.base.units import format_size
 from dataplane.base.visible import is_printable
 from dataplane.memory.named import MAX_NAME_CHARACTERS
@@ -56,27 +56,27 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     replaced by the address from which the node connects."""
     advertise_events_url: str = ""
     """The same for the events socket."""
-    segment_bytes: int = 64 << 20
+    segment_bytes: Annotated[int, Between(2 << 20, 1 << 30)] = 64 << 20
     """Size of one memory segment, 2 MiB to 1 GiB; larger blocks get segments of their own size."""
-    max_blocks: int = 0
+    max_blocks: Annotated[int, Between(0, MAX_BLOCKS)] = 0
     """Number of block descriptors; 0 means one per 4 KiB of the pool, at most 1,048,576."""
-    reservation_ttl_s: float = 30.0
+    reservation_ttl_s: Annotated[float, Between(0.01, 86_400)] = 30.0
     """Seconds that an engine may take between reserve and commit."""
-    pin_budget_ratio: float = 0.2
+    pin_budget_ratio: Annotated[float, Between(0, 0.9)] = 0.2
     """Share of the pool that guaranteed pins may hold."""
-    hint_max_s: float = 3600.0
+    hint_max_s: Annotated[float, Between(0, 31_536_000)] = 3600.0
     """Longest duration in seconds that requests may ask for with the hints `larder.ttl` and `larder.pin`; longer ones
     are shortened. 0: hints have no effect."""
-    block_events_per_s: int = 200
+    block_events_per_s: Annotated[int, Between(0, 1_000_000)] = 200
     """Events of stored, evicted, refused and aborted blocks that the node publishes one by one in a second;
     further ones are summed by tenant and reason. 0: all of them."""
-    max_clients: int = 1024
+    max_clients: Annotated[int, Between(1, 100_000)] = 1024
     """Maximum number of attached engine processes."""
     allowed_uids: list[int] = []
     """Uids whose processes may attach, in addition to the data plane's own uid and root."""
     prefault: bool = True
     """Allocate the pages of segments in the background, before first use."""
-    prefault_ahead_bytes: int = 1 << 30
+    prefault_ahead_bytes: Annotated[int, Between(0, 1 << 50)] = 1 << 30
     """Memory to keep ready for future segments, within the pool; 0: only for segments in use."""
     huge_pages: bool = False
     """Use 2 MiB pages for segments; the machine must have reserved them (`sysctl vm.nr_hugepages`)."""
@@ -91,29 +91,29 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     lmcache_shm_name: str = ""
     """Name of the memory that LMCache clients map, after `/dev/shm/lmcache_l1_pool_`; the default is unique to the
     state directory and host."""
-    lmcache_pool_bytes: int = 0
+    lmcache_pool_bytes: Annotated[int, Between(0, 1 << 50)] = 0
     """Size of that memory: the part of the pool that LMCache clients can fill. 0 means the size of the pool, or the
     free space of `/dev/shm` if that is less. Its pages are allocated as they are needed."""
     lmcache_allow_clear: bool | None = None
     """Whether LMCache clients may clear what is cached through the gateway; by default only if it listens on
     loopback."""
-    lmcache_idle_timeout_s: float = 120.0
+    lmcache_idle_timeout_s: Annotated[float, Between(0.1, 86_400)] = 120.0
     """Seconds after which a worker of an LMCache client that has pinged before, or whose connection is gone, is
     considered lost."""
-    lmcache_first_ping_timeout_s: float = 3600.0
+    lmcache_first_ping_timeout_s: Annotated[float, Between(0.1, 86_400)] = 3600.0
     """The same for a worker that never pinged."""
-    gpu_pool_bytes: int = 0
+    gpu_pool_bytes: Annotated[int, Between(0, 1 << 50)] = 0
     """Memory of each GPU for GPU copies of pinned blocks (pins of the tier `gpu`): 2 MiB or more, or 0 for none. It is
     allocated once the first engine asks for GPU copies, and engines must leave room for it."""
     disk_tier_directories: list[str] = []
     """Directories of the disk tier, which keeps blocks after evictions and reboots; empty: no disk tier. Only this node
     may use them."""
-    disk_tier_bytes: int = 0
+    disk_tier_bytes: Annotated[int, Between(0, 1 << 60)] = 0
     """The most bytes that the disk tier may hold, in all its directories."""
     disk_tier_spill: Literal["commit", "second_touch", "evict", "off"] = "commit"
     """Blocks that are copied to the disk tier: all that are stored, those that are used again, those that are soon
     evicted, or none."""
-    tier_directory_blocks: int = 1 << 20
+    tier_directory_blocks: Annotated[int, Between(1024, 1 << 26)] = 1 << 20
     """Blocks for which the tier directory has room, in shared memory: 32 to 64 bytes for each, and more if the disk
     tier of these settings can hold more."""
     tier_cluster: str = "larder"
@@ -136,17 +136,17 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     the socket has no authentication."""
     kv_events_remote_token_ids: bool = False
     """Allow `kv_events_token_ids` on an address that other machines reach."""
-    kv_events_block_tokens: int = 0
+    kv_events_block_tokens: Annotated[int, Between(0, MAX_BLOCK_TOKENS)] = 0
     """Tokens per block in KV events, for consumers that demand the engine's block size; must divide the tokens of a
     chunk. 0: a block is a chunk."""
-    kv_events_ranks: int = 1
+    kv_events_ranks: Annotated[int, Between(1, 64)] = 1
     """Number of data-parallel ranks of the node's engines. As with vLLM, each rank has sockets of its own, at the port
     plus the rank, with the same events."""
-    kv_events_buffer_steps: int = 10_000
+    kv_events_buffer_steps: Annotated[int, Between(1, 1_000_000)] = 10_000
     """Number of batches of KV events kept for subscribers that missed them, within 64 MiB."""
-    kv_events_hwm: int = 1000
+    kv_events_hwm: Annotated[int, Between(1, 1_000_000)] = 1000
     """Batches that wait for a slow subscriber of KV events before it misses some."""
-    keep_memory_s: float = 120.0
+    keep_memory_s: Annotated[float, Between(0, 86_400)] = 120.0
     """Seconds for which the memory outlives a stop (SIGTERM, Ctrl-C): a small process holds it, and a data plane that
     starts within this time has every block. 0 releases the memory when the data plane stops. After a kill, the memory
     is held for at least 60 seconds."""
@@ -157,11 +157,11 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     """Lowest severity of log lines that are written."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto`: columns on a terminal, JSON lines elsewhere."""
-    tick_s: float = 0.05
+    tick_s: Annotated[float, Between(0.001, 10)] = 0.05
     """Seconds between drains of the access rings."""
-    stats_interval_s: float = 0.5
+    stats_interval_s: Annotated[float, Between(0.05, 60)] = 0.5
     """Seconds between published states of the node."""
-    ipc_interval_s: float = 5.0
+    ipc_interval_s: Annotated[float, Between(0, 3600)] = 5.0
     """Seconds between samples of the counters of message queues and object stores in shared memory that belong to the
     data plane's user; 0: no samples. A slow sample is followed by a longer pause."""
 
@@ -265,32 +265,11 @@ def _check(settings: DataPlaneSettings) -> None:
     table = settings.table
     for name, value, low, high in (
         ("pool_bytes", settings.pool_bytes, 4096, 1 << 50),
-        ("dataplane.segment_bytes", table.segment_bytes, 2 << 20, 1 << 30),
-        ("dataplane.max_blocks", table.max_blocks, 0, MAX_BLOCKS),
-        ("dataplane.prefault_ahead_bytes", table.prefault_ahead_bytes, 0, 1 << 50),
-        ("dataplane.reservation_ttl_s", table.reservation_ttl_s, 0.01, 86_400),
-        ("dataplane.pin_budget_ratio", table.pin_budget_ratio, 0, 0.9),
-        ("dataplane.hint_max_s", table.hint_max_s, 0, 31_536_000),
-        ("dataplane.max_clients", table.max_clients, 1, 100_000),
-        ("dataplane.block_events_per_s", table.block_events_per_s, 0, 1_000_000),
         ("lmcache_port", settings.lmcache_port, 0, 65_535),
-        ("dataplane.lmcache_pool_bytes", table.lmcache_pool_bytes, 0, 1 << 50),
-        ("dataplane.lmcache_idle_timeout_s", table.lmcache_idle_timeout_s, 0.1, 86_400),
-        ("dataplane.lmcache_first_ping_timeout_s", table.lmcache_first_ping_timeout_s, 0.1, 86_400),
-        ("dataplane.gpu_pool_bytes", table.gpu_pool_bytes, 0, 1 << 50),
-        ("dataplane.tier_directory_blocks", table.tier_directory_blocks, 1024, 1 << 26),
-        ("dataplane.disk_tier_bytes", table.disk_tier_bytes, 0, 1 << 60),
-        ("dataplane.kv_events_block_tokens", table.kv_events_block_tokens, 0, MAX_BLOCK_TOKENS),
-        ("dataplane.kv_events_ranks", table.kv_events_ranks, 1, 64),
-        ("dataplane.kv_events_buffer_steps", table.kv_events_buffer_steps, 1, 1_000_000),
-        ("dataplane.kv_events_hwm", table.kv_events_hwm, 1, 1_000_000),
-        ("dataplane.keep_memory_s", table.keep_memory_s, 0, 86_400),
-        ("dataplane.tick_s", table.tick_s, 0.001, 10),
-        ("dataplane.stats_interval_s", table.stats_interval_s, 0.05, 60),
-        ("dataplane.ipc_interval_s", table.ipc_interval_s, 0, 3600),
     ):
         if not low <= value <= high:
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
+    check_ranges(table, "dataplane.")
     if table.node and (len(table.node) > 64 or not is_printable(table.node)):
         raise SettingsError("dataplane.node: expected at most 64 printable characters")
     _check_lmcache(table)

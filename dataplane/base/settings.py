@@ -9,6 +9,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 from urllib.parse import quote
@@ -46,6 +47,14 @@ SecretUrl = Annotated[str, msgspec.Meta(extra={"secret_url": True})]
 """A URL that is shown without its password."""
 
 
+@dataclass(frozen=True)
+class Between:
+    """Annotation of a setting: its least and its largest value."""
+
+    low: float
+    high: float
+
+
 class SettingsError(Exception):
     """An invalid setting: the message names the setting, its source and the expected value, but no secret."""
 
@@ -58,7 +67,7 @@ class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 
     http_host: str = "127.0.0.1"
     """Address of the API, the dashboard, `/metrics`, `/healthz` and `/readyz`."""
-    http_port: int = 8470
+    http_port: Annotated[int, Between(0, 65_535)] = 8470
     """Port of the HTTP server; 0 takes a free one."""
     engine_socket: str = ""
     """Path of the engine socket; default `$XDG_RUNTIME_DIR/larder/engine.sock`, or under the state directory."""
@@ -80,6 +89,15 @@ class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
 
 
 _SIZE_SUFFIX = "_bytes"
+
+
+def check_ranges(settings: msgspec.Struct, prefix: str = "") -> None:
+    """Raise SettingsError for a setting that is not `Between` its bounds."""
+    for field in msgspec.structs.fields(settings):
+        value = getattr(settings, field.name)
+        for note in getattr(field.type, "__metadata__", ()):
+            if isinstance(note, Between) and not note.low <= value <= note.high:  # also true for NaN
+                raise SettingsError(f"{prefix}{field.name}: expected {note.low} to {note.high}, got {value}")
 
 
 def read(
