@@ -6,20 +6,12 @@ from dataplane.protocol.stats.gateways import GatewayStats
 _GATEWAY = ("node", "gateway")
 NUMBERS = metrics_of(GatewayStats, _GATEWAY)
 PROBLEM = gauge("larder_gateway_problem", "1 while new workers cannot map the gateway's memory, else 0.", _GATEWAY)
-NAME_RESTORED = counter(
-    "larder_gateway_name_restored",
-    "Number of times that the name of the gateway's memory was removed and restored.",
-    _GATEWAY,
-)
 MEMORY_SHORT = gauge(
     "larder_gateway_memory_short",
     "1 while the machine or /dev/shm has no memory left for what clients store, else 0.",
     _GATEWAY,
 )
 INSTANCES = gauge("larder_gateway_instances", "Registered workers.", _GATEWAY)
-ENDED = counter(
-    "larder_gateway_lookups_ended", "Look-ups that ended without a request of their scheduler.", (*_GATEWAY, "reason")
-)
 REQUESTS = counter("larder_gateway_requests", "Requests of clients.", (*_GATEWAY, "operation"))
 FAILURES = counter("larder_gateway_failures", "Requests that failed, by reason.", (*_GATEWAY, "operation", "reason"))
 SECONDS = histogram("larder_gateway_request_seconds", "Duration of requests.", (*_GATEWAY, "operation"))
@@ -30,10 +22,8 @@ def add(page: MetricsPage, node: str, stats: GatewayStats) -> None:
     labels = (node, stats.gateway)
     page.add_fields(NUMBERS, stats, *labels)
     page.add(PROBLEM, stats.problem != "", *labels)
-    page.add(NAME_RESTORED, stats.name_restored, *labels)
     page.add(MEMORY_SHORT, stats.memory_short, *labels)
     page.add(INSTANCES, len(stats.instances), *labels)
-    page.add_by(ENDED, stats.lookups_ended.items(), *labels)
     for operation in stats.operations:
         page.add(REQUESTS, operation.requests, *labels, operation.operation)
         page.add_by(FAILURES, operation.failures.items(), *labels, operation.operation)

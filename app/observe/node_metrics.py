@@ -1,10 +1,10 @@
 """Metrics of a node: its pool, its engines and spaces, its eviction policy, its start, and what it has applied."""
 
 from app.observe import process_metrics
-from app.observe.page import NODE, MetricsPage, counter, gauge, metrics_of
+from app.observe.page import NODE, MetricsPage, gauge, metrics_of
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
-from dataplane.protocol.stats.pool import PoolStats, SpaceStats, Totals
+from dataplane.protocol.stats.pool import PolicyStats, PoolStats, SpaceStats, Totals
 from dataplane.protocol.stats.processes import CacheStart
 
 SPACE_LABELS = 50
@@ -25,18 +25,11 @@ POLICY = gauge("larder_policy_in_force", "1 for the eviction policy in force.", 
 GATE = gauge(
     "larder_admission_gate_closed", "1 while a block is admitted only if its key was seen before, else 0.", NODE
 )
-VICTIM_IDLE = gauge("larder_victim_idle_seconds", "Average time that victims had been idle.", NODE)
-ADMITTED = counter(
-    "larder_admission_admitted_blocks", "Blocks admitted while admission was restricted to keys seen before.", NODE
-)
-DECLINED = counter(
-    "larder_admission_declined_blocks", "Blocks refused while admission was restricted to keys seen before.", NODE
-)
+POLICIES = metrics_of(PolicyStats, NODE)
 _SPACE = ("node", "space", "model", "dtype", "rank")
 SPACES = metrics_of(SpaceStats, _SPACE)
 SWEEPS = gauge("larder_sweeps", "Invalidations and demotions in progress.", ("node", "kind"))
 SWEEP_LEASED = gauge("larder_sweep_leased_blocks", "Invalidated blocks that are still leased.", NODE)
-ADOPTED = gauge("larder_adopted_blocks", "Blocks taken over from the previous process.", NODE)
 START_KINDS = ("unknown", "first", "warm", "cold", "released")
 START = gauge(
     "larder_cache_start",
@@ -46,18 +39,7 @@ START = gauge(
 STARTS = metrics_of(CacheStart, NODE)
 ARMED = gauge("larder_node_armed", "1 when the node enforces quotas, else 0.", NODE)
 DRAINING = gauge("larder_node_draining", "1 while the node accepts no new engines and no stores, else 0.", NODE)
-ID_JOURNAL = {
-    "id_journal_bytes": gauge(
-        "larder_id_journal_bytes",
-        "Size of the records of segments, and of tenants with blocks, in the id journal.",
-        NODE,
-    ),
-    "id_journal_capacity_bytes": gauge(
-        "larder_id_journal_capacity_bytes",
-        "Maximum size of these records; stores of a tenant that does not fit are refused.",
-        NODE,
-    ),
-}
+NODES = metrics_of(NodeStats, NODE)
 OBSERVED = gauge("larder_observed_generation", "Newest generation that the node has applied.", ("node", "type"))
 
 
@@ -68,10 +50,9 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
     page.add(ENGINES, sum(engine.connected for engine in stats.engines if engine.is_engine), stats.node)
     page.add(ARMED, stats.armed, stats.node)
     page.add(DRAINING, stats.draining, stats.node)
-    page.add(ADOPTED, stats.adopted_blocks, stats.node)
+    page.add_fields(NODES, stats, stats.node)
     page.add(process_metrics.SPANS_DROPPED, stats.otel_spans_dropped, "data", stats.node)
     _start(page, stats)
-    page.add_fields(ID_JOURNAL, stats, stats.node)
     _engines(page, stats)
     for space in stats.spaces[:SPACE_LABELS]:
         page.add_fields(SPACES, space, stats.node, space.space, space.model, space.dtype, str(space.rank))
@@ -98,13 +79,9 @@ def _start(page: MetricsPage, stats: NodeStats) -> None:
 
 
 def _policy(page: MetricsPage, stats: NodeStats) -> None:
-    policy = stats.policy
-    page.add(POLICY, 1, stats.node, policy.algorithm)
-    page.add(GATE, policy.gate_closed, stats.node)
-    page.add(ADMITTED, policy.admitted_blocks, stats.node)
-    page.add(DECLINED, policy.declined_blocks, stats.node)
-    if policy.victim_idle_s is not None:
-        page.add(VICTIM_IDLE, policy.victim_idle_s, stats.node)
+    page.add(POLICY, 1, stats.node, stats.policy.algorithm)
+    page.add(GATE, stats.policy.gate_closed, stats.node)
+    page.add_fields(POLICIES, stats.policy, stats.node)
     for kind in ("invalidate", "demote"):
         page.add(SWEEPS, sum(sweep.kind == kind for sweep in stats.sweeps), stats.node, kind)
     page.add(SWEEP_LEASED, sum(sweep.leased for sweep in stats.sweeps), stats.node)

@@ -114,10 +114,21 @@ class MetricsPage:
         shown = f"{declared.sample}{{{inner}}}" if inner else declared.sample
         self._lines_of(declared).append(f"{shown} {_number(value)}\n")
 
-    def add_fields(self, declared: Mapping[str, MetricDeclaration], source: object, *labels: str) -> None:
-        """Add a sample for each attribute of `source` that `declared` names."""
+    def add_fields(
+        self,
+        declared: Mapping[str, MetricDeclaration],
+        source: object,
+        *labels: str,
+        named: Container[str] | None = None,
+    ) -> None:
+        """Add the attributes of `source` that `declared` names: a number as a sample, a dict as those of its keys
+        (`add_by`), and None not at all."""
         for name, metric in declared.items():
-            self.add(metric, getattr(source, name), *labels)
+            value = getattr(source, name)
+            if isinstance(value, dict):
+                self.add_by(metric, value.items(), *labels, named=named)
+            elif value is not None:
+                self.add(metric, value, *labels)
 
     def add_by(
         self,

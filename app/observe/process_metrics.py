@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from app import __version__
 from app.observe.histogram import LatencyHistogram
-from app.observe.page import MetricDeclaration, MetricsPage, counter, gauge, histogram
+from app.observe.page import MetricDeclaration, MetricsPage, counter, gauge, histogram, metrics_of
 from dataplane.base.process_figures import ProcessFigures
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.processes import ProcessStats
@@ -16,11 +16,8 @@ from dataplane.protocol.stats.processes import ProcessStats
 MANAGEMENT = "management"
 
 _OF = ("plane", "node")
-CPU = counter("larder_process_cpu_seconds", "CPU time of all threads.", _OF)
-RESIDENT = gauge("larder_process_resident_bytes", "Resident memory.", _OF)
-OPEN_FDS = gauge("larder_process_open_fds", "Open file descriptors.", _OF)
+PROCESSES = metrics_of(ProcessStats, _OF)
 COLLECTIONS = counter("larder_gc_collections", "Collections of Python's garbage collector.", (*_OF, "generation"))
-PAUSES = counter("larder_gc_pause_seconds", "Time spent in garbage collections.", _OF)
 LAG = histogram("larder_event_loop_lag_seconds", "Delay of timers of the event loop.", _OF)
 EVENTS_DROPPED = counter("larder_events_dropped", "Events that were dropped because a queue was full.", (*_OF, "event"))
 SPANS_DROPPED = counter(
@@ -35,12 +32,9 @@ BUILD = gauge(
 
 def add(page: MetricsPage, stats: ProcessStats, plane: str, node: str = "") -> None:
     """Add the samples of one process."""
-    page.add(CPU, stats.cpu_s, plane, node)
-    page.add(RESIDENT, stats.resident_bytes, plane, node)
-    page.add(OPEN_FDS, stats.open_fds, plane, node)
+    page.add_fields(PROCESSES, stats, plane, node)
     for generation, count in enumerate(stats.gc_collections):
         page.add(COLLECTIONS, count, plane, node, str(generation))
-    page.add(PAUSES, stats.gc_pause_s, plane, node)
     add_reported(page, LAG, stats.loop_lag, plane, node)
     page.add(BUILD, 1, stats.version, stats.commit, stats.python, plane, node)
 

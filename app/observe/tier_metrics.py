@@ -14,32 +14,12 @@ from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
 
 TIER_LABELS = 16
 _TIER = ("node", "tier")
-_REASON = (*_TIER, "reason")
 _TENANT = (*_TIER, "tenant")
 TIERS = metrics_of(TierStats, _TIER)
 LOAD_SECONDS = histogram(
     "larder_tier_load_seconds",
     "Duration of calls that load up to 8 MiB from the tier, without the wait for their turn, failed ones included.",
     _TIER,
-)
-REFUSED = counter(
-    "larder_tier_refused_blocks",
-    "Blocks that were not copied to the tier, by reason: away (out of service), waiting (too many wait), budget, limit "
-    "(of the tenant), listing (the tier is being listed), evicted (the tier before it evicted the block first), full, "
-    "late, failed.",
-    _REASON,
-)
-LOST = counter(
-    "larder_tier_lost_blocks",
-    "Blocks that were not loaded from the tier, by reason: memory (the pool had no room), missing, corrupt, late, "
-    "failed, invalidated, clock (its recorded time is in the future), waiting (too many loads wait).",
-    _REASON,
-)
-NOT_COMPRESSED = counter(
-    "larder_tier_not_compressed_blocks",
-    "Blocks that were copied as they are although the tier compresses, by reason: size (the encoded block is not "
-    "smaller), dtype and heads (unknown or unsuitable for fp8), values (not finite).",
-    _REASON,
 )
 REASONS = frozenset(
     (
@@ -63,24 +43,12 @@ REASONS = frozenset(
         "values",
     )
 )
-DRAINING = gauge(
-    "larder_tier_draining_blocks", "Most blocks that no other tier holds yet; only while the tier drains.", _TIER
-)
 TENANTS = metrics_of(TierTenantStats, _TENANT)
-
-
 FLOOR = gauge(
     "larder_tier_tenant_floor_bytes",
     "Bytes of the tier that are guaranteed to a tenant by its quota; absent without a floor.",
     _TENANT,
 )
-LIMIT = gauge(
-    "larder_tier_tenant_limit_bytes",
-    "Most bytes of the tier that a tenant may use by its quota; absent without a limit.",
-    _TENANT,
-)
-
-
 DIRECTORY = {
     "tier_directory_blocks": gauge(
         "larder_tier_directory_blocks",
@@ -100,18 +68,12 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
     if stats.tiers:
         page.add_fields(DIRECTORY, stats, stats.node)
     for tier in stats.tiers[:TIER_LABELS]:
-        page.add_fields(TIERS, tier, stats.node, tier.name)
+        page.add_fields(TIERS, tier, stats.node, tier.name, named=REASONS)
         add_reported(page, LOAD_SECONDS, stats.tier_load_seconds.get(tier.name), stats.node, tier.name)
-        if tier.draining_blocks is not None:
-            page.add(DRAINING, tier.draining_blocks, stats.node, tier.name)
-        for declared, counts in ((REFUSED, tier.refused), (LOST, tier.lost), (NOT_COMPRESSED, tier.not_compressed)):
-            page.add_by(declared, counts.items(), stats.node, tier.name, named=REASONS)
         for tenant in _bounded(tier):
             page.add_fields(TENANTS, tenant, stats.node, tier.name, tenant.tenant)
             if tenant.floor_bytes:
                 page.add(FLOOR, tenant.effective_floor_bytes, stats.node, tier.name, tenant.tenant)
-            if tenant.limit_bytes is not None:
-                page.add(LIMIT, tenant.limit_bytes, stats.node, tier.name, tenant.tenant)
 
 
 def _bounded(tier: TierStats) -> Iterable[TierTenantStats]:

@@ -78,9 +78,10 @@ class GatewayStats(msgspec.Struct):
     """Connections of the gateway's clients."""
     lookups: Annotated[int, gauge("larder_gateway_lookups")]
     """Look-ups that hold blocks, or whose result has not been fetched yet."""
-    lookups_ended: dict[str, int]
-    """Look-ups that ended without a request of their scheduler: `expired`, `crowded_out`, `disconnected`, `taken_back`.
-    """
+    lookups_ended: Annotated[dict[str, int], counter("larder_gateway_lookups_ended", "reason")]
+    """Look-ups that ended without a request of their scheduler.
+
+    By reason: `expired`, `crowded_out`, `disconnected`, `taken_back`."""
     instances: list[GatewayInstance]
     """At most 256."""
     operations: list[GatewayOperation]
@@ -103,8 +104,8 @@ class GatewayStats(msgspec.Struct):
     In every rank's space."""
     problem: str = ""
     """Reason why new workers cannot map the gateway's memory; empty if they can."""
-    name_restored: int = 0
-    """Number of times that the name of the memory was removed and restored."""
+    name_restored: Annotated[int, counter("larder_gateway_name_restored")] = 0
+    """Number of times that the name of the gateway's memory was removed and restored."""
     memory_short: bool = False
     """The last store that needed more memory failed, because the machine or `/dev/shm` had none."""
     tier_hit_chunks: Annotated[int, counter("larder_gateway_tier_hit_chunks")] = 0

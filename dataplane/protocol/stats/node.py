@@ -1,11 +1,14 @@
 """The complete state of a node."""
 
+from typing import Annotated
+
 import msgspec
 
 from dataplane.protocol.bounded import Identity, Time
 from dataplane.protocol.event import NodeEvent
 from dataplane.protocol.observed import Observed
 from dataplane.protocol.stats.engines import EngineStats
+from dataplane.protocol.stats.figures import gauge
 from dataplane.protocol.stats.gateways import GatewayStats
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.ipc import IpcStats
@@ -45,8 +48,8 @@ class NodeStats(NodeEvent, tag="node.stats"):
     spaces: list[SpaceStats] = msgspec.field(default_factory=list)
     """Largest first, at most 1,000."""
     sweeps: list[SweepStats] = msgspec.field(default_factory=list)
-    adopted_blocks: int = 0
-    """Blocks taken over from the previous data plane process."""
+    adopted_blocks: Annotated[int, gauge("larder_adopted_blocks")] = 0
+    """Blocks taken over from the previous process."""
     draining: bool = False
     """The node accepts no new engines and stores no new blocks."""
     admitted_managers: list[str] = msgspec.field(default_factory=list)
@@ -59,11 +62,12 @@ class NodeStats(NodeEvent, tag="node.stats"):
     """Bytes of each GPU that GPU copies may use; 0: the node keeps none."""
     start: CacheStart = msgspec.field(default_factory=CacheStart)
     """Whether this process started with a warm or a cold cache."""
-    id_journal_bytes: int = 0
-    """Size of the records of tenants with blocks, and of segments, in the journal that a restart reads."""
-    id_journal_capacity_bytes: int = 0
-    """Limit of `id_journal_bytes`; stores of a tenant that does not fit are refused (`too_many_tenants`). 0: the node
-    does not report it."""
+    id_journal_bytes: Annotated[int, gauge("larder_id_journal_bytes")] = 0
+    """Size of the records of segments, and of tenants with blocks, in the id journal."""
+    id_journal_capacity_bytes: Annotated[int, gauge("larder_id_journal_capacity_bytes")] = 0
+    """Maximum size of these records; stores of a tenant that does not fit are refused.
+
+    The code is `too_many_tenants`. 0: the node does not report it."""
     tiers: list[TierStats] = msgspec.field(default_factory=list)
     """Tiers behind memory."""
     tier_directory_blocks: int = 0

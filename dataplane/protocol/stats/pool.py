@@ -107,11 +107,14 @@ class PolicyStats(msgspec.Struct):
     admission_idle_s: float = 240.0
     gate_closed: bool = False
     """The admission gate now requires that a key was seen before."""
-    victim_idle_s: float | None = None
-    """Moving average of the idle time of victims; None before the first."""
-    admitted_blocks: int = 0
-    """Blocks admitted while the gate was closed."""
-    declined_blocks: int = 0
+    victim_idle_s: Annotated[float | None, gauge("larder_victim_idle_seconds")] = None
+    """Average time that victims had been idle.
+
+    A moving average; None before the first."""
+    admitted_blocks: Annotated[int, counter("larder_admission_admitted_blocks")] = 0
+    """Blocks admitted while admission was restricted to keys seen before."""
+    declined_blocks: Annotated[int, counter("larder_admission_declined_blocks")] = 0
+    """Blocks refused while admission was restricted to keys seen before."""
     high_watermark: float = 1.0
     low_watermark: float = 1.0
 

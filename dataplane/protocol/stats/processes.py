@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from dataplane.protocol.bounded import Finite, Time
-from dataplane.protocol.stats.figures import gauge
+from dataplane.protocol.stats.figures import counter, gauge
 from dataplane.protocol.stats.histogram import Histogram
 
 StartKind = Literal["unknown", "first", "warm", "cold"]
@@ -40,14 +40,16 @@ class CacheStart(msgspec.Struct):
 class ProcessStats(msgspec.Struct):
     """Resource usage and release of the process."""
 
-    cpu_s: Finite = 0.0
-    """CPU seconds of all threads."""
-    resident_bytes: int = 0
-    open_fds: int = 0
+    cpu_s: Annotated[Finite, counter("larder_process_cpu_seconds")] = 0.0
+    """CPU time of all threads."""
+    resident_bytes: Annotated[int, gauge("larder_process_resident_bytes")] = 0
+    """Resident memory."""
+    open_fds: Annotated[int, gauge("larder_process_open_fds")] = 0
+    """Open file descriptors."""
     gc_collections: list[int] = []
     """Collections of Python's garbage collector by generation."""
-    gc_pause_s: float = 0.0
-    """Seconds that collections took."""
+    gc_pause_s: Annotated[float, counter("larder_gc_pause_seconds")] = 0.0
+    """Time spent in garbage collections."""
     loop_lag: Histogram | None = None
     """Delay in seconds of the event loop's timers."""
     version: str = ""

@@ -21,8 +21,8 @@ class TierTenantStats(msgspec.Struct):
     """Floor of the tenant's quota in the tier."""
     effective_floor_bytes: int = 0
     """Floor that is guaranteed: less if the tier's budget cannot hold the sum of all floors."""
-    limit_bytes: int | None = None
-    """Limit of the tenant's quota in the tier; null for no limit."""
+    limit_bytes: Annotated[int | None, gauge("larder_tier_tenant_limit_bytes")] = None
+    """Most bytes of the tier that a tenant may use by its quota; absent without a limit."""
 
 
 class TierStats(msgspec.Struct):
@@ -54,10 +54,13 @@ class TierStats(msgspec.Struct):
     """Blocks that the tier evicted to make room.
 
     To stay within its budget, or within limits of tenants."""
-    refused: dict[str, int] = {}
-    """Blocks that were not copied to the tier, by reason."""
-    lost: dict[str, int] = {}
-    """Blocks that were not loaded, by reason."""
+    refused: Annotated[dict[str, int], counter("larder_tier_refused_blocks", "reason")] = {}
+    """Blocks that were not copied to the tier, by reason: away (out of service), waiting (too many wait), budget, limit
+    (of the tenant), listing (the tier is being listed), evicted (the tier before it evicted the block first), full,
+    late, failed."""
+    lost: Annotated[dict[str, int], counter("larder_tier_lost_blocks", "reason")] = {}
+    """Blocks that were not loaded from the tier, by reason: memory (the pool had no room), missing, corrupt, late,
+    failed, invalidated, clock (its recorded time is in the future), waiting (too many loads wait)."""
     waiting_blocks: Annotated[int, gauge("larder_tier_waiting_blocks")] = 0
     """Blocks that wait to be copied to the tier."""
     spilling_bytes: Annotated[int, gauge("larder_tier_spilling_bytes")] = 0
@@ -84,8 +87,9 @@ class TierStats(msgspec.Struct):
     """Bytes of the blocks in the tier as they are in memory: before compression, without headers and rounding."""
     encodings: dict[str, int] = {}
     """Number of blocks by their encoding in the tier: `none` (as they are in memory), `zstd`, `fp8`."""
-    not_compressed: dict[str, int] = {}
-    """Blocks that were copied as they are although the tier compresses, by reason."""
+    not_compressed: Annotated[dict[str, int], counter("larder_tier_not_compressed_blocks", "reason")] = {}
+    """Blocks that were copied as they are although the tier compresses, by reason: size (the encoded block is not
+    smaller), dtype and heads (unknown or unsuitable for fp8), values (not finite)."""
     waiting_bytes: Annotated[int, gauge("larder_tier_waiting_bytes")] = 0
     """Bytes of the blocks that wait to be copied to the tier.
 
@@ -93,8 +97,8 @@ class TierStats(msgspec.Struct):
     them."""
     cascaded_blocks: Annotated[int, counter("larder_tier_cascaded_blocks")] = 0
     """Those of the spilled blocks that were copied from another tier, which evicts them soon."""
-    draining_blocks: int | None = None
-    """While the tier drains: the most blocks that no other tier holds yet. Null if it does not drain."""
+    draining_blocks: Annotated[int | None, gauge("larder_tier_draining_blocks")] = None
+    """Most blocks that no other tier holds yet; only while the tier drains."""
     foreign_objects: Annotated[int, gauge("larder_tier_foreign_objects")] = 0
     """Things in the tier's place that are not blocks, which are skipped.
 
