@@ -366,8 +366,8 @@ def _engine(url: sa.URL, file: DatabaseFile) -> AsyncEngine:
     async def connect() -> SqliteConnection:
         file.check_open()
         file.check()  # before SQLite creates an empty file
-        passing = bool(file.path) and full_disk.is_stuck(file.path)
-        connection = SqliteConnection(full_disk.url_of(file.path) if passing else url.database or "", uri=passing)
+        passing = full_disk.is_stuck(file.path)
+        connection = SqliteConnection(full_disk.url_of(file.path) if passing else file.path, uri=passing)
         file.connections.add(connection)
         try:
             await connection.open()

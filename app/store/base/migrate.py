@@ -130,12 +130,10 @@ def _made(database: Database) -> Iterator[None]:
     Raises StoreUnavailable, also for an OSError inside the block.
     """
     try:
-        url = database.url
-        if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
-            private.make_folder(Path(url.database).parent)
-            if database.path:
-                private.make_file(database.path)
-            _open_once(url.database)
+        if database.path:
+            private.make_folder(Path(database.path).parent)
+            private.make_file(database.path)
+            _open_once(database.path)
         yield
     except OSError as error:
         raise StoreUnavailable(f"the database cannot be reached: {error}") from error

@@ -85,9 +85,7 @@ class Listener:
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
-        """Listen, and reconnect forever. Return at once if the database has no notifications."""
-        if self._database.url.get_backend_name() != "postgresql":
-            return
+        """Listen, and reconnect forever. The database is Postgres."""
         engine = self._database.apart(command_timeout=PING_TIMEOUT_S)
         wait_s = BACKOFF_FIRST_S
         try:

@@ -27,9 +27,7 @@ class DatabaseFile:
     """SQLite's file. The path must always refer to the file that was opened first."""
 
     def __init__(self, url: sa.URL) -> None:
-        name = url.database if url.get_backend_name() == "sqlite" else None
-        known = name is not None and name != ":memory:" and not name.startswith("file:")
-        self.path = os.path.abspath(name) if known and name else ""
+        self.path = os.path.abspath(url.database or "") if url.get_backend_name() == "sqlite" else ""
         self.connections: WeakSet[Any] = WeakSet()
         """The driver's connections to the file."""
         self.closed = False

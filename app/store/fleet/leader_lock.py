@@ -61,19 +61,6 @@ class LeaderLock(Protocol):
         """Release the lock if it is held. Raises nothing."""
 
 
-class LocalLock:
-    """Leader lock of a database that no other process can open."""
-
-    async def take(self) -> float | None:
-        return 0.0
-
-    async def confirm(self) -> None:
-        return
-
-    async def release(self) -> None:
-        return
-
-
 class FileLeaderLock:
     """An flock on a file beside the SQLite file."""
 
@@ -201,4 +188,4 @@ def leader_lock_of(database: Database, manager: str) -> LeaderLock:
     """Return the leader lock for a database."""
     if database.url.get_backend_name() == "postgresql":
         return PostgresLeaderLock(database, manager)
-    return FileLeaderLock(database.path) if database.path else LocalLock()
+    return FileLeaderLock(database.path)
