@@ -13,6 +13,8 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
+import msgspec
+
 from dataplane.core.tiering.jobs import NO_MEMORY, JobBlock, JobReason, JobState, TierJob
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
@@ -300,41 +302,36 @@ class Mover:
 
     def stats_of(self, run: TierRun) -> TierStats:
         """Return the statistics of one tier."""
+        state, contents, counters = run.state, run.state.contents, run.state.counters
         usage = run.worker.tier.usage()
-        waiting_blocks, waiting_bytes = self._table.waiting(run.state)
-        return TierStats(
-            foreign_objects=usage.foreign_objects,
-            first_foreign=usage.first_foreign,
-            name=run.state.spec.name,
-            type=run.state.spec.type,
-            budget_bytes=run.state.spec.budget_bytes,
+        waiting_blocks, waiting_bytes = self._table.waiting(state)
+        return msgspec.structs.replace(
+            counters,
+            refused=dict(counters.refused),
+            lost=dict(counters.lost),
+            not_compressed=dict(counters.not_compressed),
+            budget_bytes=state.spec.budget_bytes,
             serves=run.serves,
             reason=run.breaker.reason if run.opened else READING,
             state=_phase(run),
-            shared=run.state.shared,
-            listed_blocks=run.state.listed_blocks,
+            shared=state.shared,
+            listed_blocks=state.listed_blocks,
             listing_fault=run.listing_fault,
-            logical_bytes=run.state.contents.logical_bytes,
-            encodings=dict[str, int](run.state.contents.encodings.items()),
-            not_compressed=dict(run.state.counters.not_compressed),
+            logical_bytes=contents.logical_bytes,
+            encodings=dict[str, int](contents.encodings.items()),
             out_of_service=run.breaker.opened,
-            blocks=len(run.state.contents),
-            stored_bytes=run.state.contents.used_bytes,
-            spilled_blocks=run.state.counters.spilled_blocks,
-            spilled_bytes=run.state.counters.spilled_bytes,
-            cascaded_blocks=run.state.counters.cascaded_blocks,
-            draining_blocks=self.tiering.drains.left(run.state),
-            loaded_blocks=run.state.counters.loaded_blocks,
-            loaded_bytes=run.state.counters.loaded_bytes,
-            evicted_blocks=run.state.contents.evicted_blocks,
-            refused=dict(run.state.counters.refused),
-            lost=dict(run.state.counters.lost),
+            blocks=len(contents),
+            stored_bytes=contents.used_bytes,
+            evicted_blocks=contents.evicted_blocks,
+            draining_blocks=self.tiering.drains.left(state),
             waiting_blocks=waiting_blocks,
             waiting_bytes=waiting_bytes,
-            spilling_bytes=run.state.spilling_bytes,
-            loading_bytes=run.state.loading_bytes,
+            spilling_bytes=state.spilling_bytes,
+            loading_bytes=state.loading_bytes,
             load_bytes_per_s=run.rates.bytes_per_s,
-            tenants=[tenant.stats() for tenant in run.state.contents.largest_tenants(MAX_TENANTS_SHOWN)],
+            tenants=[tenant.stats() for tenant in contents.largest_tenants(MAX_TENANTS_SHOWN)],
+            foreign_objects=usage.foreign_objects,
+            first_foreign=usage.first_foreign,
         )
 
     # ---- failures

@@ -195,7 +195,8 @@ class Outcomes:
             return None
         target.counters.spilled_blocks += 1
         target.counters.spilled_bytes += block.nbytes
-        target.counters.not_compressed_because(end.not_compressed)
+        if reason := end.not_compressed:
+            target.counters.not_compressed[reason] = target.counters.not_compressed.get(reason, 0) + 1
         if target.closing:
             return None
         if dead:

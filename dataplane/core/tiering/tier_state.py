@@ -4,39 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dataplane.core.tiering.contents import TierContents
 from dataplane.core.tiering.invalidations import TierInvalidations, Tombstone
 from dataplane.core.tiering.tier_order import TierEntry
+from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.stored_blocks import BlockName, StoredBlock
 from dataplane.protocol.tiers import TierSpec
 
 TAKES_NOTHING = frozenset({"off", "drain"})
 """Values of `spill` of tiers that get no blocks of memory or of a drain."""
-
-
-@dataclass(slots=True)
-class TierCounters:
-    """What happened in one tier since the start of the process."""
-
-    spilled_blocks: int = 0
-    spilled_bytes: int = 0
-    cascaded_blocks: int = 0
-    """Those of the spilled blocks that were copied from another tier, which evicts them soon."""
-    loaded_blocks: int = 0
-    loaded_bytes: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    """Blocks that were not copied to the tier, by reason (`dataplane.core.tiering.reasons`)."""
-    lost: dict[str, int] = field(default_factory=dict)
-    """Blocks that were not loaded, by reason."""
-    not_compressed: dict[str, int] = field(default_factory=dict)
-    """Blocks that were copied as they are although the record compresses, by reason."""
-
-    def not_compressed_because(self, reason: str) -> None:
-        """Count a block that was copied as it is, by reason. Does nothing for an empty reason."""
-        if reason:
-            self.not_compressed[reason] = self.not_compressed.get(reason, 0) + 1
 
 
 @dataclass(slots=True)
@@ -77,7 +55,9 @@ class TierState:
         self.deleting: frozenset[BlockName] = frozenset()
         """Blocks that a call of the tier deletes now. None of them is copied to the tier before the call ends: which of
         the two takes effect last is not known."""
-        self.counters = TierCounters()
+        self.counters = TierStats(spec.name, spec.type, spec.budget_bytes, serves=False)
+        """What the node reports of the tier. The counts of blocks that were copied, loaded, refused and lost are kept
+        here; `Mover.stats_of` adds the rest."""
         self.serves = True
         """Whether the tier is in service; the mover's circuit breaker decides."""
         self.tombstones = tombstones
