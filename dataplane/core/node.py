@@ -6,38 +6,46 @@ Transports call `Node`. Each method takes a decoded message and the current time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dataplane.core.actions import OperatorActions
-from dataplane.core.blocks.blocks import BlockTable
+import numpy as np
+
+from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.engines.accesses import AccessTrace
 from dataplane.core.engines.counts import Counts
-from dataplane.core.engines.engines import Engine
+from dataplane.core.engines.engines import Engine, OpenReservation
 from dataplane.core.engines.expulsions import Expulsions
 from dataplane.core.engines.lifecycle import Engines
 from dataplane.core.engines.prefixes import PrefixSketches
 from dataplane.core.engines.requests import RequestRecords
 from dataplane.core.engines.storing import GrantResult, StoreService
+from dataplane.core.engines.touching import touching
 from dataplane.core.engines.uses import AccessReports
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.gpu_copies.gpu_copies import GpuCopyTable
 from dataplane.core.journal.id_journal import IdJournal
 from dataplane.core.journal.recovery_table import B_CAPACITY, B_SEGMENT, B_SPACE, B_TENANT, RecoveryTable
+from dataplane.core.operator import scopes
 from dataplane.core.operator.audit import contradictions
 from dataplane.core.operator.integrity import CorruptionReports
 from dataplane.core.operator.intent import Intent
 from dataplane.core.operator.verifying import Verifications
 from dataplane.core.packed_keys import check_keys
 from dataplane.core.pool.pool import Pool
+from dataplane.core.pool.sweeps import Kind, SweepStart
 from dataplane.core.tenants.eviction_queues import MakePolicy
+from dataplane.core.tenants.tenant import Tenant
+from dataplane.core.tiering.invalidations import Tombstone, tombstone_of
+from dataplane.core.tiering.moves import ADD_TIER, Moves
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.policies.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES
+from dataplane.protocol.control.scopes import CountBlocks, Scope
 from dataplane.protocol.engine import (
     Abort,
     Attach,
@@ -49,7 +57,7 @@ from dataplane.protocol.engine import (
     Reserve,
 )
 from dataplane.protocol.events import AdmissionChanged, Event, IdJournalNearlyFilled, PinDegraded, SweepEnded
-from dataplane.protocol.layout import IndexMemory
+from dataplane.protocol.layout import HOT_KEY, IndexMemory, pack_keys
 from dataplane.protocol.salts import shown
 from dataplane.protocol.usage import UsageCounters
 
@@ -125,7 +133,6 @@ class Node:
         self.integrity = CorruptionReports(self.pool, memory, self.counts.refused, now)
         self.verifying = Verifications(self.pool, self.integrity, emit)
         self.engines = Engines(self.pool, self.storing, memory, self.counts, options.max_clients, emit)
-        self.operator = OperatorActions(self.pool, self.engines)
         self.gpu_copies = GpuCopyTable(self.pool, self.engines, emit)
         self.expulsions = Expulsions(self.pool, self.engines, emit)
         self.requests = RequestRecords(self.pool)
@@ -138,7 +145,7 @@ class Node:
 
     def use_tiers(self, tiering: Tiering) -> None:
         """Use the tiers of `tiering`, which may change later. Call it once."""
-        self.tiering = self.operator.tiering = self.pool.tiers = tiering
+        self.tiering = self.pool.tiers = tiering
 
     # ---- lifecycle of engines
 
@@ -300,7 +307,96 @@ class Node:
         elif used < ID_JOURNAL_RESTS * capacity:
             self._id_journal_fills = False
 
-    # ---- requests of operators; `operator` has those that act on blocks
+    # ---- requests of operators
+
+    def invalidate(self, scope: Scope, now: float) -> SweepStart:
+        """Make the blocks of a scope unreadable from now on. Acknowledge it after `when_recorded`. Raise
+        ProtocolError."""
+        begun = self._sweep("invalidate", scope, now)
+        self._invalidate_in_tiers(tombstone_of(self.pool, scope, begun.before))
+        return begun
+
+    def demote(self, scope: Scope, now: float) -> SweepStart:
+        """Make the blocks of a scope the first victims of eviction. Raise ProtocolError."""
+        return self._sweep("demote", scope, now)
+
+    def _sweep(self, kind: Kind, scope: Scope, now: float) -> SweepStart:
+        scopes.check_narrow(scope)
+        keys = scopes.keys_of(scope)
+        tenant, spaces = scopes.named(self.pool, scope)
+        begun = self.pool.sweeps.start(kind, tenant, spaces, keys, self.pool.pins.permanent, now)
+        if kind == "invalidate":
+            self._never_publish(begun, self._open_reservations(), tenant, spaces, keys)
+        return begun
+
+    def clear(self, now: float, *, permanent: bool) -> SweepStart:
+        """Make every block unreadable from now on. Skip blocks under permanent pins unless `permanent` is set."""
+        excluded: Collection[Block] = () if permanent else self.pool.pins.permanent
+        begun = self.pool.sweeps.start("invalidate", None, None, (), excluded, now)
+        self._never_publish(begun, self._open_reservations())
+        self._invalidate_in_tiers(tombstone_of(self.pool, Scope(), begun.before, excluded))
+        return begun
+
+    def clear_gateway(self, gateway: str, now: float, *, force: bool) -> SweepStart:
+        """Make every block of a gateway's spaces unreadable from now on, except those under permanent pins. Without
+        `force`, keep blocks that are leased or being written."""
+        pool = self.pool
+        excluded = list(pool.pins.permanent)
+        if not force:
+            leased = pool.leases.held_by_any(pool.table.space_of)
+            excluded += [block for number, block in pool.table.blocks.items() if leased[number]]
+        spaces = frozenset(pool.spaces.of_gateway(gateway))
+        begun = pool.sweeps.start("invalidate", None, spaces, (), excluded, now)
+        self._never_publish(begun, self._open_reservations() if force else (), spaces=spaces)
+        self._invalidate_in_tiers(tombstone_of(pool, Scope(), begun.before, excluded).within(pool, gateway))
+        return begun
+
+    def count_blocks(self, message: CountBlocks) -> tuple[int, int]:
+        """Return the number of blocks and bytes that a sweep would cover; a scope without fields covers everything.
+        Raise ProtocolError."""
+        kind: Kind = "invalidate" if message.kind == "clear" else message.kind
+        keys = scopes.keys_of(message.scope)
+        tenant, spaces = scopes.named(self.pool, message.scope)
+        excluded: Collection[Block] = () if message.permanent else self.pool.pins.permanent
+        numbers = self.pool.sweeps.covered(kind, tenant, spaces, keys, excluded)
+        return len(numbers), self.pool.sweeps.stored_bytes(numbers)
+
+    def moves(self, tier: str = "") -> Moves:
+        """Return the moves between memory and tiers. Raise ProtocolError if the node has no tiers, for the field that
+        names a `tier`, or else the number of a move."""
+        if self.tiering is None:
+            message = f"this node has no tiers. {ADD_TIER}"
+            raise ProtocolError(Code.UNKNOWN_TIER, message, "tier" if tier else "number")
+        return self.tiering.moves
+
+    def _open_reservations(self) -> list[OpenReservation]:
+        return [reservation for engine in self.engines.values() for reservation in engine.reservations.values()]
+
+    def _invalidate_in_tiers(self, tombstone: Tombstone) -> None:
+        if self.tiering is not None:
+            self.tiering.catalog.invalidate(tombstone)
+
+    def _never_publish(
+        self,
+        begun: SweepStart,
+        reservations: Iterable[OpenReservation],
+        tenant: Tenant | None = None,
+        spaces: frozenset[int] | None = None,
+        keys: Sequence[bytes] = (),
+    ) -> None:
+        """Mark open reservations in the scope of a sweep as invalid, so that their blocks are not published."""
+        writing = [
+            reservation
+            for reservation in reservations
+            if reservation.timestamp < begun.before
+            and (tenant is None or reservation.tenant is tenant)
+            and (spaces is None or reservation.space in spaces)
+        ]
+        if keys and writing:
+            descendant_keys = self.pool.table.memory.hot[begun.numbers, HOT_KEY : HOT_KEY + 4]
+            writing = touching(writing, np.concatenate((pack_keys(list(keys)), descendant_keys)))
+        for reservation in writing:
+            reservation.invalid = True
 
     def when_recorded(self, call: Callable[[], None]) -> None:
         """Call back when all invalidations so far are recorded for tiers, at once or later."""

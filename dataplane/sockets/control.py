@@ -208,28 +208,28 @@ class ControlServer:
     def _act(self, peer: bytes, message: Act) -> ControlReply | None:
         node, now = self._node, self._clock()
         if isinstance(message, Invalidate):
-            self._invalidated(peer, _swept(message.nonce, node.operator.invalidate(message.scope, now)))
+            self._invalidated(peer, _swept(message.nonce, node.invalidate(message.scope, now)))
             return None
         if isinstance(message, Drain):
             node.drain(on=message.on)
             self._drained(message.on)
             return NodeDrained(message.nonce, message.on)
         if isinstance(message, Demote):
-            return _swept(message.nonce, node.operator.demote(message.scope, now))
+            return _swept(message.nonce, node.demote(message.scope, now))
         if isinstance(message, Clear):
-            swept = _swept(message.nonce, node.operator.clear(now, permanent=message.permanent))
+            swept = _swept(message.nonce, node.clear(now, permanent=message.permanent))
             self._invalidated(peer, swept)
             return None
         if isinstance(message, ClearGateway):
-            begun = node.operator.clear_gateway(message.gateway, now, force=message.force)
+            begun = node.clear_gateway(message.gateway, now, force=message.force)
             self._invalidated(peer, _swept(message.nonce, begun))
             return None
         if isinstance(message, Verify):
             return Verified(message.nonce, node.verifying.start(message.scope, now))
         if isinstance(message, Move):
-            return Moved(message.nonce, node.operator.moves(message.tier).start(message, now))
+            return Moved(message.nonce, node.moves(message.tier).start(message, now))
         if isinstance(message, CancelMove):
-            return Moved(message.nonce, node.operator.moves().cancel(message.number))
+            return Moved(message.nonce, node.moves().cancel(message.number))
         node.resize(message.capacity_bytes, now)
         return self._resized(message)
 
@@ -240,7 +240,7 @@ class ControlServer:
     def _look(self, message: Question) -> ControlReply:
         node, now = self._node, self._clock()
         if isinstance(message, CountBlocks):
-            return Counted(message.nonce, *node.operator.count(message))
+            return Counted(message.nonce, *node.count_blocks(message))
         if isinstance(message, LookupChain):
             return Looked(message.nonce, *look_up(node.pool, message))
         if isinstance(message, ListBlocks):
@@ -248,7 +248,7 @@ class ControlServer:
         if isinstance(message, Verification):
             return Verified(message.nonce, node.verifying.state(message.number))
         if isinstance(message, ReadMove):
-            return Moved(message.nonce, node.operator.moves().state(message.number))
+            return Moved(message.nonce, node.moves().state(message.number))
         if isinstance(message, ListPrefixes):
             found = hot_prefixes(node.pool, node.prefixes, message.by, message.tenant, message.limit, now)
             return PrefixesListed(message.nonce, found)

@@ -520,7 +520,7 @@ class TestShortOfRoom:
 
     def test_blocks_that_a_clear_left_to_look_ups_make_room(self, worker: Client, gateway: Gateway) -> None:
         fill(gateway, worker)
-        gateway.bench.node.operator.clear(gateway.bench.now, permanent=True)
+        gateway.bench.node.clear(gateway.bench.now, permanent=True)
         gateway.pass_time(1.0)
         assert gateway.bench.pool.used_bytes == FULL * CHUNK_BYTES
         assert worker.store(prompt(8, 1), "new")

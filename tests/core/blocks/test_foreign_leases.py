@@ -68,7 +68,7 @@ def test_a_floor_is_kept_against_counters_of_a_foreign_process() -> None:
 def test_clear_frees_blocks_leased_by_a_foreign_process_alone(permanent: bool) -> None:
     bench, _ = full(make.space())
     foreigner(bench)
-    bench.node.operator.clear(bench.now, permanent=permanent)
+    bench.node.clear(bench.now, permanent=permanent)
     bench.pass_time(0.1)
     bench.pass_time(0.1)
     assert bench.pool.used_bytes == 0
@@ -98,7 +98,7 @@ def test_its_counters_are_shown_for_blocks_of_its_own_spaces_only() -> None:
 
 def test_counters_above_descriptors_that_are_free_count_as_no_block() -> None:
     bench, engine = full(make.space())
-    bench.node.operator.invalidate(Scope(tenant=""), bench.now)
+    bench.node.invalidate(Scope(tenant=""), bench.now)
     bench.pass_time(0.1)
     engine.area.counters[:] = 1
     assert node_stats(bench.node, bench.now).engines[0].leased_blocks == 0

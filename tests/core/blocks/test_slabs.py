@@ -485,7 +485,7 @@ def test_a_full_named_segment_does_not_evict_other_segments() -> None:
     own.store(make.keys(32), SLOT)
     number = own.reserve(make.keys(1, "one"), SLOT).reservation
     own.abort(number)
-    bench.node.operator.invalidate(Scope(model=make.MODEL), bench.now)
+    bench.node.invalidate(Scope(model=make.MODEL), bench.now)
     bench.pass_time(1)
     before = dict(bench.memory.segments)
     assert before

@@ -191,7 +191,7 @@ def test_a_gateway_clears_its_own_spaces_alone(force: bool) -> None:
     engine.store(leased, SLOT)
     chain_held = engine.hold(leased)
     open_one = engine.reserve(writing, SLOT).reservation
-    engine.core.node.operator.clear_gateway(LMCACHE, made.now, force=force)
+    engine.core.node.clear_gateway(LMCACHE, made.now, force=force)
     assert len(engine.hold(chain)) == 0
     assert own.lookup(chain) == 3
     assert len(engine.hold(leased)) == (0 if force else 3)

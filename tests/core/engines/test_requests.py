@@ -40,7 +40,7 @@ def evicted(bench: Bench, engine: BenchEngine) -> object:
 
 def invalidated(bench: Bench, engine: BenchEngine) -> object:
     stored(bench, engine)
-    begun = bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    begun = bench.node.invalidate(Scope(tenant="a"), bench.now)
     bench.pass_time(0.1, 3)
     return begun
 

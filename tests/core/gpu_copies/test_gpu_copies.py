@@ -369,7 +369,7 @@ def test_a_gpu_copy_of_an_invalidated_block_stays_as_long_as_its_lease(bench_of:
     bench, engine, device = bench_of()
     chain = store_pinned(bench, engine, device)
     device.load(engine, chain)
-    bench.node.operator.clear(bench.now, permanent=True)
+    bench.node.clear(bench.now, permanent=True)
     device.run()
     assert engine.lookup(chain) == 0
     engine.store(chain, BIG)

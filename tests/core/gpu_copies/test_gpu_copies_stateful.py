@@ -122,7 +122,7 @@ class GpuCopyMachine(RuleBasedStateMachine):
 
     @rule(permanent=st.booleans())
     def clear(self, permanent: bool) -> None:
-        self.bench.node.operator.clear(self.bench.now, permanent=permanent)
+        self.bench.node.clear(self.bench.now, permanent=permanent)
 
     @rule(seconds=st.sampled_from([0.6, 11.0, 31.0]), takes=st.booleans())
     def wait(self, seconds: float, takes: bool) -> None:
@@ -159,7 +159,7 @@ class GpuCopyMachine(RuleBasedStateMachine):
         assert not pool.leases.leased(pool.table.space_of).get(0)
         reader = self.bench.attach(*SPACES, pid=99)
         self.device.read_by(reader)
-        self.bench.node.operator.clear(self.bench.now, permanent=True)
+        self.bench.node.clear(self.bench.now, permanent=True)
         self.bench.pass_time(0.6)
         chain = CHAINS[1]
         self.bench.apply(*make.pins([make.pin("all", chain, tier="gpu")], self.generation + 1))

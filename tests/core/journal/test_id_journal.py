@@ -115,7 +115,7 @@ def test_a_full_journal_is_reported_once_until_it_was_emptied(monkeypatch: pytes
     assert 0.8 <= share < 0.85
     assert isinstance(event, IdJournalNearlyFilled)
     assert event.bytes >= 0.8 * event.capacity_bytes
-    node.node.operator.clear(node.now, permanent=True)
+    node.node.clear(node.now, permanent=True)
     node.pass_time(1.0)
     node.pass_time(1.0)
     for number in range(32):

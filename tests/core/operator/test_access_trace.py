@@ -140,7 +140,7 @@ def test_spaces_of_engines_that_are_gone_do_not_add_to_the_size_of_a_block(
     for engine in earlier:
         engine.detach_cleanly()
     if forgotten:
-        bench.node.operator.clear(bench.now, permanent=True)
+        bench.node.clear(bench.now, permanent=True)
         bench.pass_time(1.0, times=3)
         assert not bench.node.pool.spaces.by_number
     now = bench.attach(Space(model="m", layout="c", block_bytes=PAGE))

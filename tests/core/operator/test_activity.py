@@ -33,7 +33,7 @@ def test_evictions_count_by_reason_and_tenant() -> None:
     engine.store(make.keys(2, "a"), PAGE, tenant="a")
     bench.pass_time(30.0)
     engine.store(make.keys(1, "b"), PAGE, tenant="b")
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     bench.pass_time(0.1)
     reported = stats(bench)
     reasons = {"room", "limit", "index", "watermark", "invalidated", "moved", "corrupt", "hint"}

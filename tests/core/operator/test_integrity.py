@@ -127,7 +127,7 @@ def test_blocks_that_left_are_skipped_even_if_their_descriptor_is_reused(monkeyp
     state = bench.node.verifying.start(Scope(), bench.now)
     with monkeypatch.context() as patch:
         patch.setattr(verifying, "BYTES_PER_STEP", 0)
-        bench.node.operator.invalidate(Scope(keys=make.packed(chain[2:3])), bench.now)
+        bench.node.invalidate(Scope(keys=make.packed(chain[2:3])), bench.now)
         bench.pass_time(0.05)
         store(engine, make.keys(2, "new"))
     assert sorted(bench.node.pool.table.blocks) == [0, 1, 2, 3], "in the same places"

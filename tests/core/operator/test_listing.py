@@ -72,7 +72,7 @@ def test_states_are_returned_for_misses_too() -> None:
     chain = make.keys(6)
     engine.store(chain[:2], PAGE, tenant="a")
     engine.acquire(chain[:1])
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     engine.reserve(make.keys(1, "open"), PAGE, tenant="b")
     assert [each.state for each in listed(bench)] == ["invalidated", "invalidated", "reserved"]
     bench.pass_time(0.1)
@@ -118,7 +118,7 @@ def test_concurrent_changes_do_not_disturb_a_listing() -> None:
     chain = make.keys(100)
     engine.store(chain, PAGE)
     found, after = list_blocks(bench.node.pool, ListBlocks("n", limit=10))
-    bench.node.operator.invalidate(Scope(keys=make.packed(chain[50:51])), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(chain[50:51])), bench.now)
     bench.pass_time(1)
     fill(engine, "b", 30)
     while after:
@@ -213,7 +213,7 @@ def test_invalidated_and_reserved_blocks_are_misses() -> None:
     engine.store(chain[:3], PAGE, tenant="a")
     engine.reserve(chain, PAGE, tenant="a")
     assert figures(ask(bench, chain)) == [(3, 3)]
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     assert figures(ask(bench, chain)) == [(0, 0)]
 
 

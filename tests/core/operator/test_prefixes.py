@@ -153,7 +153,7 @@ def test_a_hot_prefix_keeps_its_model_when_nothing_of_that_is_cached_any_more() 
     converse(engine, 3, 1)
     bench.pass_time(0.1)
     engine.detach_cleanly()
-    bench.node.operator.invalidate(Scope(model=make.MODEL), bench.now)
+    bench.node.invalidate(Scope(model=make.MODEL), bench.now)
     bench.pass_time(1.0, times=4)
     assert not bench.node.pool.spaces.by_number, "the space is forgotten"
     top = bench.hot_prefixes("hits", None, 1)[0]
@@ -234,7 +234,7 @@ def test_a_label_means_the_space_that_is_in_use() -> None:
         engine.release()
     bench.pass_time(0.1)
     engine.detach_cleanly()
-    bench.node.operator.invalidate(Scope(model=make.MODEL), bench.now)
+    bench.node.invalidate(Scope(model=make.MODEL), bench.now)
     bench.pass_time(1.0, times=4)
     assert not bench.node.pool.spaces.by_number, "the space is forgotten"
     again = bench.attach(make.space("other-model"))

@@ -42,7 +42,7 @@ def settle(bench: Bench) -> None:
 def counted(
     bench: Bench, kind: Literal["invalidate", "demote", "clear"], scope: Scope, *, permanent: bool = False
 ) -> tuple[int, int]:
-    return bench.node.operator.count(CountBlocks("n", kind, scope, permanent))
+    return bench.node.count_blocks(CountBlocks("n", kind, scope, permanent))
 
 
 def scope_of(name: str, chain: Sequence[bytes]) -> Scope:
@@ -77,7 +77,7 @@ def test_an_invalidation_hits_its_scope_at_once_and_nothing_else(name: str, gone
             (tenant, space) for tenant, chain in chains.items() for space in range(3) if seen(engine, chain, space) == 0
         }
 
-    bench.node.operator.invalidate(scope_of(name, chains["a"][:2]), bench.now)
+    bench.node.invalidate(scope_of(name, chains["a"][:2]), bench.now)
     assert missing() == gone, "before any step of the sweep"
     assert bench.faults() == []
     settle(bench)
@@ -91,7 +91,7 @@ def test_leases_by_message_miss_at_once_too() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
     engine.store(chain, PAGE, tenant="a")
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     assert bench.node.lease(engine.client, LeaseRequest(1, engine.spaces[0], make.packed(chain))) == []
 
 
@@ -99,7 +99,7 @@ def test_blocks_stored_after_a_sweep_began_are_readable() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(6)
     engine.store(chain, PAGE, tenant="a")
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     assert engine.store(chain, PAGE, tenant="a").outcomes == {"WRITE": 6}
     assert seen(engine, chain) == 6
     settle(bench)
@@ -113,7 +113,7 @@ def test_leased_blocks_are_out_of_the_index_and_go_when_the_lease_ends() -> None
     engine.store(chain, PAGE, tenant="a")
     engine.acquire(chain)
     rows = {block.number: block.control for block in bench.node.pool.table.blocks.values()}
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     settle(bench)
     assert engine.lookup(chain) == 0
     assert engine.store(chain, PAGE, tenant="a").written == 6, "beside the old ones"
@@ -131,7 +131,7 @@ def test_reserved_blocks_are_not_published() -> None:
     mine, other = make.keys(4, "mine"), make.keys(4, "other")
     open_one = engine.reserve(mine, PAGE, tenant="a")
     open_two = engine.reserve(other, PAGE, tenant="b")
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     with refused(Code.INVALIDATED):
         engine.commit(open_one.reservation)
     assert engine.commit(open_two.reservation) == 4
@@ -153,7 +153,7 @@ def test_reserved_blocks_behind_an_invalidated_prefix_are_not_published(how: str
     else:
         message = Reserve(1, engine.spaces[0], "", make.packed(chain[8:]), PAGE, chain[7])
         tail, prefix = bench.node.reserve(engine.client, message, bench.now), chain[:2]
-    bench.node.operator.invalidate(Scope(keys=make.packed(prefix)), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(prefix)), bench.now)
     with refused(Code.INVALIDATED):
         engine.commit(tail.reservation)
 
@@ -166,7 +166,7 @@ def test_a_prefix_covers_all_blocks_behind_its_last_key_and_no_sibling() -> None
     foreign = make.keys(5, "foreign")
     for chain in (long, branch, sibling, foreign):
         engine.store(chain, PAGE)
-    bench.node.operator.invalidate(Scope(keys=make.packed(system)), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(system)), bench.now)
     settle(bench)
     assert engine.has(long) == [False] * 10
     assert engine.has(branch[4:]) == [False] * 3
@@ -181,7 +181,7 @@ def test_a_prefix_that_is_stored_again_during_the_sweep_brings_nothing_old_back(
     bench, engine = bench_of(64)
     chain = make.keys(10)
     engine.store(chain, PAGE)
-    bench.node.operator.invalidate(Scope(keys=make.packed(chain[:3])), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(chain[:3])), bench.now)
     engine.store(chain[:3], PAGE)
     assert seen(engine, chain) == 3
     settle(bench)
@@ -195,7 +195,7 @@ def test_blocks_cut_off_from_a_prefix_are_invalidated_with_it() -> None:
     engine.store(chain, PAGE)
     cut = bench.node.pool.table.find(pack_keys(chain[5:6]), engine.spaces[0])
     bench.node.room.evict([block for block in cut if block is not None], "room", bench.now)
-    bench.node.operator.invalidate(Scope(keys=make.packed(chain[:3])), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(chain[:3])), bench.now)
     settle(bench)
     assert engine.has(chain) == [False] * 10
 
@@ -205,7 +205,7 @@ def test_hundreds_of_invalidations_at_once_are_all_in_force_and_all_reported() -
     chains = {f"t{number}": make.keys(4, number) for number in range(300)}
     for tenant, chain in chains.items():
         engine.store(chain, PAGE, tenant=tenant)
-    numbers = [bench.node.operator.invalidate(Scope(tenant=tenant), bench.now).sweep for tenant in chains]
+    numbers = [bench.node.invalidate(Scope(tenant=tenant), bench.now).sweep for tenant in chains]
     assert all(seen(engine, chain) == 0 for chain in chains.values())
     done = []
     for _ in range(400):
@@ -222,7 +222,7 @@ def test_a_model_with_a_hundred_spaces_is_gone_at_once() -> None:
     chain = make.keys(3)
     for space in range(101):
         assert engine.store(chain, PAGE, space=space).written == 3
-    bench.node.operator.invalidate(Scope(model=make.MODEL), bench.now)
+    bench.node.invalidate(Scope(model=make.MODEL), bench.now)
     assert [seen(engine, chain, space) for space in range(101)] == [0] * 100 + [3]
     settle(bench)
     assert [seen(engine, chain, space) for space in range(101)] == [0] * 100 + [3]
@@ -236,7 +236,7 @@ def test_permanent_pins_are_untouched_also_while_the_sweep_continues() -> None:
     forever = make.pin("kept", pinned, tenant="a", strength="permanent")
     bench.apply(*make.pins([forever, make.pin("loose", loose, tenant="a")]))
     for scope in (Scope(tenant="a"), Scope(keys=make.packed([*pinned[:2]])), Scope(model=make.MODEL)):
-        bench.node.operator.invalidate(scope, bench.now)
+        bench.node.invalidate(scope, bench.now)
         assert seen(engine, pinned) == 8
     assert seen(engine, loose) == 0
     settle(bench)
@@ -249,10 +249,10 @@ def test_a_pin_that_comes_too_late_saves_nothing() -> None:
     bench, engine = bench_of(256, pin_budget_bytes=64 * PAGE)
     chain = make.keys(8)
     engine.store(chain, PAGE, tenant="a")
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     bench.apply(*make.pins([make.pin("kept", chain, tenant="a", strength="permanent")]))
     assert seen(engine, chain) == 0
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     settle(bench)
     assert seen(engine, chain) == 0
     assert bench.pool.pinned_bytes == 0
@@ -264,7 +264,7 @@ def test_bytes_of_swept_blocks_are_used_before_anything_else_goes(monkeypatch: p
     old, good = make.keys(32, "old"), make.keys(32, "good")
     engine.store(good, PAGE, tenant="b")
     engine.store(old, PAGE, tenant="a")
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     bench.node.tick(bench.now)
     assert engine.store(make.keys(32, "new"), PAGE, tenant="c").written == 32
     assert seen(engine, good) == 32
@@ -275,7 +275,7 @@ def test_a_large_sweep_continues_piece_by_piece(monkeypatch: pytest.MonkeyPatch)
     bench, engine = bench_of(128)
     for number in range(8):
         engine.store(make.keys(8, number), PAGE, tenant="a")
-    bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    bench.node.invalidate(Scope(tenant="a"), bench.now)
     bench.node.tick(bench.now)
     bench.node.tick(bench.now)
     assert len(bench.node.pool.table.blocks) == 64 - 20
@@ -292,7 +292,7 @@ def test_demoted_blocks_go_first_tail_first_until_they_are_used_again() -> None:
     engine.store(old, PAGE, tenant="b")
     engine.store(demoted, PAGE, tenant="a")
     engine.store(used, PAGE, tenant="a")
-    bench.node.operator.demote(Scope(tenant="a"), bench.now)
+    bench.node.demote(Scope(tenant="a"), bench.now)
     assert (seen(engine, demoted), seen(engine, used)) == (32, 16), "nothing is dropped"
     engine.acquire(used)
     engine.release()
@@ -316,7 +316,7 @@ def test_a_scope_is_counted_before_and_when_it_is_swept() -> None:
     assert counted(bench, "clear", Scope()) == (28, 28 * PAGE)
     assert counted(bench, "clear", Scope(), permanent=True) == (32, 32 * PAGE)
     assert (seen(engine, pinned), seen(engine, loose)) == (4, 8)
-    begun = bench.node.operator.invalidate(Scope(tenant="a"), bench.now)
+    begun = bench.node.invalidate(Scope(tenant="a"), bench.now)
     assert (len(begun.numbers), begun.bytes) == (8, 8 * PAGE)
     assert counted(bench, "invalidate", Scope(tenant="a")) == (0, 0)
 
@@ -333,7 +333,7 @@ def test_an_invalidation_of_an_unknown_tenant_is_answered_and_harmless() -> None
         Scope(tenant="nobody", keys=make.packed(chain)),
     ):
         assert counted(bench, "invalidate", scope) == counted(bench, "demote", scope) == (0, 0)
-        for begun in (bench.node.operator.invalidate(scope, bench.now), bench.node.operator.demote(scope, bench.now)):
+        for begun in (bench.node.invalidate(scope, bench.now), bench.node.demote(scope, bench.now)):
             assert begun.sweep > 0
             assert (len(begun.numbers), begun.bytes) == (0, 0)
         settle(bench)
@@ -352,7 +352,7 @@ def test_clear_removes_everything_but_permanent_pins_by_default(*, permanent: bo
     fill(engine, "b", 20)
     forever = make.pin("kept", leased, tenant="a", strength="permanent")
     bench.apply(*make.pins([forever, make.pin("pinned", pinned, tenant="a")]))
-    bench.node.operator.clear(bench.now, permanent=permanent)
+    bench.node.clear(bench.now, permanent=permanent)
     left = 0 if permanent else 4
     assert [seen(engine, chain) for chain in (leased, pinned, loose)] == [left, 0, 0]
     settle(bench)
@@ -368,7 +368,7 @@ def test_cleared_blocks_go_with_their_lease_and_reserved_ones_are_not_published(
     engine.store(chain, PAGE)
     engine.acquire(chain[:2])
     opened = engine.reserve(make.keys(2, "open"), PAGE)
-    bench.node.operator.clear(bench.now, permanent=False)
+    bench.node.clear(bench.now, permanent=False)
     with refused(Code.INVALIDATED):
         engine.commit(opened.reservation)
     settle(bench)
@@ -388,7 +388,7 @@ def test_demotions_of_the_same_blocks_are_queued_once_and_all_reported(monkeypat
     monkeypatch.setattr(sweeps, "CHUNK", 16)
     bench, engine = bench_of(256)
     engine.store(make.keys(200), PAGE)
-    numbers = [bench.node.operator.demote(ALL, bench.now).sweep for _ in range(50)]
+    numbers = [bench.node.demote(ALL, bench.now).sweep for _ in range(50)]
     queued = sum(len(sweep.queue) for sweep in bench.node.pool.sweeps.active)
     assert queued < 200
     bench.events(SweepEnded)
@@ -408,14 +408,14 @@ def test_a_block_that_reuses_a_waiting_descriptor_is_demoted_only_if_in_scope(
     monkeypatch.setattr(sweeps, "CHUNK", 8)
     bench, engine = bench_of(64)
     engine.store(make.keys(64), PAGE)
-    bench.node.operator.demote(ALL, bench.now)
+    bench.node.demote(ALL, bench.now)
     waiting = {number for sweep in bench.node.pool.sweeps.active for number in sweep.queue.tolist()}
     for tenant in ("a", "b"):
         engine.store(make.keys(32, tenant), PAGE, tenant=tenant)
     blocks = bench.node.pool.table.blocks.values()
     assert {block.tenant.salt for block in blocks if block.number in waiting} == {"a", "b"}
     if then is not None:
-        bench.node.operator.demote(then, bench.now)
+        bench.node.demote(then, bench.now)
     bench.pass_time(0.05, times=30)
     assert not bench.node.pool.sweeps.active
     assert {block.tenant.salt for block in blocks if block.rank.name == "DEMOTED"} == demoted
@@ -427,7 +427,7 @@ def test_beyond_the_limit_of_sweeps_one_covers_the_next(monkeypatch: pytest.Monk
     chains = {f"t{number}": make.keys(4, number) for number in range(10)}
     for tenant, chain in chains.items():
         engine.store(chain, PAGE, tenant=tenant)
-    numbers = [bench.node.operator.invalidate(Scope(tenant=tenant), bench.now).sweep for tenant in chains]
+    numbers = [bench.node.invalidate(Scope(tenant=tenant), bench.now).sweep for tenant in chains]
     assert numbers == [1, 2, 3, 3, 3, 3, 3, 3, 3, 3]
     assert all(seen(engine, chain) == 0 for chain in chains.values())
     bench.pass_time(0.05, times=10)
@@ -492,7 +492,7 @@ def test_a_made_up_parent_takes_nothing_of_another_tenant_along() -> None:
     alike = theirs[0][:8] + bytes(24)
     engine.commit(begun(engine, [alike], mine[-1], "evil"))
     assert seen(engine, [alike]) == 1
-    bench.node.operator.invalidate(Scope(keys=make.packed(mine)), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(mine)), bench.now)
     assert (seen(engine, mine), seen(engine, [alike]), seen(engine, theirs)) == (0, 0, 6)
     settle(bench)
     assert seen(engine, theirs) == 6
@@ -504,7 +504,7 @@ def test_branches_from_the_middle_of_a_prefix_stay() -> None:
     engine.store(trunk, PAGE)
     engine.store([*trunk[:2], *branch], PAGE)
     engine.store([*trunk, *behind], PAGE)
-    bench.node.operator.invalidate(Scope(keys=make.packed(trunk)), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(trunk)), bench.now)
     assert seen(engine, trunk) == 0
     assert [seen(engine, [key]) for key in (*branch, *behind)] == [1, 1, 1, 0, 0, 0]
 
@@ -518,7 +518,7 @@ def test_reservations_behind_each_other_are_covered_in_any_order() -> None:
         before = heads[at - 1] if at else trunk[-1]
         numbers.add(begun(engine, [heads[at]], before))
     other = begun(engine, apart)
-    bench.node.operator.invalidate(Scope(keys=make.packed(trunk)), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(trunk)), bench.now)
     assert invalid_of(bench) == numbers
     assert engine.commit(other) is not None
     assert seen(engine, apart) == 3
@@ -536,6 +536,6 @@ def test_an_invalidation_looks_at_so_many_keys_and_takes_the_longest_reservation
     long = make.keys(14, "long")
     begun(engine, long)
     begun(engine, make.keys(2, "after"), long[-1])
-    bench.node.operator.invalidate(Scope(keys=make.packed(trunk)), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(trunk)), bench.now)
     assert len(invalid_of(bench)) == 3
     assert small not in invalid_of(bench), "nothing of it is behind the prefix, and it was looked at"

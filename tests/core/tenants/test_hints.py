@@ -142,7 +142,7 @@ def test_an_operators_demotion_ends_a_hinted_pin() -> None:
     chain = make.keys(8)
     engine.store(chain, PAGE, pin_s=HOUR)
     engine.store(make.keys(50, "newer"), PAGE)
-    bench.node.operator.demote(Scope(keys=make.packed(chain)), bench.now)
+    bench.node.demote(Scope(keys=make.packed(chain)), bench.now)
     bench.pass_time(1)
     engine.store(make.keys(14, "large"), PAGE)
     assert engine.lookup(chain) == 0
@@ -238,6 +238,6 @@ def test_memory_of_hints_does_not_grow_with_stored_blocks() -> None:
         engine.store(make.keys(8, number), PAGE, ttl_s=60 + number, pin_s=30 + number)
     table = bench.node.pool.hints
     assert len(table.hinted) == sum(len(each) for each in table._due.values()) == 64
-    bench.node.operator.invalidate(Scope(tenant=""), bench.now)
+    bench.node.invalidate(Scope(tenant=""), bench.now)
     bench.pass_time(1)
     assert (table.hinted, table._due, table.pinned_bytes) == ({}, {}, 0)

@@ -589,7 +589,7 @@ def test_a_permanent_pin_keeps_an_invalidation_from_no_other_tenants_blocks() ->
     for space, name in enumerate(("acme", "globex")):
         engine.store(chain, PAGE, tenant=name, space=space)
     bench.apply(*make.pins([make.pin("mine", chain, tenant="acme", strength="permanent")]))
-    bench.node.operator.invalidate(Scope(keys=make.packed(chain)), bench.now)
+    bench.node.invalidate(Scope(keys=make.packed(chain)), bench.now)
     settle(bench)
     assert [seen(engine, chain, space) for space in (0, 1)] == [4, 0]
 

@@ -71,7 +71,7 @@ def test_demoted_blocks_within_the_requesters_floor_stay_while_others_borrow() -
     chain = make.keys(32, "a")
     engine.store(chain, PAGE, tenant="a")
     fill(engine, "b", 32)
-    bench.node.operator.demote(Scope(tenant="a"), bench.now)
+    bench.node.demote(Scope(tenant="a"), bench.now)
     assert engine.store(make.keys(8, "more"), PAGE, tenant="a").written == 8
     assert engine.lookup(chain) == 32
     assert held(bench, "b") == 24
@@ -84,7 +84,7 @@ def test_one_search_for_many_slots_stops_at_every_floor_on_its_way() -> None:
     for name, blocks in (("a", 30), ("b", 20), ("c", 14)):
         fill(engine, name, blocks)
     for tenant in floors:
-        bench.node.operator.demote(Scope(tenant=tenant), bench.now)
+        bench.node.demote(Scope(tenant=tenant), bench.now)
     stored = engine.store(make.keys(40, "foreign"), PAGE, tenant="foreign")
     assert stored.outcomes == {"WRITE": 27, "POOL_FULL": 13}
     assert {name: held(bench, name) for name in floors} == floors

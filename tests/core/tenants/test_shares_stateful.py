@@ -213,7 +213,7 @@ class SharesMachine(RuleBasedStateMachine):
     @rule(tenant=tenants)
     def demote(self, tenant: str) -> None:
         before = self.look()
-        self.bench.node.operator.demote(Scope(tenant=tenant), self.bench.now)
+        self.bench.node.demote(Scope(tenant=tenant), self.bench.now)
         assert before.lost(self.look()) == [], "nothing is dropped"
 
     @precondition(lambda self: self.bench.node.options.capacity_bytes < LARGEST * PAGE)

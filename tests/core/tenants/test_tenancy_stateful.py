@@ -259,7 +259,7 @@ class TenancyMachine(RuleBasedStateMachine):
     def invalidate(self, scope: Scope) -> None:
         readable = self._readable()
         stays = {block for block in readable if (SPACES[block.space - 1].model, block.key) in self.permanent}
-        self.bench.node.operator.invalidate(scope, self.bench.now)
+        self.bench.node.invalidate(scope, self.bench.now)
         for number, (salt, at, chain) in self.written.items():
             packed = [scope.keys[first : first + 32] for first in range(0, len(scope.keys), 32)]
             if (
@@ -290,7 +290,7 @@ class TenancyMachine(RuleBasedStateMachine):
     @rule(scope=scopes)
     def demote(self, scope: Scope) -> None:
         before = set(self.bench.node.pool.table.blocks)
-        self.bench.node.operator.demote(scope, self.bench.now)
+        self.bench.node.demote(scope, self.bench.now)
         assert set(self.bench.node.pool.table.blocks) == before
 
     @rule()
@@ -387,7 +387,7 @@ class TenancyMachine(RuleBasedStateMachine):
         assert not pool.dead
         assert self.bench.faults() == []
         for scope in (Scope(tenant=tenant) for tenant in TENANTS):
-            self.bench.node.operator.invalidate(scope, self.bench.now)
+            self.bench.node.invalidate(scope, self.bench.now)
         self.bench.pass_time(0.05, times=10)
         assert pool.used_bytes == 0
         assert all(account.bytes == 0 for account in pool.order.accounts())

@@ -202,7 +202,7 @@ def test_an_invalidation_reaches_copies_under_way() -> None:
     run.bench.pass_time(0.05)
     job = run.tiering.copies.next_from_tier(run.now)
     assert job is not None
-    run.bench.node.operator.invalidate(Scope(tenant="acme"), run.now)
+    run.bench.node.invalidate(Scope(tenant="acme"), run.now)
     run.transfer(job)
     run.settle()
     run.sweep()

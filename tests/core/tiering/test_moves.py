@@ -208,7 +208,7 @@ def test_a_chain_that_was_loaded_is_invalidated_by_its_prefix() -> None:
     run.store(chain)
     run.evict_all()
     assert run.move(MEMORY).moved_blocks == 400
-    run.bench.node.operator.invalidate(Scope(keys=make.packed(chain[:1])), run.now)
+    run.bench.node.invalidate(Scope(keys=make.packed(chain[:1])), run.now)
     run.bench.pass_time(0.05)
     assert run.engine.lookup(chain) == 0
     assert not run.bench.node.pool.table.blocks

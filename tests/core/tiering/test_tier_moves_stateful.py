@@ -228,7 +228,7 @@ class TierMovesMachine(RuleBasedStateMachine):
 
     @rule(tenant=tenants)
     def invalidate(self, tenant: str) -> None:
-        self.node.operator.invalidate(Scope(tenant=tenant), self.run.now)
+        self.node.invalidate(Scope(tenant=tenant), self.run.now)
         self.safe = {name: owner for name, owner in self.safe.items() if owner != tenant}
 
     @rule(tenant=tenants, limit=st.one_of(st.none(), st.integers(0, 6)))

@@ -203,7 +203,7 @@ def test_invalidation_and_clear_reach_blocks_of_guaranteed_pins() -> None:
     run.invalidate(Scope(tenant="acme"))
     run.settle()
     assert (there(run, chain), there(run, other)) == (0, 4)
-    run.bench.node.operator.clear(run.now, permanent=False)
+    run.bench.node.clear(run.now, permanent=False)
     run.settle()
     assert len(run.stores[0]) == 0
     assert run.tiering.tiers[0].contents.pins.pinned_bytes == 0
@@ -214,7 +214,7 @@ def test_a_permanent_pin_keeps_its_blocks_in_tiers_through_a_clear_and_not_throu
     chain = make.keys(4, "chain")
     run.pins(make.pin("p", chain, strength="permanent"))
     run.store(chain)
-    run.bench.node.operator.clear(run.now, permanent=False)
+    run.bench.node.clear(run.now, permanent=False)
     run.settle()
     assert (there(run, chain), run.engine.lookup(chain)) == (4, 4)
     run.invalidate(Scope(tenant=""))

@@ -48,7 +48,7 @@ def test_a_tier_holds_bytes_for_as_long_as_it_charges_them() -> None:
     account = of(run, "a")
     assert account.tiers == {"disk": TierUsageCounters(3 * 10 * CHARGE_KIB, 0, 0)}
     assert account.held_kib_s == 3 * 10 * PAGE // 1024, "memory counts by itself"
-    run.bench.node.operator.invalidate(Scope(tenant="a"), run.now)
+    run.bench.node.invalidate(Scope(tenant="a"), run.now)
     run.settle()
     run.bench.pass_time(100)
     assert of(run, "a").tiers["disk"].held_kib_s == 3 * 10 * CHARGE_KIB
@@ -88,7 +88,7 @@ def test_a_block_that_was_loaded_and_evicted_unused_was_not_served() -> None:
     assert len(run.bench.node.pool.arrivals) == 0
     run.ask(first)
     run.settle()
-    run.bench.node.operator.invalidate(Scope(tenant=""), run.now)
+    run.bench.node.invalidate(Scope(tenant=""), run.now)
     run.bench.pass_time(1)
     assert len(run.bench.node.pool.arrivals) == 0
     assert of(run).tiers["disk"].served_bytes == 0
@@ -152,7 +152,7 @@ def test_an_account_stays_open_while_a_tier_holds_its_bytes() -> None:
     run.bench.now += 2 * core_usage.IDLE_US / 1e6
     run.bench.node.read_usage(run.now, 0, run.now)
     assert of(run, "a").tiers["disk"].held_kib_s > 0
-    run.bench.node.operator.invalidate(Scope(tenant="a"), run.now)
+    run.bench.node.invalidate(Scope(tenant="a"), run.now)
     run.bench.pass_time(1)
     run.bench.now += 2 * core_usage.IDLE_US / 1e6
     found, _ = run.bench.node.read_usage(run.now, 0, run.now)
@@ -205,7 +205,7 @@ def test_the_integral_is_exact_under_any_schedule(seed: int) -> None:
         else:
             run.store(chain, tenant)
         if step % 37 == 0:
-            run.bench.node.operator.invalidate(Scope(tenant=tenant), run.now)
+            run.bench.node.invalidate(Scope(tenant=tenant), run.now)
             run.settle()
         run.bench.pass_time(rng.choice((0.25, 1, 3)))
         for salt, usage in run.tiering.tiers[0].contents.tenants.items():

@@ -274,7 +274,7 @@ def test_an_invalidation_reaches_tiers_blocks_under_way_and_blocks_behind_a_pref
     run.settle()
     assert (run.engine.lookup(a), run.engine.lookup(late), run.engine.lookup(b)) == (0, 0, 6)
     assert len(run.stores[0]) == 6
-    run.bench.node.operator.clear(run.now, permanent=True)
+    run.bench.node.clear(run.now, permanent=True)
     run.settle()
     assert len(run.stores[0]) == 0
 
@@ -387,7 +387,7 @@ def test_a_block_that_a_tier_lost_is_missing_for_the_reason_of_the_tier() -> Non
     assert tiering.is_served(kept[0], space) is False, "the tier is away"
     tiering.tiers[0].serves = True
     run.engine.store(make.keys(8, "other"), PAGE)  # not copied to the tier yet
-    run.bench.node.operator.invalidate(Scope(tenant=""), run.now)
+    run.bench.node.invalidate(Scope(tenant=""), run.now)
     assert tiering.is_served(kept[0], space) is None, "an invalidation covers it"
     run.settle()
     found = removals.of(kept[0], space)

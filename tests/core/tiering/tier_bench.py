@@ -104,7 +104,7 @@ class TierBench:
 
     def invalidate(self, scope: Scope) -> None:
         """Invalidate a scope, and carry it out in all tiers."""
-        self.bench.node.operator.invalidate(scope, self.now)
+        self.bench.node.invalidate(scope, self.now)
         self.sweep()
 
     def sweep(self) -> None:

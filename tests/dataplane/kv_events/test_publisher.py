@@ -172,7 +172,7 @@ def test_chunks_are_published_as_blocks_of_the_engines_size(bench: Bench, engine
     assert len(stored.hashes) == 32
     assert stored.block_size == 16
     assert (stored.hashes[15], stored.hashes[31]) == tuple(hashes(chain))
-    bench.node.operator.clear(bench.now, permanent=True)
+    bench.node.clear(bench.now, permanent=True)
     bench.pass_time(0.05)
     assert known(published.events(), set(stored.hashes)) == set()
 
@@ -227,7 +227,7 @@ class TestTokens:
         published.events()
         changes = BlockChanges(published.publisher._wake, 1)
         published.publisher._changes = bench.node.pool.changes = changes
-        bench.node.operator.invalidate(Scope(tenant=""), bench.now)
+        bench.node.invalidate(Scope(tenant=""), bench.now)
         bench.pass_time(0.05)
         engine.store(chain, PAGE)
         assert Decoded("AllBlocksCleared") in published.events(), "changes were lost"
@@ -256,7 +256,7 @@ class TestStarts:
             blocks[number] = blocks.pop(number)
             blocks[number].before = None
         if sweeping:
-            bench.node.operator.invalidate(Scope(tenant="nobody"), bench.now)
+            bench.node.invalidate(Scope(tenant="nobody"), bench.now)
         published = Published(bench, tmp_path)
         events = published.events()
         assert events[0] == Decoded("AllBlocksCleared")
@@ -289,7 +289,7 @@ class TestStarts:
         published.publisher._changes = bench.node.pool.changes = small
         for turn in range(2, 6):
             engine.store(make.keys(9, turn), PAGE)
-        bench.node.operator.invalidate(Scope(tenant=""), bench.now)
+        bench.node.invalidate(Scope(tenant=""), bench.now)
         bench.pass_time(0.05)
         engine.store(make.keys(3, 6), PAGE)
         events = published.events()
@@ -464,8 +464,8 @@ class TestCounts:
 
         steps: list[Callable[[], object]] = [
             *[store] * 6, *[pool.flush] * 4, evict, lose, tokens, leave, arrive,
-            lambda: bench.node.operator.invalidate(Scope(tenant="t1"), bench.now),
-            lambda: bench.node.operator.clear(bench.now, permanent=True),
+            lambda: bench.node.invalidate(Scope(tenant="t1"), bench.now),
+            lambda: bench.node.clear(bench.now, permanent=True),
             lambda: bench.pass_time(0.5),
         ]  # fmt: skip
         agreed = 0
@@ -539,7 +539,7 @@ class TestCounts:
         for at in range(2):
             pool.engine(at).store(chain, PAGE)
         assert [event.kind for event in pool.published.events()] == ["AllBlocksCleared", "BlockStored"]
-        pool.bench.node.operator.clear(pool.bench.now, permanent=True)
+        pool.bench.node.clear(pool.bench.now, permanent=True)
         pool.bench.pass_time(0.05)
         for at in range(2):
             pool.engine(at).store(chain, PAGE)

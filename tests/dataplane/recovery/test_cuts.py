@@ -255,7 +255,7 @@ def test_an_invalidation_that_is_cut_anywhere_brings_nothing_back_and_can_be_don
     made.now += 1
 
     def invalidate() -> None:
-        made.node.operator.invalidate(Scope(tenant="a"), made.now)
+        made.node.invalidate(Scope(tenant="a"), made.now)
         made.pass_time(1)
         made.pass_time(1)
 
@@ -266,7 +266,7 @@ def test_an_invalidation_that_is_cut_anywhere_brings_nothing_back_and_can_be_don
         assert reader(after, engine).lookup(other) == 4
         found = reader(after, engine).lookup(chain)
         assert found in (0, 6), "all of it or nothing"
-        after.node.operator.invalidate(Scope(tenant="a"), after.now)
+        after.node.invalidate(Scope(tenant="a"), after.now)
         for _ in range(5):
             assert readable(after, chain) == 0
             after.pass_time(1)
@@ -282,7 +282,7 @@ def test_an_invalidation_after_a_restart_covers_blocks_stored_with_a_clock_ahead
     image.now -= 3600
     after = made.next(image)
     assert readable(after, chain) == len(chain)
-    after.node.operator.invalidate(Scope(model=make.MODEL), after.now)
+    after.node.invalidate(Scope(model=make.MODEL), after.now)
     assert readable(after, chain) == 0
 
 
@@ -291,7 +291,7 @@ def test_an_invalidation_covers_blocks_stored_before_the_clock_was_set_back() ->
     chain, later = make.keys(8), make.keys(4, "later")
     engine.store(chain, SLOT)
     made.now -= 3600
-    made.node.operator.invalidate(Scope(model=make.MODEL), made.now)
+    made.node.invalidate(Scope(model=make.MODEL), made.now)
     assert readable(made, chain) == 0
     engine.store(later, SLOT)
     assert readable(made, later) == len(later), "what is stored after it is not meant"

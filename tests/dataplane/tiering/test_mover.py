@@ -97,7 +97,7 @@ def test_blocks_invalidated_during_an_outage_of_the_tier_are_deleted_after_it(ru
     run.store(chain, "acme")
     run.until(lambda: run.listed(chain) == 8)
     run.tier.fault = "error"
-    run.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    run.node.invalidate(Scope(tenant="acme"), time.time())
     run.until(lambda: not run.state.serves)
     assert len(run.tombstones) == 1
     assert len(run.tier.stored) == 8
@@ -175,7 +175,7 @@ def test_a_block_that_cannot_be_deleted_keeps_its_tombstone_and_the_tier_in_serv
     run.store(chain, "acme")
     run.until(lambda: run.listed(chain) == 4)
     deletions.keys = {chain[0]}
-    run.node.operator.invalidate(Scope(tenant="acme"), 1e12)
+    run.node.invalidate(Scope(tenant="acme"), 1e12)
     run.until(lambda: deletions.calls > 10)
     assert run.state.serves
     assert {name.key for name in run.tier.stored} == {chain[0]}
@@ -192,7 +192,7 @@ def test_a_call_that_deletes_nothing_is_followed_by_a_pause(run: MoverBench, mon
     run.store(chain, "acme")
     run.until(lambda: run.listed(chain) == 1)
     deletions.keys = set(chain)
-    run.node.operator.invalidate(Scope(tenant="acme"), 1e12)
+    run.node.invalidate(Scope(tenant="acme"), 1e12)
     run.until(lambda: deletions.calls == 1 and not run.run.deleting)
     for _ in range(20):
         run.mover.step()
@@ -221,7 +221,7 @@ class MovesBench(MoverBench):
 
     def move(self, tenant: str, to: str, source: str = "t") -> MoveState:
         message = Move("n", Scope(tenant=tenant), to, release=True, source=source)
-        return self.node.operator.moves().start(message, time.time())
+        return self.node.moves().start(message, time.time())
 
     def give_up(self) -> None:
         """Let the time of the transfer that hangs pass."""

@@ -190,7 +190,7 @@ def test_blocks_invalidated_while_a_tier_opens_are_not_served(bench: ServiceBenc
     tier.blocks = blocks  # type: ignore[method-assign]
     bench.openers["good"] = lambda context: tier
     bench.apply(spec())
-    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    bench.node.invalidate(Scope(tenant="acme"), time.time())
     go_on.set()
     bench.until(lambda: bench.stats().serves)
     assert bench.stats().blocks == 1
@@ -203,7 +203,7 @@ def test_a_tier_that_comes_back_gets_the_invalidations_that_it_missed(bench: Ser
     bench.apply()
     bench.until(lambda: tier.closed)
     bench.until(lambda: not bench.service.stats())
-    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    bench.node.invalidate(Scope(tenant="acme"), time.time())
     bench.apply(spec())
     bench.until(lambda: bench.stats().serves)
     assert bench.stats().blocks == 1
@@ -292,7 +292,7 @@ def test_an_invalidation_is_recorded_off_the_loop_before_it_is_acknowledged(
         sync(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    bench.node.invalidate(Scope(tenant="acme"), time.time())
     acknowledged: list[bool] = []
     bench.node.when_recorded(lambda: acknowledged.append(True))
     bench.until(lambda: writers)
@@ -325,10 +325,10 @@ def test_tombstones_stay_until_a_thread_has_synced_the_deletions_that_they_cover
     tier = SyncedTier(Outcome.OK, Outcome.LATE, Outcome.OK)
     tier.stored = holding(stored(1, "acme"), stored(2, "other")).stored
     bench.serve(tier)
-    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    bench.node.invalidate(Scope(tenant="acme"), time.time())
     bench.until(lambda: tier.threads)
     assert threading.current_thread() not in tier.threads
-    bench.node.operator.invalidate(Scope(tenant="other"), time.time())
+    bench.node.invalidate(Scope(tenant="other"), time.time())
     bench.until(lambda: not tier.stored)
     assert len(_tombstones(bench)) == 2
     tier.go_on.set()
@@ -341,7 +341,7 @@ def test_tombstones_stay_after_a_failed_sync_until_the_tier_is_opened_again(benc
     tier.go_on.set()
     tier.stored = holding(stored(1, "acme")).stored
     bench.serve(tier)
-    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    bench.node.invalidate(Scope(tenant="acme"), time.time())
     bench.until(lambda: tier.threads and not tier.stored)
     assert bench.service._mover is not None
     for _ in range(20):
@@ -363,7 +363,7 @@ def test_invalidated_blocks_of_a_disk_do_not_come_back_after_a_loss_of_power(
     blocks = [block(number, 5000) for number in range(1, 4)]
     store(tier, *blocks)
     bench.serve(tier)
-    bench.node.operator.invalidate(Scope(tenant="acme"), time.time())
+    bench.node.invalidate(Scope(tenant="acme"), time.time())
     bench.until(lambda: tier.usage().blocks == 0 and not _tombstones(bench))
     bench.apply()
     bench.until(lambda: not bench.service.stats())

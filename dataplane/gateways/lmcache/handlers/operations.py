@@ -83,7 +83,7 @@ class GatewayHandlers:
     def clear(self, request: GatewayRequest, force: bool = False) -> Result:
         if not self._parts.allow_clear:
             raise OperationFailed(Reason.NOT_ALLOWED, "dataplane.lmcache_allow_clear is off")
-        self._parts.cache.node.operator.clear_gateway(LMCACHE, request.now, force=bool(force))
+        self._parts.cache.node.clear_gateway(LMCACHE, request.now, force=bool(force))
         self._parts.cache.node.when_recorded(partial(request.reply, None))
         return LATER
 
