@@ -16,7 +16,6 @@ from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
 from dataplane.core.engines.accesses import AccessTrace
-from dataplane.core.engines.counts import Counts
 from dataplane.core.engines.engines import Engine, OpenReservation
 from dataplane.core.engines.expulsions import Expulsions
 from dataplane.core.engines.lifecycle import Engines
@@ -108,7 +107,6 @@ class Node:
         self.options = options
         self.started_at = now
         self.emit = emit
-        self.counts = Counts()
         self.pool = Pool(
             BlockTable(index, recovery_table, names),
             Slabs(options.capacity_bytes, options.segment_bytes, options.page_bytes, options.named_bytes),
@@ -126,13 +124,11 @@ class Node:
         self.prefixes = PrefixSketches()
         self.accesses = AccessTrace(now, options.trace_blocks)
         self.uses = AccessReports(self.pool, self.prefixes, self.accesses)
-        self.storing = StoreService(
-            self.pool, self.room, options.reservation_ttl_s, self.counts.refused, self.uses.store_requested
-        )
+        self.storing = StoreService(self.pool, self.room, options.reservation_ttl_s, self.uses.store_requested)
         self.intent = Intent(self.pool, self.room)
-        self.integrity = CorruptionReports(self.pool, memory, self.counts.refused, now)
+        self.integrity = CorruptionReports(self.pool, memory, self.storing.count_refused, now)
         self.verifying = Verifications(self.pool, self.integrity, emit)
-        self.engines = Engines(self.pool, self.storing, memory, self.counts, options.max_clients, emit)
+        self.engines = Engines(self.pool, self.storing, memory, options.max_clients, emit)
         self.gpu_copies = GpuCopyTable(self.pool, self.engines, emit)
         self.expulsions = Expulsions(self.pool, self.engines, emit)
         self.requests = RequestRecords(self.pool)

@@ -11,12 +11,9 @@ from dataplane.protocol.stats.pool import PolicyStats
 
 def node_stats(node: Node, now: float) -> NodeStats:
     """Return the statistics of the core; `dataplane.report` adds those of the parts around it."""
-    pool, counts = node.pool, node.counts
+    pool = node.pool
     for engine in node.engines.values():
-        counts.read_operations(engine, now)
-    rings = [engine.ring for engine in node.engines.values()]
-    pool.totals.ring_dropped = counts.ring_dropped + sum(ring.dropped for ring in rings)
-    pool.totals.ring_entries_rejected = counts.ring_entries_rejected + sum(ring.invalid for ring in rings)
+        node.engines.read_operations(engine, now)
     pool.measure_lookups()
     tenants, others = pool.tenants.stats(now)
     leased = pool.leases.leased(pool.table.space_of)
@@ -31,7 +28,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         armed=node.intent.armed,
         pool=pool.stats(),
         totals=pool.totals,
-        refused=dict(counts.refused_blocks),
+        refused=dict(node.storing.refused_blocks),
         tenants=tenants,
         other_tenants=others,
         pins=[pin.stats(len(pool.spaces.of_model(pin.model))) for pin in pool.pins.by_name.values()],
@@ -46,7 +43,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         gpu_copy_pool_bytes=node.gpu_copies.capacity_bytes,
         id_journal_bytes=pool.table.names.used_bytes,
         id_journal_capacity_bytes=pool.table.names.capacity_bytes,
-        operations=counts.operations.stats(),
+        operations=node.engines.operations.stats(),
         evicted={reason: replace(evicted) for reason, evicted in pool.evicted.items()},
         evicted_idle=pool.evicted_idle.stats(),
         block_lifetime=pool.lifetimes.stats(),

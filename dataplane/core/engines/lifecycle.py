@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, ValuesView
 
 from dataplane.core.blocks.ports import MemorySource
-from dataplane.core.engines.counts import Counts
 from dataplane.core.engines.engines import Engine, Expulsion, name_of_engine, write_down_spaces
+from dataplane.core.engines.operations import OperationTotals
 from dataplane.core.engines.rings import RingReader
 from dataplane.core.engines.storing import StoreService
 from dataplane.core.journal.id_journal import EngineEnd
@@ -30,20 +30,14 @@ class Engines(Mapping[int, Engine]):
     """Engines by client number. Methods that end attachments return the clients that are gone for good."""
 
     def __init__(
-        self,
-        pool: Pool,
-        storing: StoreService,
-        memory: MemorySource,
-        counts: Counts,
-        max_clients: int,
-        emit: Callable[[Event], None],
+        self, pool: Pool, storing: StoreService, memory: MemorySource, max_clients: int, emit: Callable[[Event], None]
     ) -> None:
         self._pool = pool
         self._storing = storing
         self._memory = memory
-        self._counts = counts
         self._max_clients = max_clients
         self._emit = emit
+        self.operations = OperationTotals()
         self._by_client: dict[int, Engine] = {}
         self._next_client = pool.table.recovery_table.highest(B_CLIENT) + 1
 
@@ -65,6 +59,12 @@ class Engines(Mapping[int, Engine]):
         if engine is None or not engine.connected:
             raise ProtocolError(Code.NOT_ATTACHED, f"no engine {client} is attached")
         return engine
+
+    def read_operations(self, engine: Engine, now: float) -> None:
+        """Count the operations that an engine has completed. Counts that it cannot have reached are rejected."""
+        if not engine.expelled and not engine.operations.drain(self.operations, now):
+            engine.ring.invalid += 1
+            self._pool.totals.ring_entries_rejected += 1
 
     # ---- attach
 
@@ -207,7 +207,7 @@ class Engines(Mapping[int, Engine]):
 
     def _release(self, engine: Engine, now: float) -> None:
         """Release everything of an engine, which no process can access."""
-        self._counts.engine_gone(engine, now)
+        self.read_operations(engine, now)
         blocks, size = self._storing.release_all(engine)
         self._pool.table.names.append(EngineEnd(engine.client))
         self._pool.leases.remove(engine.client)

@@ -50,18 +50,18 @@ class StoreService:
         pool: Pool,
         reclaimer: Reclaimer,
         reservation_ttl_s: float,
-        refused: Callable[[Code, int], None],
         requested: Callable[[Engine, Reserve, Tenant, U64, Sequence[Block], int, float], None],
     ) -> None:
-        """`refused` counts refused blocks by reason. `requested` is called for every chain that an engine wants to
-        store, with its packed keys, the blocks before them and the number of leading blocks that were present."""
+        """`requested` is called for every chain that an engine wants to store, with its packed keys, the blocks before
+        them and the number of leading blocks that were present."""
         self._pool = pool
         self._reclaimer = reclaimer
         self._ttl_s = reservation_ttl_s
-        self._count_refused = refused
         self._requested = requested
         self.draining = False
         """Whether all new blocks are refused."""
+        self.refused_blocks: dict[str, int] = {}
+        """Refused blocks by the name of the reason."""
 
     # ---- reserve
 
@@ -329,10 +329,15 @@ class StoreService:
         tenant.refuse(code, blocks)
         self._pool.usage.refused(tenant, message.space, code.name.lower(), blocks)
         self._pool.totals.refused_blocks += blocks
-        self._count_refused(code, blocks)
+        self.count_refused(code, blocks)
         self._pool.emit(
             BlocksRefused(now, engine.client, shown(tenant.salt), code.name.lower(), blocks, blocks * message.nbytes)
         )
+
+    def count_refused(self, code: Code, blocks: int) -> None:
+        """Count blocks that an engine was refused."""
+        name = code.name.lower()
+        self.refused_blocks[name] = self.refused_blocks.get(name, 0) + blocks
 
     # ---- the end of a reservation
 

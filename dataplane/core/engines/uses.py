@@ -70,11 +70,14 @@ class AccessReports:
         pool.usage.pass_to(now)
         # The schedulers of a gateway hold blocks of all its spaces, including spaces created after they attached.
         spaces = pool.spaces.of_gateway(engine.gateway) if engine.gateway else engine.spaces
-        result = drain(engine.ring, pool.table.memory, pool.tenants, spaces, limit, engine.leading)
+        ring, totals = engine.ring, pool.totals
+        dropped, invalid = ring.dropped, ring.invalid
+        result = drain(ring, pool.table.memory, pool.tenants, spaces, limit, engine.leading)
+        totals.ring_dropped = wrapped(totals.ring_dropped + ring.dropped - dropped)
+        totals.ring_entries_rejected = wrapped(totals.ring_entries_rejected + ring.invalid - invalid)
         if result is None:
             return
         budget.entries -= result.entries
-        totals = pool.totals
         totals.read_bytes = wrapped(totals.read_bytes + result.read_bytes)
         totals.requested_blocks = wrapped(totals.requested_blocks + result.requested)
         totals.hit_blocks = wrapped(totals.hit_blocks + result.hits)
