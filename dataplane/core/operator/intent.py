@@ -235,7 +235,7 @@ class Intent:
             return faults, lambda: None if self.tiers is None else self.tiers.apply(list(tiers.values()), now)
         known_bodies = {**self.bodies, **bodies}
         pins, faults = _records(snapshot, PinSpec, "name", _wrong_pin)
-        faults = faults or _check_bodies(pins, known_bodies)[:MAX_FAULTS] or _check_number(pins.values(), known_bodies)
+        faults = faults or [_fault(*wrong) for wrong in islice(_wrong_bodies(pins, known_bodies), MAX_FAULTS)]
         return faults, lambda: self._apply_pins(pins, known_bodies, now)
 
     # ---- quotas
@@ -392,16 +392,17 @@ class Intent:
                 ]
 
 
-def _check_bodies(specs: Mapping[int, PinSpec], bodies: Mapping[str, bytes]) -> list[Fault]:
-    body_faults: dict[str, tuple[Code, str] | None] = {}
-    for spec in specs.values():
-        if spec.keys_digest not in body_faults:
-            body_faults[spec.keys_digest] = _wrong_body(spec.keys_digest, bodies)
-    return [
-        _fault(f"pins[{number}].keys_digest", *fault)
-        for number, spec in specs.items()
-        if (fault := body_faults[spec.keys_digest]) is not None
-    ]
+def _wrong_bodies(specs: Mapping[int, PinSpec], bodies: Mapping[str, bytes]) -> Iterator[Wrong]:
+    """Check the keys of pins, each body once; the keys of all pins together only if each is valid."""
+    wrong = {digest: _wrong_body(digest, bodies) for digest in {spec.keys_digest for spec in specs.values()}}
+    for number, spec in specs.items():
+        if found := wrong[spec.keys_digest]:
+            yield f"pins[{number}].keys_digest", *found
+    if not any(wrong.values()):
+        chains = {(spec.model, spec.tenant, spec.keys_digest) for spec in specs.values()}
+        keys = sum(len(bodies[digest]) for _, _, digest in chains) // KEY_BYTES
+        if keys > MAX_PINNED_KEYS:
+            yield "pins", Code.TOO_MANY, f"expected at most {MAX_PINNED_KEYS} keys of pins, got {keys}"
 
 
 def _wrong_body(digest: str, bodies: Mapping[str, bytes]) -> tuple[Code, str] | None:
@@ -414,11 +415,3 @@ def _wrong_body(digest: str, bodies: Mapping[str, bytes]) -> tuple[Code, str] | 
         message = f"expected 1 to {MAX_KEYS_PER_REQUEST} keys of {KEY_BYTES} bytes, got {len(body)} bytes"
         return Code.BAD_KEYS, message
     return None
-
-
-def _check_number(specs: Iterable[PinSpec], bodies: Mapping[str, bytes]) -> list[Fault]:
-    chains = {(spec.model, spec.tenant, spec.keys_digest) for spec in specs}
-    keys = sum(len(bodies[digest]) for _, _, digest in chains) // KEY_BYTES
-    if keys <= MAX_PINNED_KEYS:
-        return []
-    return [_fault("pins", Code.TOO_MANY, f"expected at most {MAX_PINNED_KEYS} keys of pins, got {keys}")]

@@ -26,8 +26,8 @@ from dataplane.client import (
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect, store
 from tests.dataplane.plane import Plane, contents
-from tests.dataplane.recovery.support.blocks import connect, store
 from tests.threads import join
 
 PAGE = 4096

@@ -15,7 +15,8 @@ import pytest
 
 from dataplane.client import Lease, Reservation, Space, attach
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane, contents
+from tests.dataplane.blocks import store
+from tests.dataplane.plane import Plane
 from tests.interleaving import STEP_S, Pair, in_a_child, undocumented
 from tests.run_marks import short_folder
 
@@ -31,9 +32,7 @@ class Engine:
 
     def __init__(self, plane: Plane) -> None:
         self.client = attach(plane.socket, [SPACE], timeout_s=30, on_event=lambda event: None, verify="always")
-        with self.client.reserve(CHAIN, PAGE_BYTES) as written:
-            written.copy_from(b"".join(contents(CHAIN, PAGE_BYTES)))
-            written.commit()
+        store(self.client, CHAIN, PAGE_BYTES)
         self.lease = self.client.acquire(CHAIN)
         self.reservation = self.client.reserve(self.new_keys(), PAGE_BYTES)
         assert (len(self.lease), len(self.reservation.writable)) == (2, 2)

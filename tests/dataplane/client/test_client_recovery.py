@@ -6,22 +6,17 @@ import gc
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from dataplane.client import Client, ClientEvent, Code, attach
+from dataplane.client import ClientEvent, Code
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import attached_again, connect, connected, lost, read, store
 from tests.dataplane.plane import Plane, contents, engine_process, line, wait_for
-from tests.dataplane.recovery.support.blocks import attached_again, connected, lost, store
 
 PAGE = 4096
 SHORT_S = 3.0
 """Time-out of clients whose data plane is stopped. A data plane that runs answers sooner, also on a busy machine."""
-
-
-def connect(plane: Plane, **options: Any) -> Client:
-    return attach(plane.socket, [make.space()], **{"timeout_s": 30, **options})
 
 
 def test_without_a_data_plane_lookups_miss_and_a_later_one_is_found(make_plane: Callable[..., Plane]) -> None:
@@ -52,8 +47,7 @@ def test_after_kill_9_reads_continue_stores_are_refused_and_a_new_data_plane_is_
         plane.kill()
         lost(client)
         assert client.lookup(chain) == 3
-        with client.acquire(chain) as again:
-            assert bytes(again.view(1)) == contents(chain, PAGE)[1]
+        assert read(client, chain) == 3
         assert client.reserve(make.keys(1, "new"), PAGE).refused == {Code.UNAVAILABLE: 1}
         plane.start()
         attached_again(client)
@@ -62,7 +56,7 @@ def test_after_kill_9_reads_continue_stores_are_refused_and_a_new_data_plane_is_
         assert store(client, make.keys(2, "new")) == 2
         assert bytes(lease.view(2)) == contents(chain, PAGE)[2], "a lease of the old one stays valid"
         lease.release()
-        del lease, again
+        del lease
         gc.collect()
         assert client.lookup(make.keys(2, "new")) == 2
     assert [event.name for event in events] == ["attached", "lost", "attached"]
@@ -77,16 +71,13 @@ def test_an_engine_that_never_mapped_the_pool_misses_without_a_data_plane_and_at
         assert reader.lookup(chain) == 3, "it has mapped the index, and no segment"
         plane.kill()
         lost(reader)
-        with reader.acquire(chain) as lease:
-            assert len(lease) == 0
-        with writer.acquire(chain) as lease:
-            assert len(lease) == 3, "an engine that has mapped the segment still reads"
+        assert read(reader, chain) == 0
+        assert read(writer, chain) == 3, "an engine that has mapped the segment still reads"
         plane.start()
         attached_again(reader)
         attached_again(writer)
         assert store(writer, chain) == 3
-        with reader.acquire(chain) as lease:
-            assert bytes(lease.view(2)) == contents(chain, PAGE)[2]
+        assert read(reader, chain) == 3
 
 
 def test_a_reservation_of_a_dead_data_plane_commits_nothing_in_the_next(plane: Plane) -> None:
@@ -130,9 +121,7 @@ def test_a_stopped_data_plane_costs_one_time_out_and_then_nothing(plane: Plane) 
             assert reservation.refused == {Code.TIMEOUT: 2}
             # A reservation that waited would be refused with TIMEOUT.
             assert client.reserve(make.keys(2, "later"), PAGE).refused == {Code.UNAVAILABLE: 2}
-            assert client.lookup(chain) == 2, "reading does not depend on it"
-            with client.acquire(chain) as lease:
-                assert len(lease) == 2
+            assert read(client, chain) == 2, "reading does not depend on it"
 
         def given_back() -> bool:
             client.lookup(chain)

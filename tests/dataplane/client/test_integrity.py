@@ -13,9 +13,9 @@ from dataplane.protocol.checksums import NONE, Checksum, checksum
 from dataplane.protocol.engine import SpaceRequest
 from dataplane.protocol.layout import H_ADOPTED_NS
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect, read, store
 from tests.dataplane.client.faulty_memory import checksum_in_index, flip, row_of, say_adopted
 from tests.dataplane.plane import Plane, contents, wait_for
-from tests.dataplane.recovery.support.blocks import connect, store
 from tests.dataplane.recovery.support.harness import Supervised, supervised
 
 # ---- readers
@@ -34,21 +34,15 @@ def test_a_corrupt_block_is_a_miss_an_event_and_a_counter_and_its_neighbours_sta
     with connect(plane) as writer, connect(plane, verify="always", on_event=events.append) as reader:
         assert store(writer, chain) == 8
         flip(plane, reader, chain[5], at=PAGE - 1)
-        with reader.acquire(chain) as lease:
-            assert len(lease) == 5
-            assert [bytes(lease.view(at)) for at in range(5)] == contents(chain[:5], PAGE)
+        assert read(reader, chain) == 5
         assert names(events) == ["corrupt"]
         stats = plane.describe()
         assert (stats.totals.corrupt_blocks, stats.totals.false_reports) == (1, 0)
         assert stats.pool.blocks == 7
         assert reader.lookup(chain) == 5
-        for at in (6, 7):
-            with reader.acquire(chain[at : at + 1]) as lease:
-                assert bytes(lease.view(0)) == contents(chain, PAGE)[at]
+        assert read(reader, chain[6:]) == 2
         assert store(writer, chain) == 1, "it can be stored again"
-        with reader.acquire(chain) as lease:
-            assert len(lease) == 8
-            assert bytes(lease.view(5)) == contents(chain, PAGE)[5]
+        assert read(reader, chain) == 8
         wait_for(lambda: "block.corrupted" in plane.log(), "an operator reads of it")
 
 
@@ -72,8 +66,7 @@ def test_without_verification_nothing_is_read_twice(plane: Plane) -> None:
     with connect(plane) as client:
         store(client, chain)
         flip(plane, client, chain[1])
-        with client.acquire(chain) as lease:
-            assert len(lease) == 3
+        assert len(client.acquire(chain)) == 3
         assert plane.describe().totals.corrupt_blocks == 0
 
 
@@ -83,17 +76,14 @@ def test_blocks_that_lived_through_a_crash_are_looked_at_once(plane: Plane) -> N
         store(client, old)
         say_adopted(plane, time.time_ns() + 10**9)
         flip(plane, client, old[2])
-        with client.acquire(old) as lease:
-            assert len(lease) == 2
+        assert len(client.acquire(old)) == 2
         assert plane.describe().totals.corrupt_blocks == 1
         flip(plane, client, old[0])  # after its one look
-        with client.acquire(old) as lease:
-            assert len(lease) == 2
+        assert len(client.acquire(old)) == 2
         say_adopted(plane, 1)  # before all of them
         store(client, new)
         flip(plane, client, new[0])
-        with client.acquire(new) as lease:
-            assert len(lease) == 2
+        assert len(client.acquire(new)) == 2
 
 
 def test_each_crash_asks_for_another_look(plane: Plane) -> None:
@@ -102,8 +92,7 @@ def test_each_crash_asks_for_another_look(plane: Plane) -> None:
         store(client, chain)
         for crash in (1, 2):
             say_adopted(plane, time.time_ns() + crash * 10**9)
-            with client.acquire(chain) as lease:
-                assert len(lease) == 2
+            assert len(client.acquire(chain)) == 2
         flip(plane, client, chain[0])
         say_adopted(plane, time.time_ns() + 10**10)
         assert len(client.acquire(chain)) == 0
@@ -250,8 +239,7 @@ def test_given_checksums_are_taken_as_they_are(plane: Plane) -> None:
             reservation.copy_from(b"".join(contents(chain, PAGE)))
             reservation.commit(checksums=[right[0], NONE, bytes(15) + b"\x01"])
         assert checksum_in_index(client, chain[1]) == NONE
-        with client.acquire(chain) as lease:
-            assert len(lease) == 2, "none is never wrong, and a wrong one always is"
+        assert len(client.acquire(chain)) == 2, "none is never wrong, and a wrong one always is"
         assert plane.describe().totals.corrupt_blocks == 1
 
 
@@ -313,22 +301,15 @@ def crash(plane: Supervised, client: Client) -> None:
 
 def test_damaged_blocks_are_misses_after_a_crash_and_others_are_served(socket_dir: Path) -> None:
     chain = make.keys(6)
-    with supervised(socket_dir) as plane, attach(plane.socket, [make.space()], timeout_s=30) as client:
-        with client.reserve(chain, PAGE) as reservation:
-            reservation.copy_from(b"".join(contents(chain, PAGE)))
-            assert reservation.commit().blocks == 6
+    with supervised(socket_dir) as plane, connect(plane) as client:
+        assert store(client, chain) == 6
         flip(plane, client, chain[4], at=100)
         crash(plane, client)
-        with client.acquire(chain) as lease:
-            assert len(lease) == 4
-            assert [bytes(lease.view(at)) for at in range(4)] == contents(chain[:4], PAGE)
+        assert read(client, chain) == 4
         stats = plane.wait_stats(lambda stats: stats.totals.corrupt_blocks == 1, "it was reported")
         assert stats.pool.blocks == 5
         assert client.lookup(chain) == 4
-        with client.reserve(chain, PAGE) as reservation:
-            reservation.copy_from(b"".join(contents(chain, PAGE)))
-            assert reservation.commit().blocks == 1
+        assert store(client, chain) == 1
         crash(plane, client)
-        with client.acquire(chain) as lease:
-            assert [bytes(lease.view(at)) for at in range(6)] == contents(chain, PAGE)
+        assert read(client, chain) == 6
         assert plane.describe().totals.corrupt_blocks == 0, "counted since its start"

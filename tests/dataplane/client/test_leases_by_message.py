@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dataplane.client import Client, attach
+from dataplane.client import Client
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect, read, store
 from tests.dataplane.load.content import fill
 from tests.dataplane.load.misfits import attachment_of
 from tests.dataplane.plane import Plane, wait_for
-from tests.dataplane.recovery.support.blocks import connect, read, store
 
 CHAIN = make.keys(8)
 
@@ -42,7 +42,7 @@ def test_a_lease_holds_its_blocks_until_it_is_released(slow_plane: Plane) -> Non
 
 
 def test_a_lease_with_a_late_answer_is_released_and_no_counter_is_lost(slow_plane: Plane) -> None:
-    with attach(slow_plane.socket, [make.space()], timeout_s=2.0, on_event=lambda event: None) as client:
+    with connect(slow_plane, timeout_s=2.0) as client:
         assert store(client, CHAIN) == 8
         lease = client.acquire(CHAIN)
         with slow_plane.frozen():
@@ -56,7 +56,7 @@ def test_a_lease_with_a_late_answer_is_released_and_no_counter_is_lost(slow_plan
 
 
 def test_counters_are_released_when_the_data_plane_dies_with_a_pending_request(slow_plane: Plane) -> None:
-    with attach(slow_plane.socket, [make.space()], timeout_s=2.0, on_event=lambda event: None) as client:
+    with connect(slow_plane, timeout_s=2.0) as client:
         assert store(client, CHAIN) == 8
         lease = client.acquire(CHAIN)
         attachment = attachment_of(client)

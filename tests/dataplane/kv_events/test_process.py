@@ -14,11 +14,11 @@ import zmq
 
 from dataplane.kv_events.messages import block_hash
 from dataplane.kv_events.stream import END
+from tests.dataplane import blocks
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect
 from tests.dataplane.kv_events.decoders import Decoded, aibrix, dynamo, llm_d
 from tests.dataplane.plane import Plane, wait_for
-from tests.dataplane.recovery.support import blocks
-from tests.dataplane.recovery.support.blocks import connect
 from tests.dataplane.recovery.support.harness import supervised
 from tests.forked import run
 from tests.lmcache.client import Client, prompt

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dataplane.client import attach
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect
 from tests.dataplane.load.engines import Engines
 from tests.dataplane.load.misfits import attachment_of
 from tests.dataplane.plane import Plane
@@ -97,7 +97,7 @@ def test_no_byte_is_wrong_and_nothing_leaks_when_engines_are_killed_at_random(
     socket_dir: Path, *, membarrier: bool
 ) -> None:
     with hammer(socket_dir, dataplane__membarrier=str(membarrier).lower()) as beaten:
-        with attach(beaten.socket, [make.space()], timeout_s=30) as client:
+        with connect(beaten) as client:
             assert attachment_of(client).membarrier is membarrier
         beaten.run(seconds(), lambda: beaten.has_met_readers(blocks=1000))
         assert beaten.engines.wrong() == []
@@ -124,7 +124,7 @@ def assert_whole_pool_is_usable(beaten: Hammer) -> None:
     """No counter leaked: every old block can be evicted for new ones."""
     block = 64 << 10
     keys = make.keys(POOL_BYTES // block, "fresh")
-    with attach(beaten.socket, [make.space()], timeout_s=30) as client, client.reserve(keys, block) as room:
+    with connect(beaten) as client, client.reserve(keys, block) as room:
         assert room.refused == {}
         assert len(room.writable) == len(keys)
     pool = msgspec.to_builtins(beaten.describe().pool)

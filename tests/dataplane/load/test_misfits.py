@@ -15,10 +15,10 @@ from dataplane.client import Code
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect, read, store
 from tests.dataplane.load.content import fill
 from tests.dataplane.load.misfits import ROLES
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
-from tests.dataplane.recovery.support.blocks import connect, read, store
 from tests.forked import Forked
 
 PAGE = 4096

@@ -38,10 +38,10 @@ from dataplane.protocol.layout import H_BUCKETS, H_MAGIC, H_VERSION, HOT_WORDS, 
 from dataplane.protocol.states import STATE_MASK, State
 from dataplane.recovery import named_segment
 from dataplane.settings import load
+from tests.dataplane import blocks
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import PAGE_BYTES, attached_again, connect, connected, kill, read, store
 from tests.dataplane.plane import RawEngine, engine_process, line, wait_for
-from tests.dataplane.recovery.support import blocks
-from tests.dataplane.recovery.support.blocks import PAGE_BYTES, attached_again, connect, connected, kill, read, store
 from tests.dataplane.recovery.support.relay import Relay, hold
 from tests.forked import run
 from tests.free_port import free_port

@@ -15,8 +15,8 @@ import pytest
 from app.supervisor import supervisor as supervisor_module
 from app.supervisor.supervisor import CannotReplace, Supervisor
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect, read, store
 from tests.dataplane.plane import Plane, wait_for
-from tests.dataplane.recovery.support.blocks import connect, read, store
 from tests.dataplane.recovery.support.harness import supervised as supervised_process
 
 HANGS, ENDS = "TEST_HANGS", "TEST_ENDS"

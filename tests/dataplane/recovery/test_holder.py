@@ -30,8 +30,8 @@ from dataplane.holding.messages import MAX_FDS_PER_DATAGRAM, VERSION, close_all,
 from dataplane.holding.process import CHECK_S, MAX_CONNECTIONS, WARM_STARTS
 from dataplane.holding.requests import HolderFailed, answer_to, describe, release
 from dataplane.protocol.layout import H_CLOSED
+from tests.dataplane.blocks import PAGE_BYTES, read_alone, store_alone
 from tests.dataplane.plane import wait_for
-from tests.dataplane.recovery.support.blocks import PAGE_BYTES, read_alone, store_alone
 from tests.dataplane.recovery.support.relay import MemoryFile, Relay, hold, peeked, writer
 from tests.ipc.descriptors import free_descriptors, opened
 from tests.threads import join

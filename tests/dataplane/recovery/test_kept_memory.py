@@ -24,9 +24,7 @@ from dataplane.holding.requests import HolderFailed, answer_to, release
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 from tests import forked
 from tests.dataplane import factories as make
-from tests.dataplane.load.engines import holders
-from tests.dataplane.plane import contents, wait_for
-from tests.dataplane.recovery.support.blocks import (
+from tests.dataplane.blocks import (
     PAGE_BYTES,
     attached_again,
     cached,
@@ -38,6 +36,8 @@ from tests.dataplane.recovery.support.blocks import (
     store,
     store_alone,
 )
+from tests.dataplane.load.engines import holders
+from tests.dataplane.plane import contents, wait_for
 from tests.dataplane.recovery.support.harness import Supervised
 from tests.dataplane.recovery.support.relay import Relay, writer
 from tests.free_port import free_port

@@ -19,12 +19,12 @@ from dataplane.client import Client
 from dataplane.protocol.codec import encode
 from dataplane.protocol.layout import H_MEMORY, H_PID, IndexMemory
 from dataplane.protocol.states import State
+from tests.dataplane import blocks
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect
 from tests.dataplane.load.engine import HELD_BYTES
 from tests.dataplane.load.engines import holders
 from tests.dataplane.plane import START_TIMEOUT_S, wait_for
-from tests.dataplane.recovery.support import blocks
-from tests.dataplane.recovery.support.blocks import connect
 from tests.dataplane.recovery.support.cuts import listed
 from tests.dataplane.recovery.support.harness import Supervised, supervised
 from tests.lmcache.client import Client as LMCacheClient

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dataplane.client import Client, attach
+from dataplane.client import Client
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.control.lookups import Blocks, CachedBlock, ListBlocks, Looked, LookupChain
 from dataplane.protocol.control.messages import VERSION as CONTROL_VERSION
@@ -22,15 +22,15 @@ from dataplane.protocol.control.scopes import Clear, Scope, Swept
 from dataplane.protocol.control.snapshots import Ack, Nack, NeedBodies
 from dataplane.protocol.control.verification import Verification, VerificationState, Verified, Verify
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect, store
 from tests.dataplane.plane import Manager, Plane, contents, wait_for
-from tests.dataplane.recovery.support.blocks import store
 
 PAGE = 4096
 
 
 @pytest.fixture
 def engine(plane: Plane) -> Iterator[Client]:
-    with attach(plane.socket, [make.space()], timeout_s=30) as client:
+    with connect(plane) as client:
         yield client
 
 

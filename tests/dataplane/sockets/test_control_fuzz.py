@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dataplane.client import attach
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.lookups import ListBlocks, LookupChain
 from dataplane.protocol.control.messages import ControlRequest
@@ -22,6 +21,7 @@ from dataplane.protocol.control.scopes import Clear, CountBlocks, Demote, Invali
 from dataplane.protocol.control.snapshots import Bodies, Snapshot, digest_of
 from dataplane.protocol.control.verification import Verification, Verify
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect, store
 from tests.dataplane.plane import Manager, Plane
 from tests.sizes import size
 
@@ -116,9 +116,8 @@ SETTINGS = settings(
 def fuzzed(shared_plane: Plane) -> Iterator[tuple[Plane, Manager]]:
     """A node with some blocks, and a management plane that has lost its mind."""
     chain = make.keys(20)
-    with attach(shared_plane.socket, [make.space()], timeout_s=30) as client:
-        with client.reserve(chain, 4096) as reservation:
-            reservation.commit()
+    with connect(shared_plane) as client:
+        store(client, chain)
         client.lookup(chain)
         with shared_plane.manager() as manager:
             yield shared_plane, manager

@@ -9,7 +9,6 @@ import pytest
 import zmq
 
 from dataplane import __version__
-from dataplane.client import attach
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.messages import VERSION, ControlRefused, ControlRequest
 from dataplane.protocol.control.nodes import DescribeNode, Description, Hello, Resize, Welcome
@@ -21,6 +20,7 @@ from dataplane.protocol.events import EngineAttached, Event, SnapshotApplied
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.usage import ReadUsage
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect
 from tests.dataplane.plane import WAIT_S, Manager, Plane, RawEngine
 
 PAGE = 4096
@@ -62,7 +62,7 @@ def test_a_snapshot_is_acked_and_in_force(plane: Plane, manager: Manager) -> Non
         snapshot.digest,
     )
     assert 0 <= answer.applied_s < WAIT_S
-    with attach(plane.socket, [make.space()], timeout_s=30) as client:
+    with connect(plane) as client:
         reservation = client.reserve(make.keys(6), PAGE, tenant="a")
         assert {code.name: number for code, number in reservation.refused.items()} == {"OVER_LIMIT": 2}
         reservation.abort()
@@ -255,7 +255,7 @@ def test_events_are_numbered_without_gaps_and_a_description_has_its_number(plane
                     return event
 
         receive_until(NodeStats)
-        with attach(plane.socket, [make.space()], timeout_s=30, group="seen") as client:
+        with connect(plane, group="seen") as client:
             assert receive_until(EngineAttached).group == "seen"
             # Sizes far beyond any machine must not make an event that cannot be sent.
             assert client.reserve(make.keys(4096), 1 << 40).refused

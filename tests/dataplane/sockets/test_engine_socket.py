@@ -34,8 +34,8 @@ from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT,
 from dataplane.protocol.spaces import Space
 from tests import forked
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect, store, store_alone
 from tests.dataplane.plane import WAIT_S, Plane, RawEngine, contents, engine_process, line, wait_for
-from tests.dataplane.recovery.support.blocks import connect, store, store_alone
 from tests.require import require
 
 PAGE = 4096
@@ -574,7 +574,7 @@ def drain(plane: Plane, *, on: bool) -> None:
 
 
 def test_reads_and_open_reservations_continue_and_stores_are_refused(plane: Plane) -> None:
-    with attach(plane.socket, [make.space()], timeout_s=30) as client:
+    with connect(plane) as client:
         with client.reserve(make.keys(2), PAGE, tenant="a") as reservation:
             drain(plane, on=True)
             reservation.commit()
@@ -595,10 +595,10 @@ def test_reads_and_open_reservations_continue_and_stores_are_refused(plane: Plan
 def test_a_draining_node_refuses_new_engines(plane: Plane) -> None:
     drain(plane, on=True)
     with pytest.raises(AttachRefused) as caught:
-        attach(plane.socket, [make.space()], timeout_s=30)
+        connect(plane)
     assert caught.value.code is Code.DRAINING
     drain(plane, on=False)
-    with attach(plane.socket, [make.space()], timeout_s=30) as client:
+    with connect(plane) as client:
         assert client.lookup(make.keys(1)) == 0
 
 
@@ -625,7 +625,7 @@ def test_a_drained_node_is_drained_after_a_restart(plane: Plane) -> None:
     plane.stop()
     plane.start()
     assert not plane.describe().draining
-    with attach(plane.socket, [make.space()], timeout_s=30) as client:
+    with connect(plane) as client:
         wait_for(lambda: client.reserve(make.keys(1), PAGE, tenant="a").refused == {}, "it stores", WAIT_S)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dataplane.client import Client, ClientEvent, Code, attach
+from dataplane.client import Client, ClientEvent, Code
 from dataplane.protocol.control.messages import ControlRefused
 from dataplane.protocol.control.nodes import Expel, Expelled
 from dataplane.protocol.control.records import QuotaSpec
@@ -17,6 +17,7 @@ from dataplane.protocol.control.scopes import Clear
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
 from tests.forked import Forked
 
@@ -62,7 +63,7 @@ def claimant(plane: Plane, model: str, *, lost: bool = True) -> Iterator[Forked]
 @pytest.fixture
 def full(plane: Plane) -> Iterator[Client]:
     """A client of a pool that its blocks fill."""
-    with attach(plane.socket, [make.space()], timeout_s=30) as client:
+    with connect(plane) as client:
         for number in range(BLOCKS):
             assert store(client, number) is None
         yield client
@@ -119,7 +120,7 @@ def test_a_client_of_the_same_space_is_expelled_and_its_blocks_go(plane: Plane, 
         process.stdin.write(b"\n")
         process.stdin.flush()
         assert line(process) == "EXPELLED", "it cannot attach again, and another one can"
-        with attach(plane.socket, [make.space()], timeout_s=30) as another:
+        with connect(plane) as another:
             assert another.lookup([make.key(0)]) == 1
         assert store(full, "new") is None
         assert engine_of(plane.describe(), process).expelled == "barred"

@@ -20,13 +20,13 @@ import zmq.auth
 from zmq.auth.thread import ThreadAuthenticator
 
 from dataplane.base.connection_guard import MAX_BYTES
-from dataplane.client import attach
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.control.messages import VERSION
 from dataplane.protocol.control.nodes import Hello, Welcome
 from dataplane.protocol.join import SECRET_BYTES, Join, Joined, JoinRefused, JoinReply, JoinToken, token_text, with_host
 from tests import forked
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect
 from tests.dataplane.plane import WAIT_S, Plane, wait_for
 
 MIB = 1 << 20
@@ -267,7 +267,7 @@ def test_engines_and_the_management_plane_are_served_without_the_join_socket(
     node.settings["control_url"] = join.control_url
     node.start()
     assert welcome(fleet, join.control_url, key).node == "node-a", "without an answer to its second join"
-    with attach(node.socket, [make.space()], timeout_s=30) as client:
+    with connect(node) as client:
         assert client.reserve(make.keys(1), 4096, tenant="a").refused == {}
 
 
@@ -303,7 +303,7 @@ def test_a_forgotten_node_continues_serving_engines_and_joins_again_by_a_token_a
     node.start()
     fleet.refuse("unknown_node")
     wait_for(lambda: "node.forgotten" in node.log(), "the refusal is logged")
-    with attach(node.socket, [make.space()], timeout_s=30) as client:
+    with connect(node) as client:
         assert client.reserve(make.keys(1), 4096, tenant="a").refused == {}
     node.stop()
     node.settings["dataplane__join_token_file"] = token

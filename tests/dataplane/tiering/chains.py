@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dataplane.client import Client, attach
+from dataplane.client import Client
 from dataplane.protocol.control.moves import Move, Moved, MoveState, ReadMove
 from dataplane.protocol.control.records import encode_tiers
 from dataplane.protocol.control.snapshots import Ack
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import TierSpec
+from tests.dataplane import blocks as blocks_of
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
 from tests.tiers.s3_server import BUCKET, S3Server
@@ -24,26 +25,14 @@ BLOCKS = 16
 
 
 def connect(plane: Plane) -> Client:
-    return attach(plane.socket, [make.space(block_bytes=NBYTES)], timeout_s=30)
-
-
-def content(key: bytes) -> bytes:
-    return (key * (NBYTES // len(key) + 1))[:NBYTES]
+    return blocks_of.connect(plane, make.space(block_bytes=NBYTES))
 
 
 def store(client: Client, chain: Sequence[bytes], tenant: str = "") -> int:
-    with client.reserve(chain, NBYTES, tenant=tenant) as reservation:
-        for at in reservation.writable:
-            reservation.view(at)[:] = bytearray(content(chain[at]))
-        return reservation.commit().blocks
+    return blocks_of.store(client, chain, NBYTES, tenant)
 
 
-def right(client: Client, chain: Sequence[bytes]) -> int:
-    """Return the number of leading blocks in memory; their bytes are compared."""
-    with client.acquire(chain) as lease:
-        for at in range(len(lease)):
-            assert bytes(lease.view(at)) == content(chain[at])
-        return len(lease)
+read = partial(blocks_of.read, nbytes=NBYTES)
 
 
 def push_out(client: Client, chain: Sequence[bytes]) -> None:

@@ -14,7 +14,7 @@ from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.tiers import TierSpec
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
-from tests.dataplane.tiering.chains import connect, disk_tier, in_service, known_tier, load, push, right, store, tier
+from tests.dataplane.tiering.chains import connect, disk_tier, in_service, known_tier, load, push, read, store, tier
 from tests.dataplane.tiering.faulty_tier import FaultyTier
 from tests.dataplane.tiering.mover_bench import NBYTES as SMALL
 from tests.dataplane.tiering.mover_bench import MoverBench
@@ -145,7 +145,7 @@ def test_a_lower_disk_that_is_gone_fails_nothing(plane: Plane, tmp_path: Path) -
     with connect(plane) as client:
         chains = fill(plane, client, 0, 40)
         assert known_tier(plane, "below").refused["evicted"] > 25
-        assert right(client, chains[-1]) == BLOCKS
+        assert read(client, chains[-1]) == BLOCKS
         (tmp_path / "gone").rename(tmp_path / "b")
         in_service(plane, "below")
         fill(plane, client, 100, 20)
@@ -179,7 +179,7 @@ def test_kills_while_blocks_cascade_leave_no_wrong_byte_and_no_block_in_neither_
                 arrived = client.lookup_tiers(chain)
                 assert arrived.ready + arrived.coming == BLOCKS
                 load(client, chain, BLOCKS)
-                assert right(client, chain) == BLOCKS
+                assert read(client, chain) == BLOCKS
         for name, budget_bytes in (("above", ABOVE_BYTES), ("below", BELOW_BYTES)):
             assert known_tier(plane, name).stored_bytes <= budget_bytes
 
@@ -209,5 +209,5 @@ def test_a_drain_continues_after_kills_and_leaves_no_block_in_the_drained_tier_a
             assert client.lookup_tiers(chain).coming + client.lookup(chain) == BLOCKS
         for chain in choice.sample(chains, 4):
             load(client, chain, BLOCKS)
-            assert right(client, chain) == BLOCKS
+            assert read(client, chain) == BLOCKS
     assert plane.stop() == 0

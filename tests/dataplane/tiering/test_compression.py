@@ -11,7 +11,7 @@ import numpy as np
 import obstore
 import pytest
 
-from dataplane.client import Client, attach
+from dataplane.client import Client
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.records import encode_tiers
 from dataplane.protocol.control.scopes import Scope
@@ -19,6 +19,7 @@ from dataplane.protocol.control.snapshots import Nack
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiers.values import value_size
+from tests.dataplane import blocks
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane
 from tests.dataplane.tiering.chains import (
@@ -73,7 +74,7 @@ def with_codec(spec: TierSpec, compress: str) -> TierSpec:
 
 
 def connect(plane: Plane, space: Space = SPACE) -> Client:
-    return attach(plane.socket, [space], timeout_s=30)
+    return blocks.connect(plane, space)
 
 
 def content(key: bytes) -> bytes:

@@ -20,12 +20,11 @@ from dataplane.protocol.spaces import TIER_MOVER
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import MEMORY
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane, RawEngine, wait_for
+from tests.dataplane.plane import Plane, RawEngine, contents, wait_for
 from tests.dataplane.tiering.chains import (
     BLOCKS,
     NBYTES,
     connect,
-    content,
     copied,
     disk_tier,
     in_service,
@@ -34,7 +33,7 @@ from tests.dataplane.tiering.chains import (
     move,
     push,
     push_out,
-    right,
+    read,
     store,
     tier,
 )
@@ -59,7 +58,7 @@ def test_a_tier_that_is_added_serves_engines_that_attached_before(plane: Plane, 
         with connect(plane) as later:
             assert later.lookup_tiers(CHAIN).coming == BLOCKS, "the first look-up after an attach finds tiers"
         load(client, CHAIN, BLOCKS)
-        assert right(client, CHAIN) == BLOCKS
+        assert read(client, CHAIN) == BLOCKS
         assert client.lookup_tiers(CHAIN)[:5] == (BLOCKS, 0, 0.0, 0, 0)
     assert plane.stop() == 0
 
@@ -79,7 +78,7 @@ def test_a_removed_tier_is_left_as_it_is_and_serves_when_it_comes_back(plane: Pl
         in_service(plane, "again")
         wait_for(lambda: client.lookup_tiers(CHAIN).coming == BLOCKS, "it is listed again")
         load(client, CHAIN, BLOCKS)
-        assert right(client, CHAIN) == BLOCKS
+        assert read(client, CHAIN) == BLOCKS
     assert plane.stop() == 0
 
 
@@ -122,7 +121,7 @@ def test_a_tier_of_a_record_is_open_again_after_a_kill_and_a_move_loads_blocks_b
     state = move(plane, Move("n", Scope(tenant="acme"), MEMORY))
     assert (state.moved_blocks, state.refused) == (BLOCKS, {})
     with connect(plane) as client:
-        assert right(client, CHAIN) == BLOCKS
+        assert read(client, CHAIN) == BLOCKS
     assert plane.stop() == 0
 
 
@@ -180,8 +179,8 @@ def test_tiers_come_and_go_under_stores_and_loads(plane: Plane, tmp_path: Path) 
                     store(client, chain)
                     older = make.keys(BLOCKS, (name, (number + 20) % 40))
                     client.prefetch(older, wait_s=1.0)
-                    right(client, chain)
-                    right(client, older)
+                    read(client, chain)
+                    read(client, older)
                     number += 1
         except BaseException as error:
             failures.append(error)
@@ -259,7 +258,7 @@ def test_the_disk_keeps_blocks_evicted_from_memory(disk_plane: Plane, end: str) 
         wait_for(lambda: client.lookup_tiers(chain).coming == BLOCKS, "the chain was found on disk")
         assert client.lookup(chain) == 0, "memory began empty"
         load(client, chain, BLOCKS)
-        assert right(client, chain) == BLOCKS
+        assert read(client, chain) == BLOCKS
         assert in_tier(client, dead) == 0, "what was invalidated does not come back"
 
 
@@ -269,7 +268,7 @@ def test_flipped_bytes_are_a_miss_and_never_data(disk_plane: Plane, tmp_path: Pa
         store(client, chain)
         on_disk(disk_plane, BLOCKS)
         push_out(client, chain)
-        expected = content(chain[5])
+        expected = contents(chain, NBYTES)[5]
         for segment in (tmp_path / "tier").rglob("*"):
             if segment.is_file() and expected in (data := segment.read_bytes()):
                 with segment.open("r+b") as file:
@@ -277,7 +276,7 @@ def test_flipped_bytes_are_a_miss_and_never_data(disk_plane: Plane, tmp_path: Pa
                     file.write(b"wrong")
         load(client, chain, 5)
         wait_for(lambda: in_tier(client, chain) == 5, "the bad block is forgotten")
-        assert right(client, chain) == 5
+        assert read(client, chain) == 5
 
 
 def test_a_prefetch_of_blocks_that_no_tier_holds_does_nothing(disk_plane: Plane) -> None:

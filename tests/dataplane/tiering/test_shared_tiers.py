@@ -30,7 +30,7 @@ from tests.dataplane.tiering.chains import (
     move,
     push,
     push_out,
-    right,
+    read,
     s3_tier,
     set_credentials,
     store,
@@ -86,7 +86,7 @@ def test_a_block_of_one_node_is_found_and_loaded_by_another(planes: tuple[Plane,
         copied(first, BLOCKS)
         wait_for(lambda: unknown(two, CHAIN) == BLOCKS, "the engine learns that there is a shared tier")
         load(two, CHAIN, BLOCKS)
-        assert right(two, CHAIN) == BLOCKS
+        assert read(two, CHAIN) == BLOCKS
         known = known_tier(second)
         assert (known.shared, known.blocks, known.stored_bytes) == (True, 0, 0), "it pays for what it wrote"
         assert known.loaded_blocks == BLOCKS
@@ -148,7 +148,7 @@ def test_a_restart_counts_earlier_writes_and_finds_their_blocks(planes: tuple[Pl
     assert [(each.tenant, each.blocks) for each in known.tenants] == [("acme", BLOCKS)]
     with connect(first) as one:
         load(one, CHAIN, BLOCKS)
-        assert right(one, CHAIN) == BLOCKS
+        assert read(one, CHAIN) == BLOCKS
         smaller = msgspec.structs.replace(spec, budget_bytes=before.stored_bytes // BLOCKS * 4)
         push(first, 2, smaller)
         wait_for(lambda: blocks_of(first) == 4, "what is beyond the budget is evicted")
@@ -183,7 +183,7 @@ def test_blocks_move_from_a_disk_to_a_shared_tier_and_back(spec: TierSpec, tmp_p
         assert (back.released_blocks, back.refused) == (BLOCKS, {})
         assert (blocks_of(plane), blocks_of(plane, "nvme")) == (0, BLOCKS)
         load(client, CHAIN, BLOCKS)
-        assert right(client, CHAIN) == BLOCKS
+        assert read(client, CHAIN) == BLOCKS
     assert plane.stop() == 0
 
 
@@ -265,7 +265,7 @@ def test_moves_that_are_killed_lose_nothing(tmp_path: Path, socket_dir: Path, mo
                 with connect(plane) as client:
                     for chain in CHAINS:
                         load(client, chain, BLOCKS)
-                        assert right(client, chain) == BLOCKS
+                        assert read(client, chain) == BLOCKS
         finally:
             if plane.alive:
                 plane.kill()

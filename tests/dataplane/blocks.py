@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from dataplane.client import Client, attach
 from dataplane.protocol.layout import H_CLOSED
+from dataplane.protocol.spaces import Space
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents, wait_for
 
 PAGE_BYTES = 4096
 
 
-def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
+def connect(plane: Plane, *spaces: Space, **options: Any) -> Client:
+    return attach(plane.socket, list(spaces) or [make.space()], **{"timeout_s": 30, **options})
 
 
-def store(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES, tenant: str = "", **where: Any) -> int:
+def store(client: Client, chain: Sequence[bytes], nbytes: int = PAGE_BYTES, tenant: str = "", **where: Any) -> int:
     """Return the number of blocks that were published."""
     with client.reserve(chain, nbytes, tenant=tenant, **where) as reservation:
+        data = contents(chain, nbytes)
         for at in reservation.writable:
-            reservation.view(at)[:] = contents(chain, nbytes)[at]
+            reservation.view(at)[:] = data[at]
         return reservation.commit().blocks
 
 
-def read(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES) -> int:
+def read(client: Client, chain: Sequence[bytes], nbytes: int = PAGE_BYTES) -> int:
     """Return the number of leading blocks that are there, each with the right bytes."""
     with client.acquire(chain) as lease:
         assert [bytes(lease.view(at)) for at in range(len(lease))] == contents(chain, nbytes)[: len(lease)]
