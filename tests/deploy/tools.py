@@ -18,7 +18,6 @@ import yaml
 
 from tests.environ import clean_environ
 from tests.forked import AnyProcess, Forked
-from tests.forked import Forked
 from tests.free_port import free_port
 from tests.require import require
 

@@ -25,7 +25,7 @@ def test_a_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert victim.read_text() == "untouched"
     assert not file.is_symlink()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert private_file.read(file, "") == {"a": 1}
+    assert private_file.read(file, dict[str, int], "", "") == {"a": 1}
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

@@ -52,17 +52,8 @@ def path() -> Path:
 
 def load() -> Contexts:
     """Return the stored contexts. Raises ClickException."""
-    stored = private_file.read(path(), "'larder context add'")
-    if stored is None:
-        return Contexts()
-    try:
-        contexts = {
-            name: Context(str(fields["url"]), str(fields.get("token", "")))
-            for name, fields in stored["contexts"].items()
-        }
-        return Contexts(str(stored.get("current", "")), contexts)
-    except (AttributeError, KeyError, TypeError):
-        raise click.ClickException(f"{path()}: expected an object with `current` and `contexts`") from None
+    expected = "an object with `current` and `contexts`"
+    return private_file.read(path(), Contexts, expected, "'larder context add'") or Contexts()
 
 
 def save(contexts: Contexts) -> None:

@@ -4,13 +4,15 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from dataplane.base.secret_file import SecretFileExposed, read_secret
 from dataplane.base.units import format_size
 
+T = TypeVar("T")
 MAX_BYTES = 1 << 20
 """Enough for thousands of contexts."""
 
@@ -20,23 +22,25 @@ def folder() -> Path:
     return Path(base).expanduser() / "larder"
 
 
-def read(file: Path, hint: str) -> Any:
+def read(file: Path, kind: type[T], expected: str, hint: str) -> T | None:
     """Return the content of a file; None if it does not exist. Raises ClickException, also for a file that other users
-    can read. `hint` says how to make a new one."""
+    can read. `expected` says in words what it contains, `hint` how to make a new one."""
     try:
         content = read_secret(file, MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise click.ClickException(
                 f"{file}: expected at most {format_size(MAX_BYTES)}, got more; {hint} writes a new one once it is gone"
             )
-        return json.loads(content)
+        return msgspec.json.decode(content, type=kind)
     except SecretFileExposed as error:
         raise click.ClickException(str(error)) from None
     except FileNotFoundError:
         return None
     except OSError as error:
         raise click.ClickException(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError:
+    except msgspec.ValidationError:
+        raise click.ClickException(f"{file}: expected {expected}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise click.ClickException(f"{file} is not JSON; {hint} writes a new one once it is gone") from None
 
 

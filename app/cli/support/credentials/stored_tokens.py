@@ -4,8 +4,6 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import click
-
 from app.cli.support.credentials import private_file
 
 
@@ -40,9 +38,5 @@ def _key(url: str) -> str:
 
 
 def _read() -> dict[str, str]:
-    stored = private_file.read(path(), "'larder login'")
-    if stored is None:
-        return {}
-    if not isinstance(stored, dict) or not all(isinstance(token, str) for token in stored.values()):
-        raise click.ClickException(f"{path()}: expected a JSON object of URLs and their tokens")
-    return stored
+    expected = "a JSON object of URLs and their tokens"
+    return private_file.read(path(), dict[str, str], expected, "'larder login'") or {}
