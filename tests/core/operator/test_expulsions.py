@@ -90,19 +90,6 @@ def test_it_may_not_attach_until_it_is_readmitted_and_then_begins_with_nothing()
     assert shown(bench, again) == ""
 
 
-def test_reserved_bytes_stay_quarantined_until_the_process_is_gone() -> None:
-    bench = bench_of()
-    writer = bench.attach(pid=2)
-    writer.reserve(make.keys(4), PAGE)
-    expel(bench, writer)
-    writer.detach()
-    assert bench.pool.quarantined_bytes == 4 * PAGE
-    writer.die()
-    assert (bench.pool.quarantined_bytes, dict(bench.node.engines)) == (0, {})
-    assert bench.faults() == []
-    bench.attach(pid=2)
-
-
 def test_its_ring_is_not_heard_any_more() -> None:
     bench = bench_of()
     engine = bench.attach(pid=1)

@@ -81,20 +81,6 @@ def test_corrupt_blocks_become_misses_and_are_reported() -> None:
     assert figures(verify(bench)) == (7, 4, 0, 3)
 
 
-def test_a_leased_corrupt_block_is_a_miss_at_once_and_goes_with_the_lease() -> None:
-    bench, engine = bench_of(64)
-    chain = make.keys(2)
-    store(engine, chain)
-    engine.acquire(chain)
-    spoil(bench, chain[0])
-    assert verify(bench).corrupt == 1
-    assert engine.has(chain) == [False, True]
-    assert len(bench.node.pool.table.blocks) == 2
-    engine.release()
-    bench.pass_time(0.1)
-    assert len(bench.node.pool.table.blocks) == 1
-
-
 def test_a_scope_is_all_that_is_read() -> None:
     bench, engine = bench_of(64)
     for tenant in ("a", "b"):

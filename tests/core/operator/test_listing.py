@@ -9,7 +9,6 @@ import pytest
 from dataplane.core.operator import listing
 from dataplane.core.operator.listing import list_blocks, look_up
 from dataplane.core.stats import node_stats
-from dataplane.protocol.codes import Code
 from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks, LookupChain, SpaceHits
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import Commit
@@ -18,7 +17,7 @@ from tests.core.gateway import peer
 from tests.core.gateway import space as gateway_space
 from tests.core.tenancy import PAGE, bench_of, fill
 from tests.dataplane import factories as make
-from tests.dataplane.bench_node import Bench, refused
+from tests.dataplane.bench_node import Bench
 
 ONE, TWO, OTHER = make.space(dtype="bf16"), make.space(dtype="fp8"), make.space("other")
 
@@ -129,21 +128,6 @@ def test_concurrent_changes_do_not_disturb_a_listing() -> None:
     assert set(hexes(chain[:50])) <= set(keys)
 
 
-@pytest.mark.parametrize(
-    ("message", "code", "field"),
-    [
-        (ListBlocks("n", limit=0), Code.BAD_FIELD, "limit"),
-        (ListBlocks("n", limit=MAX_LISTED_BLOCKS + 1), Code.BAD_FIELD, "limit"),
-        (ListBlocks("n", tenant="a@b"), Code.BAD_SALT, "tenant"),
-        (ListBlocks("n", keys=b"short"), Code.BAD_KEYS, "keys"),
-    ],
-)
-def test_a_wrong_question_names_its_field(message: ListBlocks, code: Code, field: str) -> None:
-    bench, _ = bench_of(8)
-    with refused(code, field):
-        list_blocks(bench.node.pool, message)
-
-
 def test_a_cursor_beyond_the_end_is_the_end() -> None:
     bench, engine = bench_of(64)
     fill(engine, "a", 8)
@@ -243,19 +227,3 @@ def test_very_many_spaces_come_in_bounded_parts_each_once(monkeypatch: pytest.Mo
     found = ask(bench, chain)
     assert [each.space.rank for each in found] == list(range(30))
     assert figures(found) == [(0, 0) if rank % 2 else (1 + rank % 3,) * 2 for rank in range(30)]
-
-
-@pytest.mark.parametrize(
-    ("message", "code", "field"),
-    [
-        (LookupChain("n", "", make.packed(make.keys(1))), Code.BAD_FIELD, "model"),
-        (LookupChain("n", "m" * 300, make.packed(make.keys(1))), Code.BAD_FIELD, "model"),
-        (LookupChain("n", "m", b""), Code.BAD_KEYS, "keys"),
-        (LookupChain("n", "m", bytes(33)), Code.BAD_KEYS, "keys"),
-        (LookupChain("n", "m", make.packed(make.keys(1)), "a/b"), Code.BAD_SALT, "tenant"),
-    ],
-)
-def test_a_wrong_lookup_names_its_field(message: LookupChain, code: Code, field: str) -> None:
-    bench, _ = bench_of(8)
-    with refused(code, field):
-        look_up(bench.node.pool, message)

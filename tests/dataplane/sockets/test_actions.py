@@ -13,7 +13,7 @@ import pytest
 
 from dataplane.client import Client
 from dataplane.protocol.checksums import checksum
-from dataplane.protocol.control.lookups import Blocks, CachedBlock, ListBlocks, Looked, LookupChain
+from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, Blocks, CachedBlock, ListBlocks, Looked, LookupChain
 from dataplane.protocol.control.messages import VERSION as CONTROL_VERSION
 from dataplane.protocol.control.messages import ControlRefused
 from dataplane.protocol.control.moves import Move, ReadMove
@@ -158,10 +158,17 @@ def test_a_trial_finds_the_faults_of_the_snapshot(manager: Manager) -> None:
 
 def test_wrong_questions_are_refused(manager: Manager) -> None:
     for message, code, field in (
-        (LookupChain("n", "m", b"x"), "bad_keys", "keys"),
+        (LookupChain("n", "m", b""), "bad_keys", "keys"),
+        (LookupChain("n", "m", bytes(33)), "bad_keys", "keys"),
         (LookupChain("n", "m", bytes(32), after=-1), "bad_field", "after"),
+        (LookupChain("n", "", bytes(32)), "bad_field", "model"),
+        (LookupChain("n", "m" * 300, bytes(32)), "bad_field", "model"),
+        (LookupChain("n", "m", bytes(32), "a/b"), "bad_salt", "tenant"),
         (ListBlocks("n", after=-1), "bad_field", "after"),
-        (ListBlocks("n", limit=10**6), "bad_field", "limit"),
+        (ListBlocks("n", limit=0), "bad_field", "limit"),
+        (ListBlocks("n", limit=MAX_LISTED_BLOCKS + 1), "bad_field", "limit"),
+        (ListBlocks("n", tenant="a@b"), "bad_salt", "tenant"),
+        (ListBlocks("n", keys=b"short"), "bad_keys", "keys"),
         (Verify("n", Scope(tenant="a/b")), "bad_salt", "scope.tenant"),
         (Verification("n", 7), "unknown_verification", "number"),
         (Move("n", Scope(tenant=""), "disk"), "unknown_tier", "tier"),
