@@ -7,7 +7,7 @@ A tier may hold millions of blocks. The selection copies their names at the star
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dataplane.core.operator import scopes
@@ -26,34 +26,24 @@ MAX_PART_BLOCKS = 256
 class ChainPart:
     """Consecutive blocks of one chain."""
 
-    space: int
     keys: list[bytes]
     """Keys to ask for. They begin with the parent of the first block, if it has one."""
     names: list[BlockName]
     """Blocks of the part."""
     sizes: dict[BlockName, int]
     """Bytes of the blocks that tiers are known to hold."""
+    space: int = 0
+    """Number of its space when its blocks were asked for."""
     missing: list[BlockName] = field(default_factory=list)
     """Blocks that were not in memory when they were asked for."""
-
-
-UNATTACHED = -1
-"""Number of a space that no engine has attached."""
 
 
 class ChainSelection:
     """Selects the blocks of a scope in all tiers, or in one. Call `step` until it returns False."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        scope: Scope,
-        source: TierState | None = None,
-        attach: Callable[[bytes], int | None] | None = None,
-    ) -> None:
+    def __init__(self, catalog: Catalog, scope: Scope, source: TierState | None = None) -> None:
         """With a `source`, the blocks of this tier are selected; those of spaces that no engine has attached, too,
-        unless the scope names a model. `attach` attaches the mover to a space of selected blocks that no engine has
-        attached, and returns its number."""
+        unless the scope names a model."""
         self.blocks = self.bytes = 0
         """Blocks in the scope that tiers are known to hold."""
         self.unreachable = 0
@@ -61,12 +51,9 @@ class ChainSelection:
         self.parts: deque[ChainPart] = deque()
         """Parts of chains; those of a chain in chain order."""
         self._catalog, self._scope, self._source = catalog, scope, source
-        pool = catalog.pool
-        self._attach = attach
-        in_scope = scopes.spaces_of(pool, scope.model, scope.space)
-        self._spaces = {
-            space: number for space, number in pool.spaces.by_identity.items() if in_scope is None or number in in_scope
-        }
+        in_scope = scopes.spaces_of(catalog.pool, scope.model, scope.space)
+        self._attached = catalog.pool.spaces.by_identity
+        self._spaces = {space for space, number in self._attached.items() if in_scope is None or number in in_scope}
         self._stored: dict[BlockName, StoredBlock] = {}
         self._children: dict[tuple[bytes, bytes], list[BlockName]] = {}
         self._selected: set[BlockName] = set()
@@ -109,37 +96,25 @@ class ChainSelection:
                         or (scope.tenant is not None and entry.stored.tenant != scope.tenant)
                     ):
                         continue
-                    if name.space not in self._spaces and not self._is_unattached(name.space):
+                    if name.space not in self._spaces and not self._selects(name.space):
                         self._count_unreachable(name)
                         continue
                     self._stored[name] = entry.stored
                     self._children.setdefault((name.space, entry.stored.parent), []).append(name)
                 yield True
 
-    def _is_unattached(self, space: bytes) -> bool:
-        """Add a space that no engine has attached, if its blocks are selected all the same."""
+    def _selects(self, space: bytes) -> bool:
+        """Add a space that is not attached, if its blocks are selected all the same: for memory, one that engines
+        attached earlier."""
         scope = self._scope
         if self._source is None:
-            return self._knows(space)
-        if (
-            scope.model is not None
-            or scope.space not in (None, space.hex())
-            or space in self._catalog.pool.spaces.by_identity
-        ):
-            return False
-        self._spaces[space] = UNATTACHED
-        return True
-
-    def _knows(self, space: bytes) -> bool:
-        """Add a space of the scope that engines attached earlier, so that its blocks can be loaded into memory."""
-        declared, scope = self._catalog.known_spaces.spaces.get(space), self._scope
-        if declared is None or scope.model not in (None, declared.model) or scope.space not in (None, space.hex()):
-            return False
-        number = UNATTACHED if self._attach is None else self._attach(space)
-        if number is None:
-            return False
-        self._spaces[space] = number
-        return True
+            declared = self._catalog.known_spaces.spaces.get(space)
+            selected = declared is not None and scope.model in (None, declared.model)
+        else:
+            selected = scope.model is None and space not in self._attached
+        if selected and scope.space in (None, space.hex()):
+            self._spaces.add(space)
+        return space in self._spaces
 
     def _count_unreachable(self, name: BlockName) -> None:
         scope = self._scope
@@ -194,5 +169,4 @@ class ChainSelection:
         sizes = {name: self._stored[name].length for name in names if name in self._stored}
         self.blocks += len(sizes)
         self.bytes += sum(sizes.values())
-        number = self._spaces[names[0].space]
-        self.parts.append(ChainPart(number, [parent, *keys] if parent else keys, names, sizes))
+        self.parts.append(ChainPart([parent, *keys] if parent else keys, names, sizes))

@@ -303,8 +303,7 @@ class MoveToMemory(RunningMove):
     """Loads blocks of tiers into memory."""
 
     def __init__(self, catalog: Catalog, loads: Loads, message: Move, state: MoveState) -> None:
-        selection = ChainSelection(catalog, message.scope, attach=None if message.dry_run else loads.attach)
-        super().__init__(message, state, (), selection)
+        super().__init__(message, state, (), ChainSelection(catalog, message.scope))
         self._catalog, self._loads, self._pool = catalog, loads, catalog.pool
         self._tenant = message.scope.tenant
         self._parts: deque[ChainPart] = deque()
@@ -324,7 +323,6 @@ class MoveToMemory(RunningMove):
         # Requests of engines come first: ask for nothing while others wait.
         while self._parts and len(self._requests) < MAX_REQUESTS and loads.idle:
             part = self._parts.popleft()
-            # The space may have been forgotten since the block was selected; it then gets another number.
             space = loads.attach(part.names[0].space)
             if space is None:
                 self.state.refuse("detached", len(part.sizes))
