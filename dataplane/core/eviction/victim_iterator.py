@@ -14,12 +14,11 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from dataplane.core.tenants.accounts import Account
+from dataplane.core.tenants.accounts import Account, Accounts
 from dataplane.core.tenants.eviction_queues import Rank
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
-    from dataplane.core.pool.order import EvictionOrder
 
 _MISSES = 64
 """Number of blocks larger than the bytes that an account may still lose, after which the search leaves the account."""
@@ -32,7 +31,7 @@ _Turn = tuple[float, int, Account, Iterator[int]]
 class VictimIterator:
     """One search. Call `take` for each block that will be evicted before you request the next one."""
 
-    order: EvictionOrder
+    order: Accounts
     blocks: dict[int, Block]
     asking: Account | None
     """Account whose reservation needs room; None when the node itself needs it."""

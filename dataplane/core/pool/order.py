@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from dataplane.core.tenants.accounts import Account, Ranking
+from dataplane.core.tenants.accounts import Account, Accounts
 from dataplane.core.tenants.eviction_queues import EvictionQueue, MakePolicy, Rank
 
 if TYPE_CHECKING:
@@ -16,29 +16,19 @@ if TYPE_CHECKING:
 _DEMOTED = Rank.DEMOTED
 
 
-class EvictionOrder:
+class EvictionOrder(Accounts):
     """Eviction queues of all accounts, kept consistent with the bytes charged to them."""
 
     def __init__(self, make: MakePolicy) -> None:
+        super().__init__(EvictionQueue(make))
         self._make = make
-        self.common = Account(EvictionQueue(make))
-        self.ranking = Ranking()
         self.changes = 0
         """Number of times that the set of evictable blocks changed for a reason other than eviction."""
-        self._own: dict[Account, None] = {}
         self._demoting: dict[Account, None] = {}
         self._watched: Sequence[Account] = ()
 
     def __len__(self) -> int:
         return sum(len(account.queue) for account in self.accounts())
-
-    @property
-    def alone(self) -> bool:
-        """Whether no tenant has an enforced quota."""
-        return not self._own
-
-    def accounts(self) -> list[Account]:
-        return [self.common, *self._own]
 
     # ---- blocks
 
@@ -61,16 +51,6 @@ class EvictionOrder:
         elif rank is not block.rank:
             block.queue.remove(block)
             self.insert(block, now, rank)
-
-    # ---- charges
-
-    def charge(self, tenant: Tenant, nbytes: int) -> None:
-        """Charge bytes to a tenant; a negative number gives bytes back."""
-        tenant.bytes += nbytes
-        account = tenant.account
-        account.bytes += nbytes
-        if self._own:
-            self.ranking.changed(account)
 
     # ---- accounts
 

@@ -8,9 +8,10 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 from dataplane.core.tenants.eviction_queues import EvictionQueue
 
@@ -89,6 +90,46 @@ class Ranking:
             self._heap = [entry for entry in self._heap if entry[2].entry == entry[:2]]
             heapify(self._heap)
             self._max_entries = 2 * len(self._heap) + 1024
+
+
+class ChargedTenant(Protocol):
+    """A tenant, as far as its charge goes."""
+
+    account: Account
+    bytes: int
+
+
+class Accounts:
+    """The common account and those of tenants with an enforced quota. The search for victims walks over them."""
+
+    def __init__(self, common: EvictionQueue) -> None:
+        self.common = Account(common)
+        self.ranking = Ranking()
+        self._own: dict[Account, None] = {}
+
+    @property
+    def alone(self) -> bool:
+        """Whether no tenant has an enforced quota."""
+        return not self._own
+
+    def accounts(self) -> list[Account]:
+        return [self.common, *self._own]
+
+    def charge(self, tenant: ChargedTenant, nbytes: int) -> None:
+        """Charge bytes to a tenant; a negative number gives bytes back."""
+        tenant.bytes += nbytes
+        account = tenant.account
+        account.bytes += nbytes
+        if self._own:
+            self.ranking.changed(account)
+
+    def demoting(self) -> Iterable[Account]:
+        """Return the accounts that have demoted blocks."""
+        return ()
+
+    def over_limit(self) -> Iterable[Account]:
+        """Return the accounts that are charged more than their limit."""
+        return ()
 
 
 def effective_floors(floors: dict[str, int], capacity_bytes: int) -> dict[str, int]:

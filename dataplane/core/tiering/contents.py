@@ -202,9 +202,8 @@ class TierContents:
 
     def _search(self, asking: Account | None, now: float) -> Any:
         """Return a `VictimIterator` over the blocks of the tier. It is written for blocks of the pool."""
-        order: Any = self._order
         numbered: Any = self.numbered
-        return VictimIterator(order, numbered, asking, now)
+        return VictimIterator(self._order, numbered, asking, now)
 
     def _own_first(self, search: VictimIterator, account: Account) -> Iterator[TierEntry]:
         """Yield the blocks of an account that is at its limit, then those of others."""

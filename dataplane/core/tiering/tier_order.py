@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from dataplane.core.pool.pins import PinBundle
-from dataplane.core.tenants.accounts import Account, Ranking
+from dataplane.core.tenants.accounts import Account, Accounts
 from dataplane.core.tenants.eviction_queues import Evictable, EvictionQueue, Rank
 from dataplane.policies.lru import Lru
 from dataplane.protocol.salts import shown
@@ -166,31 +166,15 @@ class CommonQueue:
                 heappush(begun, (entry.used_at, entry.stored.sequence, serial, after, numbers))
 
 
-class TierOrder:
-    """Eviction queues of all tenants, kept consistent with the bytes charged to their accounts. `VictimIterator` uses
-    it like `core.pool.order`. A tier demotes no blocks and has no watched accounts."""
+class TierOrder(Accounts):
+    """Eviction queues of all tenants, kept consistent with the bytes charged to their accounts. A tier demotes no
+    blocks and has no watched accounts."""
 
     def __init__(self, entries: Sequence[TierEntry | None]) -> None:
         """`entries` are the blocks of the tier by number; it may change later."""
         self._merged = CommonQueue(entries)
         merged: Any = self._merged  # it has the methods of a queue that `VictimIterator` calls
-        self.common = Account(merged)
-        self.ranking = Ranking()
-        self._own: dict[Account, None] = {}
-
-    @property
-    def alone(self) -> bool:
-        """Whether no tenant has a quota in the tier."""
-        return not self._own
-
-    def accounts(self) -> list[Account]:
-        return [self.common, *self._own]
-
-    def demoting(self) -> Sequence[Account]:
-        return ()
-
-    def over_limit(self) -> Sequence[Account]:
-        return ()
+        super().__init__(merged)
 
     # ---- blocks
 
@@ -235,15 +219,7 @@ class TierOrder:
         if tenant.account is self.common:
             self._merged.changed(tenant.queue, rank)
 
-    # ---- charges and accounts
-
-    def charge(self, tenant: TierTenant, nbytes: int) -> None:
-        """Charge bytes to a tenant; a negative number gives bytes back."""
-        tenant.bytes += nbytes
-        account = tenant.account
-        account.bytes += nbytes
-        if self._own:
-            self.ranking.changed(account)
+    # ---- accounts
 
     def open(self, tenant: TierTenant) -> None:
         """Give a tenant an account of its own."""

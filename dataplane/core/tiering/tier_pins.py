@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
 
 from dataplane.core.pool.pins import PinBundle
 from dataplane.core.tenants.eviction_queues import Rank
-from dataplane.core.tiering.tier_order import TierEntry, TierTenant
+from dataplane.core.tiering.tier_order import TierEntry, TierOrder, TierTenant
 from dataplane.protocol.stats.pins import PinInTier
 
 
 class TierPins:
     """Marks of pins on the blocks of one tier."""
 
-    def __init__(self, name: str, order: Any) -> None:
+    def __init__(self, name: str, order: TierOrder) -> None:
         """`name` is the name of the tier. No block is guaranteed before `set_budgets`."""
         self.budget_bytes = 0
         """Bytes for the guaranteed blocks of all tenants."""
