@@ -19,7 +19,6 @@ from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.protocol.stored_blocks import StoredBlock
 from dataplane.tiering.background import Background
 from dataplane.tiering.tier_run import TierRun
-from dataplane.tiers.tier import Tier
 
 LIST_S = 3600.0
 """Deadline of one listing."""
@@ -34,18 +33,9 @@ log = structlog.stdlib.get_logger()
 class TierListing:
     """The listing of one tier. All methods run on the thread of the data plane."""
 
-    def __init__(
-        self,
-        background: Background,
-        catalog: Catalog,
-        run: TierRun,
-        tier: Tier,
-        tombstones: Callable[[], Sequence[Tombstone]],
-        clock: Callable[[], float],
-    ) -> None:
-        """`tombstones` returns the invalidations that the tier may not have carried out yet."""
-        self._background, self._catalog, self._run, self._tier = background, catalog, run, tier
-        self._tombstones, self._clock = tombstones, clock
+    def __init__(self, background: Background, catalog: Catalog, run: TierRun, clock: Callable[[], float]) -> None:
+        self._background, self._catalog, self._run, self._clock = background, catalog, run, clock
+        self._tier = run.worker.tier
         self._blocks: list[StoredBlock] = []
         self._under_way = self._complete = False
         self._wait_s, self._next_at = FIRST_WAIT_S, 0.0
@@ -68,7 +58,7 @@ class TierListing:
         elif page:
             self._continue(blocks)
         else:
-            self._call(partial(_sort, self._blocks, list(self._tombstones())), self._sorted)
+            self._call(partial(_sort, self._blocks, list(self._run.state.tombstones())), self._sorted)
 
     def _sorted(self, result: tuple[list[StoredBlock], list[StoredBlock]]) -> None:
         slices = self._catalog.ending_listing(self._run.state, *result)

@@ -257,10 +257,7 @@ class TierService:
             self._node.emit(TierRecovered(self._clock(), tier.spec.name))
         tier.succeeded()
         if run.state.shared:
-            state, opened = run.state, result.tier
-            tier.listing = TierListing(
-                self._background, mover.tiering.catalog, run, opened, state.tombstones, self._clock
-            )
+            tier.listing = TierListing(self._background, mover.tiering.catalog, run, self._clock)
         mover.opened(run)
         log.info(
             "tier.opened",
