@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,6 +41,23 @@ class GrantResult:
         self.outcomes = np.zeros(keys, np.uint8)
         self.segments = np.zeros(keys, np.uint32)
         self.offsets = np.zeros(keys, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRequest:
+    """A request to store a chain of which some blocks are missing."""
+
+    engine: Engine
+    message: Reserve
+    words: U64
+    """Packed keys of the message."""
+    index_slots: IndexSlots
+    missing: list[int]
+    """Positions of the missing blocks."""
+    tenant: Tenant
+    now: float
+    from_tier: bool
+    lines_up: bool
 
 
 class StoreService:
@@ -85,12 +103,13 @@ class StoreService:
         if parent is not None:
             present = chains_up_to(pool.table, [parent])[::-1] + ready
         if not from_tier:
-            self._use(engine, message, present[::-1], now)
-        self._reclaimer.protect(present)
-        if not from_tier:
+            # The acquire of this request, or an earlier piece of it, already counted as the use of its blocks.
+            counted = {block.number for block in present} if message.parent else engine.last_run
+            pool.use_chain(present[::-1], counted, now)
             leading = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
             before = present[: len(present) - len(ready)]
             self._requested(engine, message, tenant, words, before, leading, now)
+        self._reclaimer.protect(present)
         hint = Hint(message.ttl_s, message.pin_s) if isinstance(message, HintedReserve) else None
         if hint is not None and hint.pin_s:
             # A ttl must not shorten the life of blocks that were stored before.
@@ -98,60 +117,51 @@ class StoreService:
             pool.hint(Hint(pin_s=hint.pin_s), pinned, line, now)
         if not missing:
             return granted
-        writing, refusal = self._grant(engine, message, words, index_slots, missing, tenant, now, from_tier=from_tier)
-        for at in missing[len(writing) :]:
+        request = StoreRequest(engine, message, words, index_slots, missing, tenant, now, from_tier, lines_up)
+        writing, refusal = self._grant(request)
+        refused = missing[len(writing) :]
+        if refused:
             assert refusal is not None
-            granted.outcomes[at] = refusal
-        if refusal is not None and not from_tier:
-            self._refuse(engine, tenant, message, refusal, missing[len(writing) :], now)
+            granted.outcomes[refused] = refusal
+            if not from_tier:
+                self._refuse(request, refusal, refused)
         if writing:
-            reservation = self._open_reservation(message, granted, tenant, [*blocks, parent], writing, chain, hint, now)
-            reservation.from_tier = from_tier
-            if not lines_up:
-                reservation.before = None
-            engine.reservations[reservation.number] = reservation
+            self._open_reservation(request, granted, [*blocks, parent], writing, chain, hint)
         return granted
-
-    def _use(self, engine: Engine, message: Reserve, blocks: Sequence[Block], now: float) -> None:
-        """Note the use of the READY blocks of a chain that is about to be stored, last block first."""
-        # The acquire of this request, or an earlier piece of it, already counted as the use of its blocks.
-        counted = {block.number for block in blocks} if message.parent else engine.last_run
-        self._pool.use_chain(blocks, counted, now)
 
     def _open_reservation(
         self,
-        message: Reserve,
+        request: StoreRequest,
         granted: GrantResult,
-        tenant: Tenant,
         blocks: Sequence[Block | None],
         writing: dict[int, Block],
         chain: Sequence[tuple[int, Block]],
         hint: Hint | None,
-        now: float,
-    ) -> OpenReservation:
-        keys, timestamp = message.keys, self._pool.sweeps.timestamp(now)
+    ) -> None:
+        message, timestamp = request.message, self._pool.sweeps.timestamp(request.now)
         at_once = list(writing)
         granted.segments[at_once] = [block.slot.slab.segment.number for block in writing.values()]
         granted.offsets[at_once] = [block.slot.offset for block in writing.values()]
         for at, block in writing.items():
             block.timestamp = timestamp
-            block.parent = keys[KEY_BYTES * (at - 1) : KEY_BYTES * at] if at else message.parent
+            block.parent = message.keys[KEY_BYTES * (at - 1) : KEY_BYTES * at] if at else message.parent
             before = block.before = writing.get(at - 1) or blocks[at - 1]  # of the first one, the last of `blocks`
             if before is not None:
                 before.children += 1
         granted.reservation = self._pool.table.recovery_table.highest(B_RESERVATION)
-        return OpenReservation(
+        request.engine.reservations[granted.reservation] = OpenReservation(
             number=granted.reservation,
-            tenant=tenant,
+            tenant=request.tenant,
             space=message.space,
             writing=writing,
             chain=[(block, block.control) for _, block in chain],
             positions=[at for at, _ in chain],
-            deadline=now + self._ttl_s,
-            keys=keys,
+            deadline=request.now + self._ttl_s,
+            keys=message.keys,
             parent=message.parent,
-            before=blocks[-1],
+            before=blocks[-1] if request.lines_up else None,
             timestamp=timestamp,
+            from_tier=request.from_tier,
             hint=hint,
         )
 
@@ -189,62 +199,44 @@ class StoreService:
             raise ProtocolError(Code.BAD_KEYS, "expected a key that is not among `keys`", "parent")
         return words
 
-    def _grant(
-        self,
-        engine: Engine,
-        message: Reserve,
-        words: U64,
-        index_slots: IndexSlots,
-        missing: list[int],
-        tenant: Tenant,
-        now: float,
-        *,
-        from_tier: bool,
-    ) -> tuple[dict[int, Block], Code | None]:
+    def _grant(self, request: StoreRequest) -> tuple[dict[int, Block], Code | None]:
         """Return blocks for a leading part of the missing keys, by position, and why the rest is refused."""
-        pool = self._pool
-        size = slot_bytes(message.nbytes, pool.spaces.by_number[message.space].block_bytes)
-        count = len(missing)
+        pool, engine, tenant, now = self._pool, request.engine, request.tenant, request.now
+        space, nbytes = request.message.space, request.message.nbytes
+        size = slot_bytes(nbytes, pool.spaces.by_number[space].block_bytes)
         if self.draining:
             return {}, Code.DRAINING
-        if size > pool.slabs.most_bytes(named=pool.spaces.named(message.space)):
+        if size > pool.slabs.most_bytes(named=pool.spaces.named(space)):
             return {}, Code.TOO_LARGE
         if len(engine.reservations) + len(engine.expired) >= MAX_OPEN_RESERVATIONS:
             return {}, Code.TOO_MANY_RESERVATIONS
         if not tenant.blocks and not pool.table.names.takes_tenant(tenant.number, tenant.salt):
             return {}, Code.TOO_MANY_TENANTS
-        if from_tier:
-            allowed, refusal = self._allowed_from_tier(tenant, size, count, now)
-        else:
-            allowed, refusal = self._allowed(tenant, message.space, words, missing, size, now)
-        count = min(count, allowed)
+        count, refusal = self._allowed(request, size)
         described = self._reclaimer.free_descriptors(tenant, count, now)
         if described < count:
             full = pool.used_bytes + size > pool.slabs.capacity_bytes
             count, refusal = described, Code.POOL_FULL if full else Code.NO_DESCRIPTOR
-        slots, reason = self._reclaimer.take_slots(tenant, message.space, size, count, now)
+        slots, reason = self._reclaimer.take_slots(tenant, space, size, count, now)
         refusal = refusal if reason is None else reason
-        chosen = missing[: len(slots)]
-        writing = self._create_blocks(engine, message, words, index_slots, chosen, slots, tenant, now)
-        if len(writing) < len(chosen):
+        writing = self._create_blocks(request, slots)
+        if len(writing) < len(slots):
             refusal = Code.INDEX_FULL
-        if tenant.rate is not None and not from_tier:
+        if tenant.rate is not None and not request.from_tier:
             tenant.rate.spend(size * len(writing))
         return writing, refusal
 
-    def _allowed(
-        self, tenant: Tenant, space: int, words: U64, missing: list[int], size: int, now: float
-    ) -> tuple[int, Code | None]:
+    def _allowed(self, request: StoreRequest, size: int) -> tuple[int, Code | None]:
         """Return how many missing blocks admission and the tenant's quota allow, and why the next one is refused."""
-        count = len(missing)
+        tenant, now, count = request.tenant, request.now, len(request.missing)
         refusal: Code | None = None
-        if self._pool.admission is not None:
-            admitted = self._admitted(self._pool.admission, words, missing, space, now)
+        if self._pool.admission is not None and not request.from_tier:
+            admitted = self._admitted(self._pool.admission, request)
             if admitted < count:
                 count, refusal = admitted, Code.NOT_ADMITTED
-        if tenant.spec is None:
+        if tenant.spec is None or (request.from_tier and not tenant.enforced):
             return count, refusal
-        paced = count if tenant.rate is None else tenant.rate.granted(size, count, now)
+        paced = count if tenant.rate is None or request.from_tier else tenant.rate.granted(size, count, now)
         within = self._within_limit(tenant, size, paced, now)
         if not tenant.enforced:
             tenant.would_refuse_blocks += count - within
@@ -253,18 +245,11 @@ class StoreService:
             return within, Code.OVER_LIMIT
         return within, Code.RATE_LIMITED if paced < count else refusal
 
-    def _allowed_from_tier(self, tenant: Tenant, size: int, count: int, now: float) -> tuple[int, Code | None]:
-        """Return how many blocks from a tier the tenant's limit allows, and why the next one is refused."""
-        if tenant.spec is None or not tenant.enforced:
-            return count, None
-        within = self._within_limit(tenant, size, count, now)
-        return within, Code.OVER_LIMIT if within < count else None
-
-    def _admitted(self, admission: Admission, words: U64, missing: list[int], space: int, now: float) -> int:
+    def _admitted(self, admission: Admission, request: StoreRequest) -> int:
         """Return how many leading missing blocks the admission filter admits. The filter sees all of them."""
         resident = len(self._pool.table.blocks)
-        marks: list[int] = (words[missing, 0] ^ np.uint64(space)).tolist()
-        seen = [admission.admits(mark, resident, now) for mark in marks]
+        marks: list[int] = (request.words[request.missing, 0] ^ np.uint64(request.message.space)).tolist()
+        seen = [admission.admits(mark, resident, request.now) for mark in marks]
         return seen.index(False) if False in seen else len(seen)
 
     def _within_limit(self, tenant: Tenant, size: int, count: int, now: float) -> int:
@@ -284,25 +269,17 @@ class StoreService:
                 self._reclaimer.shrink_tenant(tenant, limit - most * size, now)
         return max(0, min(most, (limit - tenant.bytes) // size))
 
-    def _create_blocks(
-        self,
-        engine: Engine,
-        message: Reserve,
-        words: U64,
-        index_slots: IndexSlots,
-        chosen: list[int],
-        slots: Sequence[Slot],
-        tenant: Tenant,
-        now: float,
-    ) -> dict[int, Block]:
-        """Return blocks for as many of the chosen keys as the index has room for, by position."""
-        pool = self._pool
+    def _create_blocks(self, request: StoreRequest, slots: Sequence[Slot]) -> dict[int, Block]:
+        """Return blocks for the first missing keys, one in each slot, as many as the index has room for; by
+        position."""
+        pool, message, tenant, index_slots = self._pool, request.message, request.tenant, request.index_slots
+        chosen = request.missing[: len(slots)]
         writing: dict[int, Block] = {}
         entries = pool.table.free_entries(index_slots, chosen) if chosen else []
-        marks: list[int] = (words[chosen, 0] ^ np.uint64(message.space)).tolist()
+        marks: list[int] = (request.words[chosen, 0] ^ np.uint64(message.space)).tolist()
         for number, (at, slot, entry) in enumerate(zip(chosen, slots, entries, strict=True)):
             entry_slot = entry or self._reclaimer.make_entry(
-                tenant, index_slots.buckets[at], set(filter(None, entries)), now
+                tenant, index_slots.buckets[at], set(filter(None, entries)), request.now
             )
             if entry_slot is None:
                 self._reclaimer.give_slots(slots[number:])
@@ -316,22 +293,21 @@ class StoreService:
             recovery_table = pool.table.recovery_table
             number = recovery_table.highest(B_RESERVATION) + 1
             recovery_table.assigned(B_RESERVATION, number)
-            pool.table.reserve(blocks, words[list(writing)], engine.client, number)
+            pool.table.reserve(blocks, request.words[list(writing)], request.engine.client, number)
             pool.charge(tenant, blocks)
         return writing
 
-    def _refuse(
-        self, engine: Engine, tenant: Tenant, message: Reserve, code: Code, positions: Sequence[int], now: float
-    ) -> None:
-        blocks = len(positions)
+    def _refuse(self, request: StoreRequest, code: Code, positions: Sequence[int]) -> None:
+        message, tenant, now = request.message, request.tenant, request.now
+        name, blocks = code.name.lower(), len(positions)
         refused_keys = (message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)] for at in positions)
-        self._pool.removals.note_keys(refused_keys, message.space, code.name.lower(), now)
+        self._pool.removals.note_keys(refused_keys, message.space, name, now)
         tenant.refuse(code, blocks)
-        self._pool.usage.refused(tenant, message.space, code.name.lower(), blocks)
+        self._pool.usage.refused(tenant, message.space, name, blocks)
         self._pool.totals.refused_blocks += blocks
         self.count_refused(code, blocks)
         self._pool.emit(
-            BlocksRefused(now, engine.client, shown(tenant.salt), code.name.lower(), blocks, blocks * message.nbytes)
+            BlocksRefused(now, request.engine.client, shown(tenant.salt), name, blocks, blocks * message.nbytes)
         )
 
     def count_refused(self, code: Code, blocks: int) -> None:
