@@ -38,7 +38,6 @@ from dataplane.membership import STEP_S, JoinFailed, membership
 from dataplane.memory.memory import NodeMemory
 from dataplane.memory.named import NamedFile
 from dataplane.memory.prefault import Prefault
-from dataplane.memory.shared_file import SharedFile
 from dataplane.observe.bus import EventFanout
 from dataplane.observe.ipc import IpcWatcher
 from dataplane.observe.log import log_event
@@ -93,26 +92,15 @@ def steady_clock() -> Callable[[], float]:
 
 
 class MemoryUsers:
-    """Passes on which memory was made and dropped, to the holder, to the thread that allocates ahead, and to those who
-    use segments."""
+    """Passes on which memory was dropped, to the holder and to those who use segments."""
 
-    def __init__(self, holder: HolderConnection, prefault: Prefault | None) -> None:
+    def __init__(self, holder: HolderConnection) -> None:
         self._holder = holder
-        self._prefault = prefault
         self.segment_retired: list[Callable[[int], None]] = []
         """Called with the number of each segment that is dropped."""
 
-    def made(self, kind: str, number: int, file: SharedFile) -> None:
-        if self._prefault is not None and (kind == "segment" or (kind == "part" and self._prefault.locks)):
-            self._prefault.submit(number, file)
-        if kind != "part":
-            self._holder.made(kind, number, file)
-
     def dropped(self, kind: str, number: int) -> None:
-        if self._prefault is not None and kind in ("segment", "part"):
-            self._prefault.cancel(number)
-        if kind != "part":
-            self._holder.dropped(kind, number)
+        self._holder.dropped(kind, number)
         if kind == "segment":
             for retired in self.segment_retired:
                 retired(number)
@@ -208,7 +196,7 @@ class DataPlane:
         fence = barrier.fence if membarrier else (lambda: None)
         bus = EventFanout(table.block_events_per_s)
         prefault = _prefault(settings)
-        users = MemoryUsers(taken.holder, prefault)
+        users = MemoryUsers(taken.holder)
         factory = CoreFactory(
             settings,
             table.node or state.node_name(),
@@ -216,7 +204,7 @@ class DataPlane:
             lambda: leases(fence),
             clock,
             bus.publish,
-            users.made,
+            taken.holder.made,
             users.dropped,
             prefault,
         )
@@ -233,7 +221,8 @@ class DataPlane:
         users.segment_retired.append(devices.retired)
         if named is not None:
             named.may_give_back = lambda: not devices.named_is_pinned and _no_device_writes(node)
-        _begin_prefault(memory, prefault, node.options.capacity_bytes)
+            named.pages.on_failure = partial(_prefault_failed, named.name)
+        memory.allocate_ahead(node.options.capacity_bytes)
         tiers = node_tiers(settings, loop, node, memory, clock, state.path)
         node.intent.tiers = tiers
         snapshots = SnapshotStore(state, node.intent)
@@ -451,19 +440,6 @@ def _take_memory(settings: DataPlaneSettings, holder: HolderConnection, *, super
     files = [held for held in taken if held[0] not in SOCKETS]
     check_machine(settings, segment_bytes(files), supervised=supervised)
     return TakenMemory(state, holder, files, [held for held in taken if held[0] in SOCKETS], failure)
-
-
-def _begin_prefault(memory: NodeMemory, prefault: Prefault | None, capacity_bytes: int) -> None:
-    """Begin to allocate memory ahead of use. The predecessor's memory must be known by then, because it counts toward
-    the pool."""
-    if memory.named is not None:
-        name = memory.named.name
-        memory.named.pages.on_failure = lambda error: _prefault_failed(name, error)
-    if prefault is not None:
-        for number, file in memory.segments.items():
-            if prefault.locks or not file.part:
-                prefault.submit(number, file)
-    memory.resize(capacity_bytes)
 
 
 def _look_at_name(named: NamedFile, node: Node, publishing: StatePublisher, clock: Callable[[], float]) -> None:

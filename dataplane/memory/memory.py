@@ -36,7 +36,7 @@ RESIZABLE = ("names",)
 
 
 class NodeMemory:
-    """All memory of one data plane. Implements `core.ports.Memory`, and reports memory that is added and dropped."""
+    """All memory of one data plane. Implements `core.ports.Memory`, and reports files that are added and dropped."""
 
     def __init__(
         self,
@@ -135,18 +135,28 @@ class NodeMemory:
         if base is not None:
             if self.named is None:
                 raise MemoryError("there is no named segment")
-            file = self.segments[segment] = self.named.part(segment, base, size_bytes)
-            self._on_made("part", segment, file)
-            self._share_ahead()
-            return
-        name = f"larder-segment-{segment}"
-        if self._prefault is not None:
-            file = self._prefault.make(name, size_bytes)
+            file = self.named.part(segment, base, size_bytes)
+        elif self._prefault is not None:
+            file = self._prefault.make(f"larder-segment-{segment}", size_bytes)
         else:
-            file = SharedFile.create(name, size_bytes, huge=self._huge)
+            file = SharedFile.create(f"larder-segment-{segment}", size_bytes, huge=self._huge)
         self.segments[segment] = file
-        self._on_made("segment", segment, file)
+        self._submit(segment, file)
+        if not file.part:
+            self._on_made("segment", segment, file)
         self._share_ahead()
+
+    def _submit(self, segment: int, file: SharedFile) -> None:
+        """Allocate the pages of a segment soon. Those of a part exist, but may have to be locked."""
+        if self._prefault is not None and (self._prefault.locks or not file.part):
+            self._prefault.submit(segment, file)
+
+    def allocate_ahead(self, capacity_bytes: int) -> None:
+        """Begin to allocate memory ahead of use, in a pool of this size. The predecessor's memory must be known by
+        then, because it counts toward the pool."""
+        for number, file in self.segments.items():
+            self._submit(number, file)
+        self.resize(capacity_bytes)
 
     def _share_ahead(self) -> None:
         """Divide the memory that is kept ready between memfds and the named segment, within the size of the pool. If
@@ -185,8 +195,11 @@ class NodeMemory:
 
     def retire_segment(self, segment: int) -> None:
         file = self.segments[segment]
-        # Called first, so that users of the file release it.
-        self._on_dropped("part" if file.part else "segment", segment)
+        # First, so that users of the file release it.
+        if self._prefault is not None:
+            self._prefault.cancel(segment)
+        if not file.part:
+            self._on_dropped("segment", segment)
         del self.segments[segment]
         if file.part and self.named is not None:
             self.named.retire(segment)

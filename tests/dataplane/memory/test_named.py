@@ -330,13 +330,13 @@ def test_segments_of_a_node_are_parts_of_the_file_and_are_read_where_they_are(na
     )
     memory.create_segment(1, make.MIB)
     memory.create_segment(2, make.MIB, 2 * make.MIB)
-    assert made == [("segment", 1), ("part", 2)]
+    assert made == [("segment", 1)]
     assert [(kind, number) for kind, number, _ in memory.files()] == [("index", 0), ("named", 0), ("segment", 1)]
     named.view()[2 * make.MIB + 4096 : 2 * make.MIB + 8192] = b"y" * 4096
     assert memory.digest(2, 4096, 4096) == checksum(b"y" * 4096)
     memory.retire_segment(2)
     memory.retire_segment(1)
-    assert dropped == [("part", 2), ("segment", 1)]
+    assert dropped == [("segment", 1)]
     assert pages(named) == 0
     assert named.present
 
@@ -373,7 +373,7 @@ def test_a_node_that_needs_it_no_more_gives_it_up(name: str) -> None:
     assert [kind for kind, _, _ in memory.files()] == ["index", "named"], "something is in it still"
     memory.retire_segment(1)
     memory.drop_named()
-    assert dropped == [("part", 1), ("named", 0)]
+    assert dropped == [("named", 0)]
     assert [kind for kind, _, _ in memory.files()] == ["index"]
     memory.give_back()
     memory.close()

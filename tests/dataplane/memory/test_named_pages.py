@@ -179,14 +179,7 @@ def test_nothing_is_taken_ahead_that_the_machine_needs(fd: int, monkeypatch: pyt
 def node_memory(capacity_bytes: int, ahead_bytes: int) -> Iterator[tuple[NodeMemory, NamedFile, Prefault]]:
     named = NamedFile.create(f"larder-test-{os.getpid()}", SIZE, os.getpid(), 1)
     prefault = Prefault(lambda name, error: None, segment_bytes=PIECE_BYTES)
-    memory = NodeMemory(
-        64,
-        lambda kind, number, file: prefault.submit(number, file) if kind == "segment" else None,
-        lambda kind, number: prefault.cancel(number),
-        prefault,
-        ahead_bytes=ahead_bytes,
-        named=named,
-    )
+    memory = NodeMemory(64, prefault=prefault, ahead_bytes=ahead_bytes, named=named)
     try:
         memory.resize(capacity_bytes)
         yield memory, named, prefault
