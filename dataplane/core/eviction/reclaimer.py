@@ -59,51 +59,29 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class FailedSearch:
-    """A search that could not make the requested room."""
+    """A search that could not make the requested room. It is not repeated while nothing has changed.
+
+    A request that was refused for lack of room may succeed after a slot or segment was given back, a block became
+    evictable, or the bytes that an account may lose changed; each of these changes the version. Leases end without
+    notification, so their counters are read instead.
+    """
 
     code: Code
     pool_version: Hashable
     blocked: Flags
     """Mask of the descriptors that the search skipped because they were leased or had to be spared."""
-    evicted: int = 0
+    evicted: int
     """Total number of blocks that the pool had evicted before the search."""
 
-
-class FailedSearches:
-    """The last failed search for each kind of request: it is not repeated while nothing has changed.
-
-    A request that was refused for lack of room may succeed after a slot or segment was given back, a block became
-    evictable, or the bytes that an account may lose changed; each of these changes the version. Leases end without
-    notification, so their counters are read instead: a refusal stands only if the blocks that were leased or spared
-    then still are.
-    """
-
-    def __init__(self) -> None:
-        self._by_request: dict[Hashable, FailedSearch] = {}
-
-    def remember(self, request: Hashable, refusal: FailedSearch) -> None:
-        self._by_request.pop(request, None)
-        self._by_request[request] = refusal
-        if len(self._by_request) > MAX_REFUSALS:
-            del self._by_request[next(iter(self._by_request))]
-
-    def of(self, request: Hashable, pool_version: Hashable) -> FailedSearch | None:
-        """Return the refusal of such a request if only leases can have changed since; otherwise None."""
-        refusal = self._by_request.get(request)
-        if refusal is None or refusal.pool_version == pool_version:
-            return refusal
-        del self._by_request[request]
-        return None
-
-    def stands(self, refusal: FailedSearch, blocked: Flags) -> bool:
-        """Return whether a refusal still holds for the descriptors that are blocked now.
+    def stands(self, blocked: Flags) -> bool:
+        """Return whether the search would fail again with the descriptors that are blocked now.
 
         For POOL_FULL, every descriptor that was blocked must still be blocked. For other codes, which depend on the
         evictable bytes, exactly the same descriptors must be blocked.
         """
-        if refusal.code is Code.POOL_FULL:
-            return not (refusal.blocked & ~blocked).any()
-        return bool((refusal.blocked == blocked).all())
+        if self.code is Code.POOL_FULL:
+            return not (self.blocked & ~blocked).any()
+        return bool((self.blocked == blocked).all())
 
 
 class Reclaimer:
@@ -124,7 +102,8 @@ class Reclaimer:
         """Blocks that the current search must not evict."""
         self._taken_back = 0
         """Blocks whose leases of look-ups the current search has asked for."""
-        self._refusals = FailedSearches()
+        self._failed: dict[Hashable, FailedSearch] = {}
+        """The last failed search for each kind of request, oldest first."""
 
     def evict(self, victims: Sequence[Block], reason: str, now: float) -> int:
         """Evict the READY blocks that are not leased and return their number. Leased blocks count as just used."""
@@ -398,18 +377,24 @@ class Reclaimer:
     def _refused_before(self, request: Hashable, pool_version: Hashable) -> Code | None:
         """Return the code with which such a request was refused if a new search could not find more than the last one;
         otherwise None."""
-        refusal = self._refusals.of(request, pool_version)
-        if refusal is None:
+        failed = self._failed.get(request)
+        if failed is None:
             return None
-        if refusal.code is Code.FRAGMENTED and refusal.evicted != self._pool.totals.evicted_blocks:
+        if failed.pool_version != pool_version:
+            del self._failed[request]
+            return None
+        if failed.code is Code.FRAGMENTED and failed.evicted != self._pool.totals.evicted_blocks:
             return None  # fewer evictable bytes may be left, so the code may have changed
         leased = self._leases.held_by_any(self._table.space_of, self._pool.lookups.clients)
-        return refusal.code if self._refusals.stands(refusal, self._blocked(leased)) else None
+        return failed.code if failed.stands(self._blocked(leased)) else None
 
     def _remember_refusal(self, request: Hashable, code: Code, pool_version: Hashable) -> None:
-        self._refusals.remember(
-            request, FailedSearch(code, pool_version, self._blocked(self._leased), self._pool.totals.evicted_blocks)
+        self._failed.pop(request, None)
+        self._failed[request] = FailedSearch(
+            code, pool_version, self._blocked(self._leased), self._pool.totals.evicted_blocks
         )
+        if len(self._failed) > MAX_REFUSALS:
+            del self._failed[next(iter(self._failed))]
 
     def give_slots(self, slots: Iterable[Slot]) -> None:
         """Give back slots that no block took."""
