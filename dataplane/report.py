@@ -11,7 +11,6 @@ from dataplane import __version__
 from dataplane.base import tracing
 from dataplane.base.process_figures import ProcessFigures
 from dataplane.core.node import Node
-from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.server import LMCacheServer
 from dataplane.io.loop import Loop
 from dataplane.kv_events.publisher import KvEventPublisher
@@ -56,7 +55,7 @@ class NodeReport:
 
     def stats(self, now: float) -> NodeStats:
         """Return the state of the node."""
-        stats = node_stats(self._node, now)
+        stats = self._node.stats(now)
         stats.start, stats.adopted_blocks = self._start, self._start.blocks
         stats.events_dropped, stats.totals.events_dropped = dict(self._bus.dropped), self._bus.dropped.total()
         used = asdict(self._figures.read(now))

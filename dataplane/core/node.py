@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from dataplane.core.blocks.blocks import Block, BlockTable
@@ -58,6 +59,8 @@ from dataplane.protocol.engine import (
 from dataplane.protocol.events import AdmissionChanged, Event, IdJournalNearlyFilled, PinDegraded, SweepEnded
 from dataplane.protocol.layout import HOT_KEY, IndexMemory, pack_keys
 from dataplane.protocol.salts import shown
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pool import PolicyStats
 from dataplane.protocol.usage import UsageCounters
 
 ID_JOURNAL_WARNS, ID_JOURNAL_RESTS = 0.8, 0.7
@@ -428,6 +431,61 @@ class Node:
         self.pool.table.recovery_table.assigned(B_CAPACITY, self.options.capacity_bytes)
 
     # ---- state
+
+    def stats(self, now: float) -> NodeStats:
+        """Return the statistics of the core; `dataplane.report` adds those of the parts around it."""
+        pool = self.pool
+        for engine in self.engines.values():
+            self.engines.read_operations(engine, now)
+        pool.measure_lookups()
+        tenants, others = pool.tenants.stats(now)
+        leased = pool.leases.leased(pool.table.space_of)
+        self.gpu_copies.count()
+        directory = None if self.tiering is None else self.tiering.catalog.directory
+        return NodeStats(
+            at=now,
+            node=self.options.name,
+            epoch=self.options.epoch,
+            draining=self.storing.draining,
+            uptime_s=now - self.started_at,
+            armed=self.intent.armed,
+            pool=pool.stats(),
+            totals=pool.totals,
+            refused=dict(self.storing.refused_blocks),
+            tenants=tenants,
+            other_tenants=others,
+            pins=[pin.stats(len(pool.spaces.of_model(pin.model))) for pin in pool.pins.by_name.values()],
+            engines=[engine.stats(leased.get(engine.client, 0), self.engines) for engine in self.engines.values()],
+            observed={**self.intent.observed},
+            policy=self._policy_stats(now),
+            spaces=pool.space_stats(),
+            sweeps=pool.sweeps.stats(len(pool.dead)),
+            tier_directory_blocks=0 if directory is None else directory.listed(),
+            tier_directory_unlisted=0 if directory is None else directory.unlisted(),
+            gpu_copy_pools=self.gpu_copies.stats(),
+            gpu_copy_pool_bytes=self.gpu_copies.capacity_bytes,
+            id_journal_bytes=pool.table.names.used_bytes,
+            id_journal_capacity_bytes=pool.table.names.capacity_bytes,
+            operations=self.engines.operations.stats(),
+            evicted={reason: msgspec.structs.replace(evicted) for reason, evicted in pool.evicted.items()},
+            evicted_idle=pool.evicted_idle.stats(),
+            block_lifetime=pool.lifetimes.stats(),
+            reuse_gap=pool.reuse_gaps.stats(),
+        )
+
+    def _policy_stats(self, now: float) -> PolicyStats:
+        spec, admission = self.intent.policy, self.pool.admission
+        return PolicyStats(
+            algorithm=spec.algorithm,
+            admission=spec.admission,
+            admission_idle_s=spec.admission_idle_s,
+            gate_closed=admission is not None and admission.closed(now),
+            victim_idle_s=None if admission is None else admission.victim_idle_s(now),
+            admitted_blocks=0 if admission is None else admission.admitted,
+            declined_blocks=0 if admission is None else admission.declined,
+            high_watermark=spec.high_watermark,
+            low_watermark=spec.low_watermark,
+        )
 
     def check(self) -> list[str]:
         """Return the contradictions between the data structures; empty when they agree. O(blocks): for audits only."""

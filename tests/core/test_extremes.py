@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dataplane.core.stats import node_stats
 from dataplane.protocol.control.records import QuotaSpec
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
@@ -27,7 +26,7 @@ def test_a_hundred_thousand_tenants_with_one_block_each() -> None:
     engine = bench.attach()
     for number in range(count):
         assert engine.store([make.key(number)], PAGE, tenant=f"t{number}").written == 1
-    stats = node_stats(bench.node, bench.now)
+    stats = bench.node.stats(bench.now)
     assert len(stats.tenants) == 1000
     assert stats.other_tenants is not None
     assert stats.other_tenants.bytes + sum(tenant.bytes for tenant in stats.tenants) == count * PAGE

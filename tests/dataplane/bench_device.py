@@ -9,7 +9,6 @@ import numpy as np
 
 from dataplane.core.gpu_copies.extents import Extent
 from dataplane.core.gpu_copies.pool import FreeExtent, PendingCopy
-from dataplane.core.stats import node_stats
 from dataplane.protocol.gpu_copies import GpuCopyIndex, table_bytes
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.stats.pins import GpuCopyPoolStats
@@ -132,9 +131,7 @@ class BenchDevice:
 
     @property
     def stats(self) -> GpuCopyPoolStats:
-        return next(
-            each for each in node_stats(self.bench.node, self.bench.now).gpu_copy_pools if each.device == self.device
-        )
+        return next(each for each in self.bench.node.stats(self.bench.now).gpu_copy_pools if each.device == self.device)
 
     def shown(self) -> dict[int, Bytes]:
         """What the table says, by descriptor."""

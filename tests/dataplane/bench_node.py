@@ -17,7 +17,6 @@ from dataplane.core.engines.prefixes import Measure
 from dataplane.core.engines.storing import GrantResult
 from dataplane.core.node import Node, NodeOptions
 from dataplane.core.operator.hot_prefixes import hot_prefix, hot_prefixes
-from dataplane.core.stats import node_stats
 from dataplane.policies import EvictionPolicy
 from dataplane.policies.lru import Lru
 from dataplane.protocol.checksums import checksum
@@ -305,10 +304,10 @@ class Bench:
         return [event for event in self.take_events() if isinstance(event, kind)]
 
     def tenant(self, name: str) -> TenantStats:
-        return next(each for each in node_stats(self.node, self.now).tenants if each.tenant == name)
+        return next(each for each in self.node.stats(self.now).tenants if each.tenant == name)
 
     def pin(self, name: str) -> PinStats:
-        return next(each for each in node_stats(self.node, self.now).pins if each.name == name)
+        return next(each for each in self.node.stats(self.now).pins if each.name == name)
 
     def hot_prefixes(self, by: Measure, salt: str | None = None, limit: int = 50) -> list[Prefix]:
         return hot_prefixes(self.node.pool, self.node.prefixes, by, salt, limit, self.now)
@@ -317,11 +316,11 @@ class Bench:
         return hot_prefix(self.node.pool, self.node.prefixes, label, self.now)
 
     def refused(self) -> dict[str, int]:
-        return node_stats(self.node, self.now).refused
+        return self.node.stats(self.now).refused
 
     @property
     def pool(self) -> PoolStats:
-        return node_stats(self.node, self.now).pool
+        return self.node.stats(self.now).pool
 
     def faults(self) -> list[str]:
         """Contradictions: the node's own, and those that only a test can see."""

@@ -13,7 +13,6 @@ import pytest
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases, SpaceLock
 from dataplane.core.inprocess import InProcess
-from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.handlers.sessions import (
     MAX_LOOKUPS_PER_SCHEDULER,
     RESULTS,
@@ -427,7 +426,7 @@ def test_chunks_that_are_freed_become_recent(worker: Client, gateway: Gateway) -
 def test_engines_of_the_gateway_are_shown(client: Client, gateway: Gateway) -> None:
     client.register(42)
     client.lookup(prompt(1))
-    groups = [engine.group for engine in node_stats(gateway.bench.node, gateway.bench.now).engines]
+    groups = [engine.group for engine in gateway.bench.node.stats(gateway.bench.now).engines]
     assert f"{LMCACHE}:42" in groups
     assert any(group.startswith(f"{LMCACHE}:scheduler:") for group in groups)
     assert InProcess(gateway.bench.node).lost(LMCACHE) == []
@@ -480,7 +479,7 @@ class TestShortOfRoom:
         for at in range(FULL // 2):
             assert worker.store(prompt(2, at), f"new{at}")
             assert worker.lookup(prompt(2, at), f"new{at}") == 2
-        assert node_stats(gateway.bench.node, gateway.bench.now).refused == {}
+        assert gateway.bench.node.stats(gateway.bench.now).refused == {}
 
     def test_a_result_that_was_not_fetched_becomes_a_miss(self, worker: Client, gateway: Gateway) -> None:
         worker.store(prompt(4, 1), "s")
@@ -496,7 +495,7 @@ class TestShortOfRoom:
         floors(gateway, modest=FULL * CHUNK_BYTES // 2)
         for at in range(FULL // 8):
             assert worker.store(prompt(4, at), f"new{at}", cache_salt="modest")
-        stats = {each.tenant: each for each in node_stats(gateway.bench.node, gateway.bench.now).tenants}
+        stats = {each.tenant: each for each in gateway.bench.node.stats(gateway.bench.now).tenants}
         assert stats["modest"].bytes == FULL * CHUNK_BYTES // 2
         assert stats["modest"].refused == {}
 

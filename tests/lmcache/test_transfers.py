@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.events import BlocksStored
 from tests.dataplane import factories as make
@@ -101,7 +100,7 @@ def test_a_full_pool_is_reported(make_gateway: Callable[..., Gateway]) -> None:
     assert client.prepare_store(prompt(4, 99), "late") == REFUSED
     assert client.commit_store(prompt(4, 99), "late") is False
     assert failures(gateway, "prepare_store")["refused"] > 0
-    assert node_stats(gateway.bench.node, gateway.bench.now).refused.keys() == {"pool_full"}
+    assert gateway.bench.node.stats(gateway.bench.now).refused.keys() == {"pool_full"}
     client.commit_retrieve(prompt(4, 0), "r0")
     client.ask("end_session", "r0")
     assert len(client.prepare_store(prompt(4, 99), "late")["slots"]) == 4
@@ -202,7 +201,7 @@ def test_stores_and_reads_are_reported(worker: Client, gateway: Gateway) -> None
     worker.prepare_retrieve(prompt(2), cache_salt="a")
     worker.commit_retrieve(prompt(2), cache_salt="a")
     gateway.pass_time(0.1)
-    assert node_stats(gateway.bench.node, gateway.bench.now).totals.read_bytes == 2 * CHUNK_BYTES
+    assert gateway.bench.node.stats(gateway.bench.now).totals.read_bytes == 2 * CHUNK_BYTES
 
 
 @pytest.mark.parametrize(
@@ -294,7 +293,7 @@ def test_the_memory_that_a_store_begins_to_use_is_known_before_it(
             before, seen = set(bases.values()), len(requests)
             tokens = prompt(1 + turn % 5, turn * 10 + instance)
             assert client.store(tokens, f"r{turn}", instance, model_name=model)
-            if node_stats(gateway.bench.node, gateway.bench.now).totals.evicted_blocks:
+            if gateway.bench.node.stats(gateway.bench.now).totals.evicted_blocks:
                 assert hidden >= 1000
                 break
             assert set(requests[seen:]) == set(bases.values()) - before

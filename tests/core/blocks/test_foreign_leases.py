@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.operator.listing import list_blocks
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.lookups import ListBlocks
 from dataplane.protocol.control.records import QuotaSpec
@@ -90,7 +89,7 @@ def test_its_counters_are_shown_for_blocks_of_its_own_spaces_only() -> None:
     foreigner(bench)
     some = bench.attach(RANKS[1], pid=3)
     some.area.counters[:] = 1
-    shown = {engine.pid: engine.leased_blocks for engine in node_stats(bench.node, bench.now).engines}
+    shown = {engine.pid: engine.leased_blocks for engine in bench.node.stats(bench.now).engines}
     assert shown == {1: 0, 2: 0, 3: BLOCKS // 2}
     blocks, _ = list_blocks(bench.node.pool, ListBlocks("n", limit=500))
     assert sorted({(block.rank, block.leases) for block in blocks}) == [(0, 0), (1, 1)]
@@ -101,7 +100,7 @@ def test_counters_above_descriptors_that_are_free_count_as_no_block() -> None:
     bench.node.invalidate(Scope(tenant=""), bench.now)
     bench.pass_time(0.1)
     engine.area.counters[:] = 1
-    assert node_stats(bench.node, bench.now).engines[0].leased_blocks == 0
+    assert bench.node.stats(bench.now).engines[0].leased_blocks == 0
 
 
 def test_it_holds_nothing_after_a_restart_either() -> None:

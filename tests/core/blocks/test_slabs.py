@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dataplane.core.blocks.ranges import Ranges
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs, Slot, slot_bytes
-from dataplane.core.stats import node_stats
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.records import QuotaSpec
@@ -260,7 +259,7 @@ def test_a_burst_of_half_more_than_the_pool_is_answered_block_by_block() -> None
     granted = sum((each.outcomes == 0).sum() for each in writing)
     assert granted == 256
     assert sum(bench.refused().values()) == 12 * 32 - 256
-    assert node_stats(bench.node, bench.now).totals.refused_blocks == 12 * 32 - 256
+    assert bench.node.stats(bench.now).totals.refused_blocks == 12 * 32 - 256
     for each in writing:
         if each.reservation:
             engine.commit(each.reservation)

@@ -15,7 +15,6 @@ from dataplane.core.engines import uses as uses_module
 from dataplane.core.engines.operations import OperationReader, OperationTotals
 from dataplane.core.engines.prefixes import MAX_POINTS
 from dataplane.core.eviction import ancestors
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.events import Event
 from dataplane.protocol.layout import (
@@ -58,10 +57,10 @@ def test_a_touch_of_another_incarnation_counts_for_nothing() -> None:
     bench.pass_time(0.1)
     engine.note(*entry)
     bench.pass_time(0.1)
-    assert node_stats(bench.node, bench.now).totals.read_bytes == 0
+    assert bench.node.stats(bench.now).totals.read_bytes == 0
     assert bench.node.engines[engine.client].ring.invalid == 1
     engine.detach_cleanly()
-    assert node_stats(bench.node, bench.now).totals.ring_entries_rejected == 1, "also without its engine"
+    assert bench.node.stats(bench.now).totals.ring_entries_rejected == 1, "also without its engine"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ def test_no_content_of_a_ring_breaks_the_node(entries: list[tuple[int, int]], he
     engine.area.header[A_RING_HEAD] = np.uint64((head + 5) % 2**64)
     bench.pass_time(0.1)
     assert engine.store(make.keys(8, "new"), PAGE).written == 8
-    node_stats(bench.node, bench.now)
+    bench.node.stats(bench.now)
 
 
 def test_a_wild_lease_counter_only_keeps_blocks() -> None:
@@ -216,7 +215,7 @@ def test_entries_for_an_unattached_space_are_ignored() -> None:
         foreign.note(1 << 56 | position << 32 | int(numbers[position]), int(control[position]))
     bench.pass_time(5)
     assert bench.node.engines[foreign.client].ring.invalid == 4
-    assert node_stats(bench.node, bench.now).totals.read_bytes == 0
+    assert bench.node.stats(bench.now).totals.read_bytes == 0
     assert bench.hot_prefixes("hits", None, 9) == []
     bench.pass_time(6)
     assert bench.pin("p").expired
@@ -262,7 +261,7 @@ def test_counters_that_engines_feed_stay_within_a_message() -> None:
     first = RING_LOOKUP << RING_KIND_SHIFT | RING_COUNT_MASK << RING_COUNT_BITS
     engine.note(first, 1)
     bench.pass_time(0.1)
-    assert 0 <= node_stats(bench.node, bench.now).totals.requested_blocks < 2**63
+    assert 0 <= bench.node.stats(bench.now).totals.requested_blocks < 2**63
 
 
 # ---- durations of operations
@@ -272,7 +271,7 @@ LIMIT = 2**63 - 1
 
 
 def operations(bench: Bench) -> dict[str, Histogram]:
-    stats = node_stats(bench.node, bench.now)
+    stats = bench.node.stats(bench.now)
     assert decode(decoder(Event), encode(stats)) == stats
     return stats.operations
 
@@ -311,7 +310,7 @@ def test_impossible_entries_are_rejected_and_counted() -> None:
     bench, engine = bench_of(8)
     engine.area.operations[LOOKUP, 3] = np.uint64(10_000_000)
     assert sum(operations(bench)["lookup"].counts) == 0
-    assert node_stats(bench.node, bench.now).totals.ring_entries_rejected == 1
+    assert bench.node.stats(bench.now).totals.ring_entries_rejected == 1
     count(engine, LOOKUP, 3, 8_000)
     assert operations(bench)["lookup"].counts[3] == 1, "it goes on from there"
 
@@ -351,11 +350,11 @@ def test_dropped_entries_of_a_ring_never_fall() -> None:
     for dropped in (5, 2**64 - 1, 0, 7):
         engine.area.header[9] = np.uint64(dropped)
         bench.pass_time(0.1)
-        reported.append(node_stats(bench.node, bench.now).totals.ring_dropped)
+        reported.append(bench.node.stats(bench.now).totals.ring_dropped)
     assert reported == sorted(reported)
     assert (reported[0], reported[3] - reported[2]) == (5, 7)
     engine.detach_cleanly()
-    assert node_stats(bench.node, bench.now).totals.ring_dropped == reported[3], "also without their engine"
+    assert bench.node.stats(bench.now).totals.ring_dropped == reported[3], "also without their engine"
 
 
 def test_earlier_counts_of_an_adopted_area_are_not_counted_again() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from dataplane.core import inprocess
 from dataplane.core.inprocess import InProcess, LeasedChain
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ReserveOutcome
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.layout import H_INVALID_COUNT, pack_keys
@@ -39,7 +38,7 @@ def test_leased_blocks_stay_until_released() -> None:
     engine.release(chain_held)
     assert engine.store(make.keys(BLOCKS, "third"), SLOT) == BLOCKS
     assert engine.core.held(engine.client) == []
-    assert node_stats(made.node, made.now).engines[0].leased_blocks == 0
+    assert made.node.stats(made.now).engines[0].leased_blocks == 0
 
 
 def test_no_more_blocks_are_leased_than_requested() -> None:
@@ -66,7 +65,7 @@ def test_uses_and_look_ups_count_as_those_of_other_engines() -> None:
     assert [prefix.hits for prefix in made.hot_prefixes("hits", None, 5)] == [1]
     (usage,), _ = made.node.read_usage(0.0, 0, made.now)
     assert (usage.requested_tokens, usage.served_tokens) == (6 * 256, 4 * 256)
-    assert node_stats(made.node, made.now).engines[0].ring_entries_rejected == 0
+    assert made.node.stats(made.now).engines[0].ring_entries_rejected == 0
 
 
 def test_leased_blocks_count_as_used_only_once_read() -> None:
@@ -92,7 +91,7 @@ def test_a_full_ring_is_drained_and_nothing_is_dropped() -> None:
         engine.release(engine.hold(chain))
     made.pass_time(0.1)
     assert made.node.pool.totals.read_bytes == rounds * BLOCKS * SLOT
-    stats = node_stats(made.node, made.now).engines[0]
+    stats = made.node.stats(made.now).engines[0]
     assert (stats.ring_dropped, stats.ring_entries_rejected) == (0, 0)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.engines import lifecycle
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.events import EngineDetached, EngineReleased, LeaseBroken, ReservationExpired
 from dataplane.protocol.spaces import Space
@@ -173,7 +172,7 @@ def test_a_commit_of_some_positions_aborts_the_rest() -> None:
     assert engine.commit(granted.reservation, [0, 2]) == 2
     assert engine.has(CHAIN) == [True, False, True, False]
     assert bench.pool.used_bytes == 2 * PAGE
-    assert node_stats(bench.node, bench.now).totals.aborted_blocks == 2
+    assert bench.node.stats(bench.now).totals.aborted_blocks == 2
 
 
 def test_an_engine_holds_a_bounded_number_of_reservations() -> None:

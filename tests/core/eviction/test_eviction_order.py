@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import pytest
 
 from dataplane.core.eviction.ancestors import MAX_ANCESTORS, MAX_LOOKED_UP
-from dataplane.core.stats import node_stats
 from dataplane.policies.age_class import AgeClass
 from dataplane.policies.lru import Lru
 from dataplane.protocol.codes import Code
@@ -148,7 +147,7 @@ def test_a_leased_block_is_put_back_with_its_incarnation() -> None:
     fences = bench.fences
     assert engine.store(make.keys(2, "new"), PAGE).written == 2
     assert engine.lookup(leased) == 1
-    assert node_stats(bench.node, bench.now).totals.evictions_cancelled == 1
+    assert bench.node.stats(bench.now).totals.evictions_cancelled == 1
     after = {block.number: block.control for block in bench.node.pool.table.blocks.values() if block.key == leased[0]}
     assert after == before
     assert bench.fences - fences <= 2, "one barrier a batch, not one a block"

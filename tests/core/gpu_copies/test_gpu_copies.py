@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dataplane.core.gpu_copies.gpu_copies import MAX_REFUSED
-from dataplane.core.stats import node_stats
 from dataplane.protocol.control.records import QuotaSpec, Strength
 from dataplane.protocol.engine import SpaceRequest
 from dataplane.protocol.events import GpuCopyPoolCreated, GpuCopyPoolFailed
@@ -251,11 +250,11 @@ def test_unusable_devices_are_reported_once(bench_of: MakeBench) -> None:
     for at in range(3 * MAX_REFUSED):
         gpu_copies.refuse(f"gpu {at % (2 * MAX_REFUSED)}", "not visible", bench.now)
     assert len(bench.events(GpuCopyPoolFailed)) == MAX_REFUSED
-    pools = node_stats(bench.node, bench.now).gpu_copy_pools
+    pools = bench.node.stats(bench.now).gpu_copy_pools
     assert len(pools) == 1 + MAX_REFUSED
     assert (pools[-1].problem, pools[-1].readers, pools[-1].used_bytes) == ("not visible", 0, 0)
     gpu_copies.open("gpu 0", "bench", 1, device.table, bench.now)
-    assert len(node_stats(bench.node, bench.now).gpu_copy_pools) == 1 + MAX_REFUSED
+    assert len(bench.node.stats(bench.now).gpu_copy_pools) == 1 + MAX_REFUSED
 
 
 def test_blocks_that_are_larger_than_the_pool_are_reported(bench_of: MakeBench) -> None:

@@ -22,7 +22,6 @@ from dataplane.core.journal.id_journal import (
     migrated,
     names_bytes,
 )
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.events import BlocksRefused, IdJournalNearlyFilled
@@ -87,7 +86,7 @@ def test_a_tenant_that_does_not_fit_is_refused_counted_and_admitted_later(monkey
     events = before.take_events()
     assert [event.reason for event in events if isinstance(event, BlocksRefused)] == ["too_many_tenants"]
     assert engine.store([make.key("more")], PAGE, tenant=salt(0)).written == 1, "it is known"
-    stats = node_stats(before.node, before.now)
+    stats = before.node.stats(before.now)
     assert 0.9 < stats.id_journal_bytes / stats.id_journal_capacity_bytes <= 1
     assert len(salts(again(before))) == stored
     before.apply(make.quotas({salt(5): 0}))
@@ -108,7 +107,7 @@ def test_a_full_journal_is_reported_once_until_it_was_emptied(monkeypatch: pytes
     for number in range(32):
         engine.store([make.key(number)], PAGE, tenant=salt(number))
         node.pass_time(1.0)
-        stats = node_stats(node.node, node.now)
+        stats = node.node.stats(node.now)
         share = stats.id_journal_bytes / stats.id_journal_capacity_bytes
         published += [(event, share) for event in node.events(IdJournalNearlyFilled)]
     ((event, share),) = published

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.stats import node_stats
 from dataplane.core.tenants import quotas
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.events import BlocksEvicted
@@ -20,7 +19,7 @@ PAGE = 4096
 
 
 def stats(bench: Bench) -> NodeStats:
-    return node_stats(bench.node, bench.now)
+    return bench.node.stats(bench.now)
 
 
 def count(histogram: Histogram | None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.events import EngineExpelled, EngineReadmitted
 from dataplane.protocol.layout import A_EXPELLED
@@ -36,7 +35,7 @@ def bench_of() -> Bench:
 
 
 def shown(bench: Bench, engine: BenchEngine) -> str:
-    return next(each.expelled for each in node_stats(bench.node, bench.now).engines if each.client == engine.client)
+    return next(each.expelled for each in bench.node.stats(bench.now).engines if each.client == engine.client)
 
 
 def test_a_process_that_holds_blocks_is_expelled_by_force_only() -> None:
@@ -99,7 +98,7 @@ def test_its_ring_is_not_heard_any_more() -> None:
     expel(bench, reader)
     reader.acquire(chain[:1])
     bench.pass_time(1.0)
-    assert node_stats(bench.node, bench.now).totals.read_bytes == 0
+    assert bench.node.stats(bench.now).totals.read_bytes == 0
 
 
 def test_a_restart_forgets_neither_that_its_leases_do_not_count_nor_that_it_is_barred() -> None:

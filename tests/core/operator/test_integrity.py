@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dataplane.core.operator import verifying
 from dataplane.core.operator.integrity import ENGINE_BYTES_PER_S, MAX_BYTES_PER_BLOCK, MAX_BYTES_PER_REPORT
-from dataplane.core.stats import node_stats
 from dataplane.memory.memory import READ_BYTES, NodeMemory
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code
@@ -76,7 +75,7 @@ def test_corrupt_blocks_become_misses_and_are_reported() -> None:
     assert [(event.tenant, event.bytes, event.client) for event in corrupt] == [("a", PAGE, 0)] * 2
     (done,) = [event for event in events if isinstance(event, VerificationEnded)]
     assert (done.verification, done.checked, done.corrupt, done.without_checksum) == (state.number, 6, 2, 3)
-    assert node_stats(bench.node, bench.now).totals.corrupt_blocks == 2
+    assert bench.node.stats(bench.now).totals.corrupt_blocks == 2
     assert bench.faults() == []
     assert figures(verify(bench)) == (7, 4, 0, 3)
 

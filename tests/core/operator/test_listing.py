@@ -8,7 +8,6 @@ import pytest
 
 from dataplane.core.operator import listing
 from dataplane.core.operator.listing import list_blocks, look_up
-from dataplane.core.stats import node_stats
 from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks, LookupChain, SpaceHits
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import Commit
@@ -210,7 +209,7 @@ def test_looking_uses_nothing() -> None:
     ask(bench, chain)
     bench.pass_time(10)
     assert [(block.used_at, block.hits) for block in bench.node.pool.table.blocks.values()] == before
-    assert node_stats(bench.node, bench.now).totals.requested_blocks == 0
+    assert bench.node.stats(bench.now).totals.requested_blocks == 0
 
 
 def test_very_many_spaces_come_in_bounded_parts_each_once(monkeypatch: pytest.MonkeyPatch) -> None:

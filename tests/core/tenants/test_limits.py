@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from dataplane.core.stats import node_stats
 from dataplane.core.tenants import quotas
 from dataplane.core.tenants.tenant import Rate
 from dataplane.protocol.codes import Code
@@ -22,7 +21,7 @@ from tests.dataplane.bench_node import Bench, refused
 def test_without_a_snapshot_no_limit_binds_and_the_node_reports_it() -> None:
     bench, engine = bench_of(64)
     assert engine.store(make.keys(64), PAGE, tenant="a").written == 64
-    assert not node_stats(bench.node, bench.now).armed
+    assert not bench.node.stats(bench.now).armed
     assert not bench.tenant("a").managed
 
 
@@ -115,7 +114,7 @@ def test_a_removed_record_leaves_the_blocks_and_lifts_the_limit() -> None:
     assert not bench.tenant("a").managed
     assert bench.tenant("a").limit_bytes is None
     assert engine.store(make.keys(8, "more"), PAGE, tenant="a").written == 8
-    assert node_stats(bench.node, bench.now).armed, "an empty table is a table"
+    assert bench.node.stats(bench.now).armed, "an empty table is a table"
     bench.apply(make.quotas({"a": 6 * PAGE}, 3))
     assert bench.tenant("a").blocks == 6
 
@@ -144,7 +143,7 @@ def test_thousands_of_records_apply_at_once_and_leave_the_cache_alone() -> None:
     engine.store(make.keys(64), PAGE, tenant="tenant-7")
     assert bench.apply(make.quotas({f"tenant-{number}": make.MIB for number in range(10_000)})) == []
     assert bench.tenant("tenant-7").blocks == 64
-    stats = node_stats(bench.node, bench.now)
+    stats = bench.node.stats(bench.now)
     assert len(stats.tenants) == 1000
     assert stats.other_tenants is not None
     assert stats.tenants[0].tenant == "tenant-7", "largest first"
@@ -155,7 +154,7 @@ def test_look_ups_are_counted_for_their_tenant_also_before_it_stored() -> None:
     entry = RING_LOOKUP << RING_KIND_SHIFT | 10 << RING_COUNT_BITS | 4
     engine.note(entry, tenant_fingerprint("a"))
     bench.pass_time(0.05)
-    assert node_stats(bench.node, bench.now).totals.hit_blocks == 4
+    assert bench.node.stats(bench.now).totals.hit_blocks == 4
     engine.store(make.keys(1), PAGE, tenant="a")
     engine.note(entry, tenant_fingerprint("a"))
     bench.pass_time(0.05)
@@ -166,7 +165,7 @@ def test_a_bad_salt_is_a_refused_request_and_leaves_no_account() -> None:
     bench, engine = bench_of(64)
     with refused(Code.BAD_SALT):
         engine.reserve(make.keys(1), PAGE, tenant="a/b")
-    assert node_stats(bench.node, bench.now).tenants == []
+    assert bench.node.stats(bench.now).tenants == []
 
 
 def test_tenants_without_blocks_or_a_record_are_forgotten_a_few_at_a_time_when_there_are_many(
@@ -340,4 +339,4 @@ def test_every_refusal_is_counted_for_the_tenant_and_for_the_node(code: str) -> 
     assert refused.refused == {Code[code]}
     assert bench.tenant("a").refused == {code.lower(): 2}
     assert bench.refused() == {code.lower(): 2}
-    assert node_stats(bench.node, bench.now).totals.refused_blocks == 2
+    assert bench.node.stats(bench.now).totals.refused_blocks == 2

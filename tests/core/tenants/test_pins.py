@@ -9,7 +9,6 @@ import pytest
 from dataplane.core.blocks.blocks import BlockTable
 from dataplane.core.operator import intent as intent_module
 from dataplane.core.operator.listing import list_blocks
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.lookups import ListBlocks
 from dataplane.protocol.control.records import QuotaSpec, Strength
@@ -431,7 +430,7 @@ def test_pins_of_equal_keys_hold_as_the_strongest_of_them() -> None:
     for number, records in enumerate(([soft], [soft, firm], [firm, soft, for_ever], [firm], [soft, firm], [soft], [])):
         assert bench.apply(*make.pins(records, number + 1)) == []
         guaranteed.append((bench.pool.pinned_bytes // PAGE, len(bench.node.pool.pins.permanent)))
-        stats = node_stats(bench.node, bench.now).pins
+        stats = bench.node.stats(bench.now).pins
         assert [(pin.resident, pin.bytes) for pin in stats] == [(4, 4 * PAGE)] * len(records)
         assert bench.faults() == []
     assert guaranteed == [(0, 0), (4, 0), (4, 4), (4, 0), (4, 0), (0, 0), (0, 0)]
@@ -453,7 +452,7 @@ def test_of_pins_of_equal_keys_each_ends_at_its_own_time() -> None:
     bench.apply(*make.pins([*records, late], 2))
     assert bench.pool.pinned_bytes == 4 * PAGE
     bench.pass_time(8)
-    ends = {pin.name: (pin.expired, pin.resident) for pin in node_stats(bench.node, bench.now).pins}
+    ends = {pin.name: (pin.expired, pin.resident) for pin in bench.node.stats(bench.now).pins}
     assert ends == {"short": (True, 0), "kept by hits": (False, 4), "late": (True, 0)}
     assert bench.pool.pinned_bytes == 0, "a soft pin is all that is left"
     bench.pass_time(20)

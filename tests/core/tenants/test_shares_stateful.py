@@ -12,7 +12,6 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.records import QuotaSpec, Strength
 from dataplane.protocol.control.scopes import Scope
@@ -333,13 +332,13 @@ class SharesMachine(RuleBasedStateMachine):
             assert tenant.bytes == view.count[tenant.salt] * PAGE
             assert tenant.account.bytes == used[self.account(tenant.salt)] * PAGE
             assert tenant.refused_blocks == self.refused[tenant.salt]
-        stats = node_stats(self.bench.node, self.bench.now)
+        stats = self.bench.node.stats(self.bench.now)
         assert sum(stats.refused.values()) == stats.totals.refused_blocks == self.refused.total()
 
     @invariant()
     def floors_are_what_the_pool_can_keep(self) -> None:
         floors = self.floor_bytes()
-        for each in node_stats(self.bench.node, self.bench.now).tenants:
+        for each in self.bench.node.stats(self.bench.now).tenants:
             assert each.effective_floor_bytes == floors.get(each.tenant, 0)
         accounts = {tenant.salt: tenant.account for tenant in self.bench.node.pool.tenants.managed()}
         for name, floor in floors.items():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dataplane.core.blocks.blocks import Block
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.records import ALGORITHMS, Algorithm, QuotaSpec, Strength
 from dataplane.protocol.control.scopes import Scope
@@ -353,14 +352,14 @@ class TenancyMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_refusal_is_counted(self) -> None:
-        stats = node_stats(self.bench.node, self.bench.now)
+        stats = self.bench.node.stats(self.bench.now)
         assert sum(stats.refused.values()) == self.refused
         assert stats.totals.refused_blocks == self.refused
         assert sum(sum(tenant.refused.values()) for tenant in stats.tenants) == self.refused
 
     @invariant()
     def floors_fit(self) -> None:
-        stats = node_stats(self.bench.node, self.bench.now)
+        stats = self.bench.node.stats(self.bench.now)
         floors = sum(tenant.effective_floor_bytes for tenant in stats.tenants)
         assert floors <= stats.pool.capacity_bytes
         managed = [tenant for tenant in stats.tenants if tenant.managed and tenant.mode == "enforce"]

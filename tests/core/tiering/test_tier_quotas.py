@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.stats import node_stats
 from dataplane.core.tiering import contents
 from dataplane.core.tiering.contents import TierContents
 from dataplane.core.tiering.tier_order import TierShare
@@ -186,7 +185,7 @@ def test_a_node_refuses_a_quota_of_tiers_that_is_wrong(tiers: dict[str, TierQuot
     run = tier_bench(8, tier())
     (fault,) = run.bench.apply(make.shares(QuotaSpec("acme", tiers=tiers)))
     assert fault.path == path
-    assert node_stats(run.bench.node, run.now).observed == {}
+    assert run.bench.node.stats(run.now).observed == {}
 
 
 # ---- smaller budgets

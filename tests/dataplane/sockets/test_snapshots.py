@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.records import MAX_RECORDS
 from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, Snapshot, SnapshotType
@@ -50,7 +49,7 @@ def bench() -> Bench:
 def assert_last_good_stays(bench: Bench) -> None:
     assert bench.tenant("a").limit_bytes == LIMIT
     assert bench.node.intent.observed["quotas"].generation == 1
-    assert node_stats(bench.node, bench.now).observed["quotas"].generation == 1
+    assert bench.node.stats(bench.now).observed["quotas"].generation == 1
 
 
 def test_several_faults_are_reported_at_once_with_their_paths(bench: Bench) -> None:
@@ -149,7 +148,7 @@ def test_a_missing_body_is_refused_and_all_pins_stay(bench: Bench) -> None:
     faults = bench.apply(snapshot, {digest: body for digest, body in bodies.items() if digest != missing})
     assert [fault.code for fault in faults] == ["unknown_body"]
     assert faults[0].path.startswith("pins[")
-    assert [pin.name for pin in node_stats(bench.node, bench.now).pins] == ["old"]
+    assert [pin.name for pin in bench.node.stats(bench.now).pins] == ["old"]
 
 
 @pytest.mark.parametrize(("body", "code"), [(b"", "bad_keys"), (b"x" * 31, "bad_keys"), (b"x" * 32 * 4097, "bad_keys")])
