@@ -103,9 +103,9 @@ class Node:
         leases: LeaseTable,
         now: float,
         emit: Callable[[Event], None],
+        recovery_table: RecoveryTable,
+        names: IdJournal,
         policy: MakePolicy = Lru,
-        recovery_table: RecoveryTable | None = None,
-        names: IdJournal | None = None,
     ) -> None:
         self.options = options
         self.started_at = now
@@ -298,8 +298,6 @@ class Node:
     def _watch_id_journal(self, now: float) -> None:
         journal = self.pool.table.names
         used, capacity = journal.used_bytes, journal.capacity_bytes
-        if not capacity:
-            return
         if used >= ID_JOURNAL_WARNS * capacity and not self._id_journal_fills:
             self._id_journal_fills = True
             self.emit(IdJournalNearlyFilled(now, used, capacity))

@@ -125,16 +125,7 @@ class CoreFactory:
             page_bytes=HUGE_BYTES if table.huge_pages else PAGE_BYTES,
             named_bytes=0 if memory.named is None else memory.named.nbytes,
         )
-        return Node(
-            options,
-            memory.index,
-            memory,
-            self._leases(),
-            self.clock(),
-            self._emit,
-            recovery_table=recovery_table,
-            names=journal,
-        )
+        return Node(options, memory.index, memory, self._leases(), self.clock(), self._emit, recovery_table, journal)
 
 
 def begin(handed: list[tuple[str, int, int]], factory: CoreFactory) -> Core:

@@ -270,7 +270,8 @@ class Bench:
         leases = LeaseTable(self._fence)
         self.emitted: list[Event] = []
         """Events since the last `take_events`, oldest first."""
-        self.node = Node(options, self.index, self.memory, leases, self.now, self.emitted.append, policy)
+        private = make.private_memory(max_blocks)
+        self.node = Node(options, self.index, self.memory, leases, self.now, self.emitted.append, *private, policy)
         self.checks: list[Callable[[], list[str]]] = []
         """More checks that `faults` makes."""
         if Bench.made is not None:

@@ -83,12 +83,10 @@ class IndexSlots(NamedTuple):
 class BlockTable:
     """Descriptors by number, and the index by (space, key)."""
 
-    def __init__(
-        self, memory: IndexMemory, recovery_table: RecoveryTable | None = None, names: IdJournal | None = None
-    ) -> None:
+    def __init__(self, memory: IndexMemory, recovery_table: RecoveryTable, names: IdJournal) -> None:
         self.memory = memory
-        self.recovery_table = RecoveryTable.private(memory.max_blocks) if recovery_table is None else recovery_table
-        self.names = IdJournal.private() if names is None else names
+        self.recovery_table = recovery_table
+        self.names = names
         self._cells = memory.cells
         self._first_hot = memory.first_hot
         self._first_cold = memory.first_hot + memory.max_blocks * HOT_WORDS

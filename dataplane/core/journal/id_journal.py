@@ -186,20 +186,11 @@ class IdJournal:
         self._unused: set[int] = set()
         """Tenants that have a record but no block; the next compaction drops their records."""
         self._unused_bytes = 0
-        self._bounded = True
         self._engines: dict[int, tuple[int, int]] = {}
         """Pid of each engine and bytes of its own record and those of its spaces, by client."""
         self._process_bytes: Counter[int] = Counter()
         """The sum of these bytes for each process, by pid."""
         self._compaction: _Compaction | None = None
-
-    @classmethod
-    def private(cls) -> IdJournal:
-        """Return a journal in private memory, which no later data plane can read."""
-        journal = cls(bytearray(names_bytes(PAGE * 16)))
-        journal._bounded = False
-        journal.format()
-        return journal
 
     @property
     def nbytes(self) -> int:
@@ -292,9 +283,7 @@ class IdJournal:
 
     @property
     def capacity_bytes(self) -> int:
-        """Maximum bytes of the records of segments and of tenants with blocks; 0 for no bound."""
-        if not self._bounded:
-            return 0
+        """Maximum bytes of the records of segments and of tenants with blocks."""
         return self._half_bytes * 4 // 5 - min(ATTACH_BYTES, self._half_bytes // 2)
 
     @property
@@ -305,7 +294,7 @@ class IdJournal:
     def takes_tenant(self, number: int, salt: str) -> bool:
         """Return whether a tenant without blocks may store one, that is, whether its record fits beside all live
         ones."""
-        return not self._bounded or self.used_bytes + _size_of(TenantName(number, salt)) <= self.capacity_bytes
+        return self.used_bytes + _size_of(TenantName(number, salt)) <= self.capacity_bytes
 
     def name_tenant(self, number: int, salt: str) -> None:
         """Write the record of a tenant that is about to have blocks, unless there is one."""

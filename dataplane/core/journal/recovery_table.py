@@ -80,13 +80,6 @@ class RecoveryTable:
         self._clock = 0
 
     @classmethod
-    def private(cls, max_blocks: int) -> RecoveryTable:
-        """Return a table in private memory, which no later data plane can read."""
-        table = cls(bytearray(recovery_table_bytes(max_blocks)), max_blocks)
-        table.format(0)
-        return table
-
-    @classmethod
     def attach(cls, buffer: memoryview | bytearray) -> RecoveryTable:
         """Return the table that a previous data plane wrote. Raise LayoutError when it is invalid or of another
         version."""

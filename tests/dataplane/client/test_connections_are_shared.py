@@ -57,7 +57,8 @@ class Wire:
 
     def __init__(self, memory: NodeMemory, monkeypatch: pytest.MonkeyPatch) -> None:
         options = NodeOptions("n", "1", make.MIB, make.MIB, 30.0, 0.5, 8)
-        self.node = Node(options, memory.index, memory, LeaseTable(lambda: None), 0.0, lambda event: None)
+        private, leases = make.private_memory(1024), LeaseTable(lambda: None)
+        self.node = Node(options, memory.index, memory, leases, 0.0, lambda event: None, *private)
         self.crowded = False
         ours, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours = ours

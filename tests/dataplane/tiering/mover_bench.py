@@ -45,9 +45,8 @@ class LoopBench:
             pin_budget_ratio=0.2,
             max_clients=64,
         )
-        self.node = Node(
-            options, self.memory.index, self.memory, LeaseTable(lambda: None), time.time(), lambda event: None
-        )
+        private, leases = make.private_memory(4096), LeaseTable(lambda: None)
+        self.node = Node(options, self.memory.index, self.memory, leases, time.time(), lambda event: None, *private)
         self.loop = Loop()
 
     def until(self, holds: Callable[[], object], what: str = "it comes") -> None:

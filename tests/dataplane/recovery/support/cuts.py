@@ -95,16 +95,8 @@ class KillBench(Bench):
     def _node(self, recovery_table: RecoveryTable, names: IdJournal) -> Node:
         recovery_table.sign(TableWriter(7, 1, 1))
         leases = LeaseTable(self._fence)
-        return Node(
-            self.options,
-            self.index,
-            self.memory,
-            leases,
-            self.now,
-            self.emitted.append,
-            recovery_table=recovery_table,
-            names=names,
-        )
+        emit = self.emitted.append
+        return Node(self.options, self.index, self.memory, leases, self.now, emit, recovery_table, names)
 
     def load(self, image: Image) -> None:
         """Take the bytes that another bench left."""
