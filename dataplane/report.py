@@ -107,7 +107,7 @@ class StatePublisher:
 
     def _log_shortages(self) -> None:
         """Write one log line when the id journal overflows, and when the named segment runs out of memory."""
-        overflowed = self._node.pool.table.names.overflowed
+        overflowed = self._node.next_start_is_cold
         if overflowed and not self._overflowed:
             log.error("names.overflowed", effect="until names go, the next start is cold")
         short = self._named is not None and self._named.short

@@ -89,7 +89,7 @@ class InProcess:
     @property
     def totals(self) -> Totals:
         """The totals of the node."""
-        return self.node.pool.totals
+        return self.node.totals
 
     def lost(self, gateway: str) -> list[Engine]:
         """Return the engines of a gateway that have no peer: they detached, or attached before a restart and have not

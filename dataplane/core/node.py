@@ -60,7 +60,7 @@ from dataplane.protocol.events import AdmissionChanged, Event, IdJournalNearlyFi
 from dataplane.protocol.layout import HOT_KEY, IndexMemory, pack_keys
 from dataplane.protocol.salts import shown
 from dataplane.protocol.stats.node import NodeStats
-from dataplane.protocol.stats.pool import PolicyStats
+from dataplane.protocol.stats.pool import PolicyStats, Totals
 from dataplane.protocol.usage import UsageCounters
 
 ID_JOURNAL_WARNS, ID_JOURNAL_RESTS = 0.8, 0.7
@@ -429,6 +429,21 @@ class Node:
         self.pool.table.recovery_table.assigned(B_CAPACITY, self.options.capacity_bytes)
 
     # ---- state
+
+    @property
+    def totals(self) -> Totals:
+        """Counts since the process started."""
+        return self.pool.totals
+
+    @property
+    def max_blocks(self) -> int:
+        """Number of block descriptors."""
+        return self.pool.table.max_blocks
+
+    @property
+    def next_start_is_cold(self) -> bool:
+        """Whether the id journal lacks room for what a restart needs to know."""
+        return self.pool.table.names.overflowed
 
     def stats(self, now: float) -> NodeStats:
         """Return the statistics of the core; `dataplane.report` adds those of the parts around it."""

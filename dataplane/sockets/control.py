@@ -171,7 +171,7 @@ class ControlServer:
             _check_numbers(message)
             return self._serve(frames[0], message)
         except ProtocolError as error:
-            self._node.pool.totals.malformed_messages += error.code is Code.MALFORMED
+            self._node.totals.malformed_messages += error.code is Code.MALFORMED
             return ControlRefused(error.code.name.lower(), error.message, error.field, nonce)
         except Exception:  # a bug in one message must not take the cache from all engines
             log.exception("control.request_failed")
@@ -261,11 +261,10 @@ class ControlServer:
         return UsageRead(message.nonce, now, *node.read_usage(message.noted, message.after, now))
 
     def _resized(self, message: Resize) -> ControlReply:
-        pool = self._node.pool
         log.info(
             "pool.resized",
             capacity_bytes=message.capacity_bytes,
-            max_blocks=pool.table.max_blocks,
+            max_blocks=self._node.max_blocks,
             note="the number of blocks is bounded by max_blocks, which is fixed at start",
         )
         return Resized(message.nonce, message.capacity_bytes)

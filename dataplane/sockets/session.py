@@ -106,7 +106,7 @@ class Session:
             self._serve(request)
         except ProtocolError as error:
             if error.code is Code.MALFORMED:
-                self._node.pool.totals.malformed_messages += 1
+                self._node.totals.malformed_messages += 1
             self.send(wire.Refused(request_id, int(error.code), error.message, error.field))
         except Exception:  # a bug triggered by one engine must not take the cache from the others
             log.exception("engine.request_failed", pid=self.peer.pid)
@@ -158,7 +158,7 @@ class Session:
             raise ProtocolError(
                 Code.BAD_FIELD, f"expected a W3C traceparent, got {request.traceparent[:64]!r}", "traceparent"
             )
-        with self._services.spans.engine_request(request, self._node.pool.totals):
+        with self._services.spans.engine_request(request, self._node.totals):
             self._serve(request.request)
 
     def _check_kin(self) -> None:
