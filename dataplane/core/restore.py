@@ -495,6 +495,6 @@ def _quarantine(node: Node, block: Block, owner: int, reservation: int) -> None:
     reservation_of_block = engine.expired.get(reservation)
     if reservation_of_block is None:
         reservation_of_block = engine.expired[reservation] = OpenReservation(
-            number=reservation, tenant=block.tenant, space=block.space, writing={}, chain=[], positions=[], deadline=0.0
+            number=reservation, tenant=block.tenant, space=block.space, writing={}, present={}, deadline=0.0
         )
     reservation_of_block.writing[len(reservation_of_block.writing)] = block

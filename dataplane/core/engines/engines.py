@@ -39,10 +39,9 @@ class OpenReservation:
     space: int
     writing: dict[int, Block]
     """Blocks that are being written, by position in the request's keys."""
-    chain: list[tuple[Block, int]]
-    """READY blocks of the same request with their control words at that time. Commit touches them again."""
-    positions: list[int]
-    """Positions of `chain`."""
+    present: dict[int, tuple[Block, int]]
+    """READY blocks of the same request with their control words at that time, by position. Commit touches them
+    again."""
     deadline: float
     keys: bytes = b""
     """The request's keys, packed."""

@@ -154,8 +154,7 @@ class StoreService:
             tenant=request.tenant,
             space=message.space,
             writing=writing,
-            chain=[(block, block.control) for _, block in chain],
-            positions=[at for at, _ in chain],
+            present={at: (block, block.control) for at, block in chain},
             deadline=request.now + self._ttl_s,
             keys=message.keys,
             parent=message.parent,
@@ -391,7 +390,7 @@ class StoreService:
         """Put the whole chain, with what comes before the reservation's keys, into the eviction queue tail first, so
         that ancestors outlive descendants."""
         pool = self._pool
-        present = dict(zip(reservation.positions, reservation.chain, strict=True))
+        present = reservation.present
         lined_up: list[Block] = []
         for at in sorted(fresh.keys() | present.keys(), reverse=True):
             if at in fresh:
