@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import structlog
 
@@ -31,6 +32,8 @@ BUSY_SHARE = 0.01
 MAX_COUNT = (1 << 53) - 1
 """Larger counters are reported as this number, which every reader of JSON represents exactly."""
 STOP_S = 30.0
+_QUEUE_COUNTS = ("capacity_bytes", "messages", "bytes", "waits", "dropped", "dead_readers", "remote_readers")
+_STORE_COUNTS = ("hits", "misses", "puts", "put_bytes", "evictions", "dead_processes")
 
 log = structlog.stdlib.get_logger()
 
@@ -147,14 +150,8 @@ def _queue(fd: int, opened: OpenMemory) -> IpcQueueStats:
         name=opened.name,
         writer=read.writer,
         readers=len(running),
-        capacity_bytes=_bounded(read.capacity_bytes),
-        lag_bytes=_bounded(max((reader.lag_bytes for reader in running), default=0)),
-        messages=_bounded(read.messages),
-        bytes=_bounded(read.bytes),
-        waits=_bounded(read.waits),
-        dropped=_bounded(read.dropped),
-        dead_readers=_bounded(read.dead_readers),
-        remote_readers=_bounded(read.remote_readers),
+        lag_bytes=min(max((reader.lag_bytes for reader in running), default=0), MAX_COUNT),
+        **_bounded(read, _QUEUE_COUNTS),
     )
 
 
@@ -166,18 +163,13 @@ def _store(fd: int, opened: OpenMemory) -> IpcStoreStats:
         processes=len(read.pids),
         data_bytes=read.data_bytes,
         objects=read.objects,
-        used_bytes=None if read.used_bytes is None else _bounded(read.used_bytes),
-        hits=_bounded(read.hits),
-        misses=_bounded(read.misses),
-        puts=_bounded(read.puts),
-        put_bytes=_bounded(read.put_bytes),
-        evictions=_bounded(read.evictions),
-        dead_processes=_bounded(read.dead_processes),
+        used_bytes=None if read.used_bytes is None else min(read.used_bytes, MAX_COUNT),
+        **_bounded(read, _STORE_COUNTS),
     )
 
 
-def _bounded(count: int) -> int:
-    return min(count, MAX_COUNT)
+def _bounded(stats: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: min(getattr(stats, name), MAX_COUNT) for name in names}
 
 
 def _busiest(stats: IpcQueueStats | IpcStoreStats) -> tuple[float, str, str]:
