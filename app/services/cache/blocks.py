@@ -96,7 +96,7 @@ class BlockService:
         """Return the blocks of a key on all nodes and in all spaces. Raises Invalid, NotFound, NodeUnreachable."""
         name = checks.valid("key", lambda: checks.hex_digits(key, 64))
         query = ListBlocks("", keys=bytes.fromhex(name), limit=MAX_LISTED_BLOCKS)
-        replies = await self._requests.each(self._requests.connected(), lambda node: self._all(node, query))
+        replies = await self._requests.each(self._requests.connected(), lambda node: self.of_node(node, query))
         blocks = [(reply.node.name, block) for reply in replies for block in reply.answer or ()]
         items = [_answer(node, block) for node, block in blocks if by.sees(block.tenant)]
         failed_nodes = [NodeError(reply.node.name, reply.error) for reply in replies if reply.error is not None]
@@ -104,7 +104,8 @@ class BlockService:
             raise checks.missing("block", name)
         return BlockCopies(name, items, len(items), failed_nodes)
 
-    async def _all(self, node: FleetNode, query: ListBlocks) -> list[CachedBlock]:
+    async def of_node(self, node: FleetNode, query: ListBlocks) -> list[CachedBlock]:
+        """Return all blocks that a node lists. Raises NodeUnreachable, NodeRefused."""
         blocks: list[CachedBlock] = []
         after = 0
         while True:

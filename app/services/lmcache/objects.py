@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cachetools import TTLCache
 
@@ -35,7 +36,7 @@ from app.services.cache.blocks import BlockService
 from app.services.cache.lookups import Lookups
 from app.services.fleet.targets import Targets
 from app.services.records.chains import Chains
-from dataplane.protocol.control.lookups import CachedBlock, ListBlocks, SpaceHits
+from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks, SpaceHits
 from dataplane.protocol.control.nodes import DescribeNode, Description
 from dataplane.protocol.control.scopes import ClearGateway, Swept
 from dataplane.protocol.control.verification import DigestEngine, EngineDigests
@@ -49,7 +50,6 @@ MAX_PREFETCHES = 10_000
 PREFETCH_TTL_S = 600.0
 _BATCH = 4096
 """Largest number of keys in one request or sweep."""
-_PAGE = 5000
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
 _KEY = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _TOKEN = re.compile(r"(0|[1-9][0-9]{0,5})\.([A-Za-z0-9_-]*)", re.ASCII)
@@ -161,16 +161,10 @@ class LmcacheObjects:
         ordered = sorted(keys)
         for at in range(0, len(ordered), _BATCH):
             packed = bytes.fromhex("".join(ordered[at : at + _BATCH]))
-            query = ListBlocks("", tenant=salt, model=model, keys=packed, gateway=LMCACHE)
-            cursor = ""
-            while True:
-                page = await self._blocks.listed(query, nodes, _PAGE, cursor)
-                if page.failed_nodes:
-                    raise NodeUnreachable(page.failed_nodes[0].error)
-                blocks += [block for _, block in page.blocks if block.state == "ready"]
-                cursor = page.next_cursor
-                if not cursor:
-                    break
+            query = ListBlocks("", limit=MAX_LISTED_BLOCKS, tenant=salt, model=model, keys=packed, gateway=LMCACHE)
+            replies = await self._requests.each(nodes, partial(self._blocks.of_node, query=query))
+            _check_failures(reply.error for reply in replies)
+            blocks += [block for reply in replies for block in reply.answer or () if block.state == "ready"]
         return blocks
 
     async def _invalidate(self, salt: str, space: str, keys: Sequence[str], by: Principal) -> None:
