@@ -3,8 +3,6 @@
 from collections import deque
 from collections.abc import Iterable
 
-import msgspec
-
 from app.schemas.views.overview import RecentRates
 from dataplane.protocol.stats.node import NodeStats
 
@@ -14,25 +12,16 @@ SAMPLES = 75
 """Samples that are kept: those of HIT_RATIO_S, and some more, because a sample may be late."""
 
 
-class FleetTotals(msgspec.Struct, frozen=True):
-    """Counters of the fleet at one moment. They only grow, even when nodes restart."""
-
-    at: float
-    requested_blocks: int = 0
-    hit_blocks: int = 0
-    stored_bytes: int = 0
-    read_bytes: int = 0
-    evicted_blocks: int = 0
-
-
 _COUNTERS = ("requested_blocks", "hit_blocks", "stored_bytes", "read_bytes", "evicted_blocks")
+_Point = tuple[float, dict[str, int]]
+"""Unix seconds, and counters of the fleet. They only grow, even when nodes restart."""
 
 
 class RateMeter:
     """Takes a sample per second; returns rates."""
 
     def __init__(self) -> None:
-        self._points: deque[FleetTotals] = deque(maxlen=SAMPLES)
+        self._points: deque[_Point] = deque(maxlen=SAMPLES)
         self._last: dict[tuple[str, str], dict[str, int]] = {}
         self._sums = dict.fromkeys(_COUNTERS, 0)
 
@@ -43,7 +32,7 @@ class RateMeter:
             return
         for node in stats:
             self._count(node)
-        self._points.append(FleetTotals(at, **self._sums))
+        self._points.append((at, dict(self._sums)))
 
     def _count(self, node: NodeStats) -> None:
         now = {name: getattr(node.totals, name) for name in _COUNTERS}
@@ -65,28 +54,24 @@ class RateMeter:
         hit = sum(node.totals.hit_blocks for node in stats)
         if not self._points:
             return RecentRates(None, _ratio(hit, requested), 0.0, 0.0, 0.0)
-        newest = self._points[-1]
-        recent = self._before(newest.at - RATE_S)
-        minute = self._before(newest.at - HIT_RATIO_S)
-        span = newest.at - recent.at
+        now, newest = self._points[-1]
+        then, recent = self._before(now - RATE_S)
+        _, minute = self._before(now - HIT_RATIO_S)
+
+        def per_s(name: str) -> float:
+            return (newest[name] - recent[name]) / (now - then) if now > then else 0.0
+
         return RecentRates(
-            hit_ratio=_ratio(newest.hit_blocks - minute.hit_blocks, newest.requested_blocks - minute.requested_blocks),
+            hit_ratio=_ratio(*(newest[name] - minute[name] for name in ("hit_blocks", "requested_blocks"))),
             hit_ratio_total=_ratio(hit, requested),
-            stored_bytes_per_s=_per_s(newest.stored_bytes - recent.stored_bytes, span),
-            read_bytes_per_s=_per_s(newest.read_bytes - recent.read_bytes, span),
-            evicted_blocks_per_s=_per_s(newest.evicted_blocks - recent.evicted_blocks, span),
+            stored_bytes_per_s=per_s("stored_bytes"),
+            read_bytes_per_s=per_s("read_bytes"),
+            evicted_blocks_per_s=per_s("evicted_blocks"),
         )
 
-    def _before(self, at: float) -> FleetTotals:
-        for point in reversed(self._points):
-            if point.at <= at:
-                return point
-        return self._points[0]
+    def _before(self, at: float) -> _Point:
+        return next((point for point in reversed(self._points) if point[0] <= at), self._points[0])
 
 
 def _ratio(part: int, total: int) -> float | None:
     return part / total if total > 0 else None
-
-
-def _per_s(amount: int, seconds: float) -> float:
-    return amount / seconds if seconds > 0 else 0.0

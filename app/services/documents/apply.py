@@ -7,10 +7,10 @@ other requests are served meanwhile.
 import asyncio
 import gc
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -19,7 +19,7 @@ from app.ingest.fleet import Fleet
 from app.schemas.documents.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
 from app.schemas.records.pins import PinPut
 from app.services.base import snapshot_sizes
-from app.services.base.changes import Change, Changes
+from app.services.base.changes import Action, Change, Changes
 from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.principals import Principal
 from app.services.base.snapshot_sizes import size_of
@@ -30,7 +30,7 @@ from app.services.documents.resource_types import KEPT_FIELDS, KINDS, Encode
 from app.services.records import ceilings, owners
 from app.services.records.pin_quota import PinQuota
 from app.services.records.progress import RecordProgress
-from app.services.records.quotas import Floor, excess
+from app.services.records.quotas import excess, floor_of
 from app.services.records.record_types import PushedType, Values
 from app.services.records.tiers import check_drained
 from app.services.records.tokenizers import EncodedText, Tokenizers
@@ -98,7 +98,7 @@ class Apply:
                 result, numbers = await self._done(request, by, assumed)
         deadline = time.monotonic() + wait_s
         for name in KINDS:
-            if wait_s and not request.dry_run and result.of(name, "create", "update", "delete"):
+            if wait_s and not request.dry_run and result.changes(name):
                 await self._progress.wait(name, numbers[name], max(0.0, deadline - time.monotonic()))
         return ApplyAnswer(
             dry_run=request.dry_run,
@@ -129,7 +129,7 @@ class Apply:
             result = await self._outcome(change, request, declared, numbers)
             for kind in KINDS.values():
                 await _write(change, kind, result)
-                if result.of(kind.name, "create", "update", "delete"):
+                if result.changes(kind.name):
                     numbers[kind.name] = change.generations[kind.name]
         return result, numbers
 
@@ -183,10 +183,8 @@ class Apply:
 
     def _check_floors(self, declared: DeclaredRecords, stored: StoredRecords, result: ApplyPlan, by: Principal) -> None:
         """Check the floors after the whole plan: one floor may grow by what another releases."""
-        before = {key: _floor(row) for key, row in stored["quotas"].items()}
-        after = dict(before)
-        for step in result.of("quotas", "create", "update", "delete"):
-            after[step.key] = _floor(step.after)
+        before = {key: floor_of(row) for key, row in stored["quotas"].items()}
+        after = before | {step.key: floor_of(step.after) for step in result.changes("quotas")}
         message = excess(before.values(), after.values(), self._fleet.connected(), whole=by.salts is None)
         if message is None:
             return
@@ -226,7 +224,7 @@ def _check_owners(by: Principal, declared: DeclaredRecords, result: ApplyPlan) -
 async def _check_ceilings(change: Change, declared: DeclaredRecords, result: ApplyPlan) -> None:
     """Check the plan of a caller who is limited to tenants against the ceilings. Raises Forbidden with every fault."""
     faults: list[FieldError] = []
-    for step in result.of("quotas", "create", "update", "delete") + result.of("pins", "create", "update"):
+    for step in result.changes("quotas") + result.of("pins", "create", "update"):
         before = None if step.before is None else step.kind.audited(step.before)
         after = None if step.after is None else step.kind.audited(step.after)
         with _collected(faults, _path(declared, step)):
@@ -258,7 +256,7 @@ def _check_sizes(stored: StoredRecords, result: ApplyPlan, pins: Collection[Mapp
     """Check that the resulting snapshots can be sent to nodes. Raises Conflict."""
     for kind in KINDS.values():
         growth = SnapshotSize()
-        for step in with_pauses(result.of(kind.name, "create", "update", "delete"), 1000):
+        for step in with_pauses(result.changes(kind.name), 1000):
             name = kind.shown(step.key)
             growth += size_of(kind.name, name, step.after) - size_of(kind.name, name, step.before)
         if growth.records > 0 or growth.bytes > 0 or growth.keys > 0:
@@ -272,7 +270,7 @@ def _check_sizes(stored: StoredRecords, result: ApplyPlan, pins: Collection[Mapp
 def _pins(rows: Mapping[str, Mapping[str, Any]], result: ApplyPlan) -> Collection[Mapping[str, Any]]:
     """Return all pins that exist after the plan."""
     pins = dict(rows)
-    for step in result.of("pins", "create", "update", "delete"):
+    for step in result.changes("pins"):
         pins.pop(step.key, None)
         if step.after is not None:
             pins[step.key] = step.after
@@ -296,13 +294,6 @@ def _check_size(request: ApplyPut, by: Principal) -> None:
     if size > LIMITED_CHARACTERS:
         limit_text = f"{LIMITED_CHARACTERS:,} characters of a token that is limited to tenants"
         raise Invalid.at("document", f"expected at most {limit_text}, got {size:,}")
-
-
-def _floor(quota: object) -> Floor:
-    """Return the selector and the bytes of a quota's floor; 0 bytes if the floor is not enforced."""
-    if not isinstance(quota, dict) or quota["mode"] != "enforce":
-        return None, 0
-    return quota["selector"], int(quota["floor_bytes"])
 
 
 def _check_prune(request: ApplyPut, declared: DeclaredRecords) -> None:
@@ -330,7 +321,9 @@ async def _write(change: Change, kind: PushedType[Any], result: ApplyPlan) -> No
     await bulk.drop_unused_bodies(change.session, work.old_digests)
     for batch in bulk.batches(steps):
         for step in batch:
-            _note(change, kind, step)
+            before = None if step.before is None else kind.audited(step.before)
+            after = None if step.after is None else kind.audited(step.after)
+            kind.note(change, cast(Action, step.action), step.key, before, after)
         await asyncio.sleep(0)
 
 
@@ -347,37 +340,21 @@ class _Work:
 
 def _prepared(change: Change, kind: PushedType[Any], result: ApplyPlan) -> tuple[list[PlanStep], _Work]:
     """Return the steps and the rows to write; runs in a thread."""
-    steps, work = result.of(kind.name, "create", "update", "delete"), _Work()
+    steps, work = result.changes(kind.name), _Work()
+    owner = {"owner": change.by.actor} if kind.name == "pins" else {}
     version = {"generation": change.generations[kind.name], "updated_at": change.now}
     for step in with_pauses(steps, 1000):
         if step.after is None:
             work.deleted.append(step.key)
         elif step.before is None:
-            work.created.append({**step.after, **_creation_columns(kind, change), **version})
+            work.created.append({**step.after, **owner, "created_at": change.now, **version})
         else:
             work.changed.append({**step.after, **version})
     if kind.name == "pins":
-        work.bodies = _bodies(steps)
+        work.bodies = {step.after["keys_digest"]: step.body for step in steps if step.after is not None}
         old = [step.before["keys_digest"] for step in steps if step.before is not None]
         work.old_digests = list(dict.fromkeys(old))
     return steps, work
-
-
-def _creation_columns(kind: PushedType[Any], change: Change) -> dict[str, object]:
-    """Return the columns that only a new record gets."""
-    owner = {"owner": change.by.actor} if kind.name == "pins" else {}
-    return {"created_at": change.now, **owner}
-
-
-def _bodies(steps: Sequence[PlanStep]) -> dict[str, bytes]:
-    return {step.after["keys_digest"]: step.body for step in steps if step.after is not None}
-
-
-def _note(change: Change, kind: PushedType[Any], step: PlanStep) -> None:
-    before = None if step.before is None else kind.audited(step.before)
-    after = None if step.after is None else kind.audited(step.after)
-    if step.action in ("create", "update", "delete"):
-        kind.note(change, step.action, step.key, before, after)
 
 
 def _record_changes(result: ApplyPlan) -> list[RecordChange]:

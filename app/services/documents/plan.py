@@ -49,6 +49,9 @@ class ApplyPlan:
     def of(self, kind: SnapshotType, *actions: str) -> list[PlanStep]:
         return [step for step in self.steps if step.kind.name == kind and step.action in actions]
 
+    def changes(self, kind: SnapshotType) -> list[PlanStep]:
+        return self.of(kind, "create", "update", "delete")
+
     def count(self, *actions: str) -> int:
         return sum(step.action in actions for step in self.steps)
 

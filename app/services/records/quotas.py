@@ -57,7 +57,7 @@ class Quotas(RecordService[QuotaRow, QuotaPut, QuotaAnswer]):
         """Check the tenant's ceiling, and that no connected node is too small for a floor that grows."""
         before = None if row is None else QUOTAS.audited(row)
         await ceilings.check_quota(change, key, before, values)
-        was, floor = (None, 0) if before is None else _floor(before), _floor(values)
+        was, floor = floor_of(before), floor_of(values)
         nodes = self._fleet.connected()
         if not nodes or not floor[1] or (was[0] == floor[0] and floor[1] <= was[1]):
             return
@@ -160,8 +160,11 @@ def _check(spec: QuotaSpec, faults: checks.Faults) -> None:
 # ---- floors of all quotas
 
 
-def _floor(values: Mapping[str, Any]) -> Floor:
-    return values["selector"], values["floor_bytes"] if values["mode"] == "enforce" else 0
+def floor_of(values: Mapping[str, Any] | None) -> Floor:
+    """Return the floor of a quota; None has none."""
+    if values is None or values["mode"] != "enforce":
+        return None, 0
+    return values["selector"], values["floor_bytes"]
 
 
 def excess(
