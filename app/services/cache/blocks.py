@@ -10,6 +10,7 @@ from app.ingest.fleet import FleetNode
 from app.schemas.cache.blocks import BlockAnswer, BlockCopies, BlockList
 from app.schemas.records.prefixes import NodeError
 from app.services.base import checks
+from app.services.base.fields import answer
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
 from app.services.records.prefixes import PrefixService
@@ -20,8 +21,6 @@ from dataplane.protocol.salts import shown
 MAX_QUESTIONS = 64
 """Largest number of requests to nodes per page."""
 MAX_CURSOR = (1 << 62) - 1
-_OF_THE_SPACE = ("kv_group", "world_size", "rank")
-"""Fields that nodes report with the space, and that the list of blocks leaves out."""
 
 
 @dataclass(frozen=True)
@@ -156,5 +155,4 @@ def _read(text: str) -> _Cursor:
 
 
 def _answer(node: str, block: CachedBlock) -> BlockAnswer:
-    fields = {name: value for name, value in msgspec.structs.asdict(block).items() if name not in _OF_THE_SPACE}
-    return BlockAnswer(node=node, **{**fields, "tenant": shown(block.tenant)})
+    return answer(BlockAnswer, block, node=node, tenant=shown(block.tenant))

@@ -4,6 +4,7 @@ from app.ingest.fleet import FleetNode
 from app.push.node_requests import NodeReply
 from app.schemas.cache.requests import RequestAnswer, RequestList
 from app.schemas.records.prefixes import NodeError
+from app.services.base.fields import answer
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
 from dataplane.protocol.control.requests import FindRequests, RequestRecord, RequestsFound
@@ -31,19 +32,11 @@ class RequestFinder:
 
 
 def _answer(reply: NodeReply[list[RequestRecord]], record: RequestRecord) -> RequestAnswer:
-    return RequestAnswer(
+    return answer(
+        RequestAnswer,
+        record,
         node=reply.node.name,
-        request=record.request,
         tenant=shown(record.tenant),
-        engine=record.engine,
-        model=record.model,
-        at=record.at,
-        prompt_tokens=record.prompt_tokens,
-        engine_tokens=record.engine_tokens,
-        loaded_tokens=record.loaded_tokens,
-        missed_tokens=record.missed_tokens,
-        reason=record.reason,
-        cause=record.cause,
         cause_at=record.cause_at or None,
         meaning=MISS_REASONS.get(record.reason, ""),
     )

@@ -49,11 +49,7 @@ class Nodes:
         return NodeIpcList(items, len(items))
 
     def _answer(self, node: FleetNode, by: Principal) -> NodeAnswer:
-        full_answer = self._full_answer(node)
-        return full_answer if by.salts is None else redaction.name_of(full_answer)
-
-    def _full_answer(self, node: FleetNode) -> NodeAnswer:
-        return answer(
+        whole = answer(
             NodeAnswer,
             node,
             state=self._progress.state(node).value,
@@ -72,6 +68,7 @@ class Nodes:
             conditions=self._conditions.of(node.name),
             stats=None if node.live_stats is None else _numbers(node.live_stats),
         )
+        return whole if by.salts is None else redaction.name_of(whole)
 
 
 def _numbers(stats: NodeStats) -> NodeNumbers:

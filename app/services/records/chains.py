@@ -20,8 +20,6 @@ class KeyChain:
     keys: list[bytes]
     """Keys of the full chunks; empty if the request gives none."""
     tokenizer: TokenizerUsed | None = None
-    tokens: int | None = None
-    """Number of tokens that the keys were computed from; None if the request gave keys."""
 
 
 NO_KEYS = KeyChain([])
@@ -81,7 +79,7 @@ class Chains:
             tokens, used = encoded.tokens, encoded.by
             check_tokens(tokens, source.chunk_tokens, faults, given_sources[0])
             faults.stop()
-        return KeyChain(await self.of_tokens(tokens, salt, source.chunk_tokens, by), used, len(tokens))
+        return KeyChain(await self.of_tokens(tokens, salt, source.chunk_tokens, by), used)
 
 
 def sources_of(source: KeySource) -> list[str]:

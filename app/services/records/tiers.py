@@ -90,7 +90,15 @@ class Tiers(RecordService[TierRow, TierPut, TierAnswer]):
         return {"from_settings": tiers}
 
     def _deletion(self, row: TierRow, change: Change) -> TierDeletion:
-        return _deletion(row.name, change.generations["tiers"], self._stats().get(row.name, {}))
+        stats = self._stats().get(row.name, {})
+        sums = _sums(stats)
+        blocks, stored_bytes = sums["blocks"], sums["stored_bytes"]
+        if blocks:
+            loss = f"{blocks:,} blocks ({format_size(stored_bytes)}) that it holds are no longer loaded"
+            message = f"{loss}, and stay where they are: nothing is deleted from disks or servers"
+        else:
+            message = "no connected node reports blocks in it; nothing is deleted from disks or servers"
+        return TierDeletion(row.name, change.generations["tiers"], blocks, stored_bytes, sorted(stats), message)
 
     async def remove(self, change: Change, row: TierRow) -> None:
         """Delete a record. Raises Conflict while the tier drains."""
@@ -118,17 +126,6 @@ def _sums(stats: dict[str, TierStats]) -> dict[str, Any]:
         "logical_bytes": sum(tier.logical_bytes for tier in tiers),
         "unspilled_bytes": sum(tier.waiting_bytes + tier.spilling_bytes for tier in tiers),
     }
-
-
-def _deletion(name: str, generation: int, stats: dict[str, TierStats]) -> TierDeletion:
-    blocks = sum(tier.blocks for tier in stats.values())
-    stored_bytes = sum(tier.stored_bytes for tier in stats.values())
-    if blocks:
-        loss = f"{blocks:,} blocks ({format_size(stored_bytes)}) that it holds are no longer loaded"
-        message = f"{loss}, and stay where they are: nothing is deleted from disks or servers"
-    else:
-        message = "no connected node reports blocks in it; nothing is deleted from disks or servers"
-    return TierDeletion(name, generation, blocks, stored_bytes, sorted(stats), message)
 
 
 def check_drained(name: str, fleet: Fleet) -> None:

@@ -43,9 +43,9 @@ class Retention:
         except StoreUnavailable as error:
             self._log.warning("retention.postponed", reason=error.message)
 
-    async def tidy(self) -> dict[str, int]:
-        """Delete all rows past their retention, in batches, and return the number of deleted rows by table. Raises
-        StoreUnavailable; batches deleted until then stay deleted."""
+    async def tidy(self) -> None:
+        """Delete all rows past their retention, in batches. Raises StoreUnavailable; batches deleted until then stay
+        deleted."""
         now = time.time()
         since = now - self._keep_events_s
         hour = int((now - self._keep_usage_s) // HOUR_S) * HOUR_S
@@ -59,7 +59,6 @@ class Retention:
         }
         if any(deleted.values()):
             self._log.info("retention.deleted", **deleted)
-        return deleted
 
     async def _delete(self, column: InstrumentedAttribute[Any], bound: Any) -> int:
         """Delete the rows whose value in a column is less than `bound`, and return their number."""

@@ -12,6 +12,7 @@ from app.ingest.sampler import STEP_S, Point, Sampler
 from app.observe.series import COUNTERS, FLEET, OTHER_TENANTS, SERIES, SeriesDeclaration, node_scope, tenant_scope
 from app.schemas.views.series import SeriesAnswer, SeriesDescription, SeriesNames, SeriesValues
 from app.services.base.checks import Faults
+from app.services.base.fields import answer
 from app.services.base.principals import Principal
 from app.services.views.marks import Marks
 from app.services.views.series_writer import SeriesWriter
@@ -103,12 +104,7 @@ class SeriesService:
     def names(self, by: Principal) -> SeriesNames:
         """Return the series that the caller can query."""
         items = [
-            SeriesDescription(
-                declaration.name,
-                declaration.unit,
-                declaration.meaning,
-                declaration.scopes if by.salts is None else ["tenant"],
-            )
+            answer(SeriesDescription, declaration, scopes=declaration.scopes if by.salts is None else ["tenant"])
             for declaration in SERIES.values()
             if by.salts is None or "tenant" in declaration.scopes
         ]

@@ -67,13 +67,12 @@ async def observations(session: AsyncSession, node: str) -> Sequence[Observation
     return (await session.scalars(sa.select(ObservationRow).where(ObservationRow.node == node))).all()
 
 
-async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
-    """Insert or update a node. Delete the nodes that it replaces at its control URL, and return their names."""
+async def save_node(session: AsyncSession, row: NodeRow) -> None:
+    """Insert or update a node. Delete the nodes that it replaces at its control URL."""
     replaced = sa.select(NodeRow).where(
         NodeRow.control_url == row.control_url, NodeRow.public_key == row.public_key, NodeRow.name != row.name
     )
-    replaced_names = list((await session.scalars(replaced)).all())
-    for old in replaced_names:
+    for old in (await session.scalars(replaced)).all():
         await session.delete(old)
     stored = await session.get(NodeRow, row.name)
     if stored is not None:
@@ -84,7 +83,6 @@ async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
             row.control_url, row.events_url = stored.control_url, stored.events_url
             row.joined_by = stored.joined_by
     await session.merge(row)
-    return [old.name for old in replaced_names]
 
 
 async def by_key(session: AsyncSession, public_key: str) -> NodeRow | None:
