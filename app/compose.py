@@ -14,7 +14,7 @@ from app.ingest.node_conditions import NodeConditions
 from app.ingest.rates import RateMeter
 from app.ingest.refusal_runs import RefusalRuns
 from app.ingest.sampler import Sampler
-from app.ingest.subscriber import IngestCounts, Rollup
+from app.ingest.subscriber import EventIntake
 from app.observe import manager_metrics
 from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered, DataplaneExited, DataplaneStarted
 from app.observe.events import EventBus, LarderEvent
@@ -88,6 +88,7 @@ from app.store.fleet.leader_lock import leader_lock_of
 from app.supervisor.environ import environ_of
 from app.supervisor.supervisor import Supervisor
 from dataplane.protocol.signals import HANDED_OVER_EXIT_CODE
+from dataplane.protocol.stats.node import NodeStats
 
 
 class Foundation:
@@ -221,12 +222,12 @@ class UsageServices:
 class Ingest:
     """Receivers of the events and statistics of nodes."""
 
-    def __init__(self, bus: EventBus) -> None:
-        self.counts = IngestCounts()
+    def __init__(self, base: Foundation, compare: Callable[[str, NodeStats], None]) -> None:
+        """`compare` reads all stats of nodes."""
+        self.intake = EventIntake(base.fleet, base.bus, compare)
         self.rate_meter = RateMeter()
         self.sampler = Sampler()
-        self.refusal_runs = RefusalRuns(bus)
-        self.rollup = Rollup(bus)
+        self.refusal_runs = RefusalRuns(base.bus)
 
 
 class Views:
@@ -250,7 +251,7 @@ class Views:
             database, progress, fleet, lambda: not has_data_plane or fleet.serves_at(control_url)
         )
         self.snapshots = Snapshots(database, fleet, progress, bus)
-        self.events = Events(database, retention_days=app.events_retention_days, lost=lambda: ingest.counts.lost)
+        self.events = Events(database, retention_days=app.events_retention_days, lost=lambda: ingest.intake.lost)
         self.series_writer = SeriesWriter(database, ingest.sampler, base.pushes)
         self.series = SeriesService(database, ingest.sampler, self.series_writer, Marks(database, self.applied_changes))
         self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
@@ -275,7 +276,7 @@ class Parts:
         self.cache = CacheServices(base, self.records, chains)
         self.lmcache = LmcacheServices(base, self.records, self.cache, chains)
         self.usage = UsageServices(base)
-        self.ingest = Ingest(base.bus)
+        self.ingest = Ingest(base, self.cache.watch.on_stats)
         self.views = Views(base, self.records, self.fleet_services, self.ingest)
         self.scrapes = Scrapes(self._metric_sources())
 
@@ -285,7 +286,7 @@ class Parts:
             self.views.events.offer(event)
 
     def _metric_sources(self) -> MetricSources:
-        base, fleet, counts, auth = self.foundation, self.fleet, self.ingest.counts, self.access.auth
+        base, fleet, intake, auth = self.foundation, self.fleet, self.ingest.intake, self.access.auth
         supervisor, startup = self.fleet_services.supervisor, self.documents.startup
         return MetricSources(
             leads=base.leads,
@@ -309,9 +310,9 @@ class Parts:
             auth_failures=auth.failures,
             connections_ended=self.limits.connections.ended,
             numbers=lambda: [
-                (manager_metrics.EVENTS, counts.events),
-                (manager_metrics.EVENTS_MALFORMED, counts.malformed),
-                (manager_metrics.EVENTS_LOST, counts.lost),
+                (manager_metrics.EVENTS, intake.events),
+                (manager_metrics.EVENTS_MALFORMED, intake.malformed),
+                (manager_metrics.EVENTS_LOST, intake.lost),
                 (manager_metrics.STREAMS, self.bus.listeners),
                 (manager_metrics.EVENTS_UNKEPT, self.views.events.dropped.total()),
                 (manager_metrics.SERIES_LOST, self.views.series_writer.lost),

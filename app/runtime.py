@@ -167,13 +167,13 @@ class BackgroundTasks:
     def _make_node_sessions(self, context: zmq.asyncio.Context) -> NodeSessions:
         parts, base = self.parts, self.parts.foundation
         timeout_s = parts.settings.app.push_timeout_s
-        fleet, bus, ingest, compare = parts.fleet, parts.bus, parts.ingest, parts.cache.watch.on_stats
+        fleet, bus = parts.fleet, parts.bus
 
         def make_sync(link: NodeLink) -> NodeSync:
             return NodeSync(link, fleet, base.desired, self._journal, bus, timeout_s, base.leader_election)
 
         def make_subscriber(node: str, resync: Resync, secure: Secure | None) -> Subscriber:
-            return Subscriber(node, fleet, bus, ingest.rollup, ingest.counts, resync, compare, secure)
+            return Subscriber(node, parts.ingest.intake, resync, secure)
 
         return NodeSessions(
             fleet,
@@ -274,7 +274,7 @@ class BackgroundTasks:
             for node in parts.fleet.sweep(now, parts.settings.app.node_lost_s):
                 self._log.warning("node.lost", node=node.name)
                 parts.bus.publish(NodeLost(), node=node.name)
-            parts.ingest.rollup.flush()
+            parts.ingest.intake.flush()
             if now - sampled >= SAMPLE_S:
                 sampled = now
                 stats = parts.fleet.stats()

@@ -1,10 +1,9 @@
-"""Subscription to one node's events: receive, check sequence numbers, decode strictly, pass on."""
+"""Subscriptions to the events of nodes (receive, check sequence numbers, decode strictly), and the intake of events."""
 
 import asyncio
 import struct
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -32,64 +31,70 @@ GIVE_UP_S = 10.0
 """Seconds without a message after which a secured connection is renewed."""
 
 
-@dataclass
-class IngestCounts:
-    """Counts since the process started."""
+class EventIntake:
+    """Takes the events of all nodes: keeps their reports, and publishes all else.
 
-    events: int = 0
-    malformed: int = 0
-    lost: int = 0
-    """Events that were sent, according to the sequence numbers, but did not arrive."""
+    Sums block traffic between flushes: a busy node stores and evicts thousands of times per second. Events of one kind
+    for one tenant (and reason) become one event, with sums and the number of events.
+    """
 
-
-class Rollup:
-    """Sums block traffic between flushes: a busy node stores and evicts thousands of times per second. Events of one
-    kind for one tenant (and reason) become one event, with sums and the number of events."""
-
-    def __init__(self, bus: EventBus) -> None:
+    def __init__(self, fleet: Fleet, bus: EventBus, compare: Callable[[str, NodeStats], None]) -> None:
+        """`compare` is called with a node's name and each of its stats; it must not block."""
+        self._fleet = fleet
         self._bus = bus
+        self._compare = compare
         self._sums = EventSums()
+        self.events = 0
+        """Number of events since the process started."""
+        self.malformed = 0
+        self.lost = 0
+        """Events that were sent, according to the sequence numbers, but did not arrive."""
+        self._log = structlog.get_logger()
 
-    def add(self, node: str, event: Event) -> bool:
-        """Add block traffic. Return False for any other event, which is then published individually."""
-        if not isinstance(event, BLOCK_TRAFFIC):
-            return False
-        self._sums.add(event, node)
-        return True
+    def take(self, node: str, event: Event, now: float, at: float) -> None:
+        self.events += 1
+        if isinstance(event, NodeStats):
+            known = self._fleet.nodes.get(node)
+            before = None if known is None else known.stats
+            self._fleet.heartbeat(node, event, now, at)
+            self._report_clock(node)
+            self._compare(node, event)
+            if before is None or _without_clock(before) != _without_clock(event):
+                self._bus.touch()
+            return
+        self._fleet.on_message(node, now, at)
+        if isinstance(event, BLOCK_TRAFFIC):
+            self._sums.add(event, node)
+        elif not isinstance(event, CacheStartedCold):  # `CacheWatch` takes it from the node's stats, which repeat it
+            self._bus.publish(event, node=node, at=event.at)
 
     def flush(self) -> None:
+        """Publish the sums of block traffic."""
         for node, event in self._sums.take():
             self._bus.publish(event, node=node, at=event.at)
+
+    def _report_clock(self, name: str) -> None:
+        """Publish when a node's clock becomes wrong and when it is right again, but not how it drifts in between."""
+        node = self._fleet.nodes.get(name)
+        if node is None or node.clock_is_off == bool(node.clock_offset_s):
+            return
+        node.clock_is_off = not node.clock_is_off
+        event = (NodeClockSkewed if node.clock_is_off else NodeClockCorrected)(node.clock_offset_s)
+        note = "pins end by the node's own clock"
+        self._log.warning(name_of(event), node=name, ahead_s=node.clock_offset_s, note=note)
+        self._bus.publish(event, node=name)
 
 
 class Subscriber:
     """Listens to one node's publisher until cancelled. Calls `resync` after a gap."""
 
-    def __init__(
-        self,
-        node: str,
-        fleet: Fleet,
-        bus: EventBus,
-        rollup: Rollup,
-        counts: IngestCounts,
-        resync: Callable[[], Awaitable[None]],
-        compare: Callable[[str, NodeStats], None],
-        secure: Callable[[zmq.Socket[Any]], None] | None = None,
-    ) -> None:
-        """Create it. `compare` is called with the node's name and each of its stats; it must not block.
-
-        `secure` makes the socket connect only to the holder of the node's key.
-        """
+    def __init__(self, node: str, intake: EventIntake, resync: Resync, secure: Secure | None = None) -> None:
+        """`secure` makes the socket connect only to the holder of the node's key."""
         self._node = node
-        self._fleet = fleet
-        self._bus = bus
-        self._rollup = rollup
-        self._counts = counts
+        self._intake = intake
         self._resync = resync
-        self._compare = compare
         self._secure = secure
         self._last_seq: int | None = None
-        self._quiet: tuple[object, ...] | None = None
         self._log = structlog.get_logger().bind(node=node)
 
     async def run(self, url: str, context: zmq.asyncio.Context) -> None:
@@ -133,23 +138,12 @@ class Subscriber:
             if not 0 <= event.at <= MAX_TIME_S:  # also true for NaN
                 raise ValueError(f"expected a time in Unix seconds, got {event.at}")
         except (ProtocolError, ValueError, struct.error) as error:
-            self._counts.malformed += 1
+            self._intake.malformed += 1
             self._log.debug("event.malformed", reason=str(error)[:200])
             return False
-        self._counts.events += 1
         missed = self._missed(seq)
-        self._apply(event, now, at)
+        self._intake.take(self._node, event, now, at)
         return missed
-
-    def _report_clock(self) -> None:
-        """Publish when the node's clock becomes wrong and when it is right again, but not how it drifts in between."""
-        node = self._fleet.nodes.get(self._node)
-        if node is None or node.clock_is_off == bool(node.clock_offset_s):
-            return
-        node.clock_is_off = not node.clock_is_off
-        event = (NodeClockSkewed if node.clock_is_off else NodeClockCorrected)(node.clock_offset_s)
-        self._log.warning(name_of(event), ahead_s=node.clock_offset_s, note="pins end by the node's own clock")
-        self._bus.publish(event, node=self._node)
 
     def _missed(self, seq: int) -> bool:
         last, self._last_seq = self._last_seq, seq
@@ -157,25 +151,9 @@ class Subscriber:
             return False
         if seq <= last:  # the publisher's process is a new one; its hello brings the rest
             return True
-        self._counts.lost += seq - last - 1
+        self._intake.lost += seq - last - 1
         self._log.warning("events.gap", expected=last + 1, got=seq)
         return True
-
-    def _apply(self, event: Event, now: float, at: float) -> None:
-        if isinstance(event, NodeStats):
-            self._fleet.heartbeat(self._node, event, now, at)
-            self._report_clock()
-            self._compare(self._node, event)
-            quiet = _without_clock(event)
-            if quiet != self._quiet:
-                self._quiet = quiet
-                self._bus.touch()
-            return
-        self._fleet.on_message(self._node, now, at)
-        if isinstance(event, CacheStartedCold):  # `CacheWatch` takes it from the node's stats, which repeat it
-            return
-        if not self._rollup.add(self._node, event):
-            self._bus.publish(event, node=self._node, at=event.at)
 
 
 def _without_clock(stats: NodeStats) -> tuple[object, ...]:

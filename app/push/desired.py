@@ -187,7 +187,8 @@ async def _read(session: AsyncSession, kind: SnapshotType, previous: _Generation
     records = {} if previous is None else dict(previous.records)
 
     def build() -> None:
-        records.update((getattr(row, key), DesiredRecord.of(kind, row._mapping)) for row in rows)
+        for row in rows:
+            records[getattr(row, key)] = DesiredRecord.of(kind, dict(zip(column_names, row, strict=True)))
 
     await asyncio.to_thread(build) if len(rows) > FEW else build()
     if len(records) == await bulk.count(session, kind):

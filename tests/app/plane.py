@@ -145,7 +145,7 @@ class Plane:
         async with asyncio.timeout(WAIT_S):
             while True:
                 nodes = self.app.parts.fleet.nodes.values()
-                if self.app.parts.ingest.counts.events and any(n.stats and n.stats.at >= began for n in nodes):
+                if self.app.parts.ingest.intake.events and any(n.stats and n.stats.at >= began for n in nodes):
                     return
                 await asyncio.sleep(0.01)
 

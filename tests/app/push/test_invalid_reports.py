@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from app.ingest.fleet import Fleet
-from app.ingest.subscriber import IngestCounts, Rollup, Subscriber
+from app.ingest.subscriber import EventIntake, Subscriber
 from app.observe.events import EventBus
 from app.push.node_journal import NodeJournal
 from app.store.base.database import Database
@@ -102,17 +102,17 @@ async def test_the_largest_valid_answer_can_be_stored(database: Database) -> Non
 
 @pytest.mark.parametrize("event", [NodeStopped(math.nan), NodeStopped(math.inf), NodeStopped(-1.0), *INVALID_STATS])
 async def test_an_event_with_an_invalid_value_is_dropped_and_counted(event: Event) -> None:
-    fleet, bus, counts = Fleet(), EventBus(), IngestCounts()
+    fleet, bus = Fleet(), EventBus()
+    intake = EventIntake(fleet, bus, lambda node, stats: None)
 
     async def resync() -> None:
         raise AssertionError("no event was missed")
 
     fleet.welcome(WELCOME, ("ipc://a", ""), 0.0, 0.0)
-    rollup = Rollup(bus)
-    subscriber = Subscriber(WELCOME.node, fleet, bus, rollup, counts, resync, lambda node, stats: None)
+    subscriber = Subscriber(WELCOME.node, intake, resync)
     for sent in (event, changed(STATS, epoch=WELCOME.epoch), NodeStopped(1.0)):
         frames = [name_of(sent).encode(), pack("<Q", 1), encode(sent)]
         assert not subscriber.take(frames, 1.0, 1.0) or sent is not event
-    assert (counts.malformed, counts.events) == (1, 2)
+    assert (intake.malformed, intake.events) == (1, 2)
     assert [published.at for published in bus.recent if published.name == "node.stopped"] == [1.0]
     assert fleet.nodes[WELCOME.node].clock_offset_s == MAX_TIME_S - 1

@@ -16,7 +16,7 @@ import zmq
 import zmq.asyncio
 
 from app.ingest.fleet import Fleet
-from app.ingest.subscriber import IngestCounts, Rollup, Subscriber
+from app.ingest.subscriber import EventIntake, Subscriber
 from app.observe.events import EventBus
 from app.push.keys import ManagerKeyPair
 from app.push.link import MAX_UNREAD, NodeLink, new_nonce
@@ -91,7 +91,7 @@ async def ended(task: asyncio.Task[Any], turns: int) -> None:
 
 
 async def test_listening_ends_when_it_is_cancelled_while_events_come() -> None:
-    bus, counts = EventBus(), IngestCounts()
+    intake = EventIntake(Fleet(), EventBus(), lambda node, stats: None)
 
     async def resync() -> None:
         raise AssertionError("nothing that could be read was sent")
@@ -99,19 +99,10 @@ async def test_listening_ends_when_it_is_cancelled_while_events_come() -> None:
     context = zmq.asyncio.Context()
     with talking() as node:
         for turn in range(ROUNDS):
-            before = counts.malformed
-            follower = Subscriber(
-                "a",
-                Fleet(),
-                bus,
-                Rollup(bus),
-                counts,
-                resync,
-                compare=lambda node, stats: None,
-                secure=lambda socket: None,
-            )
+            before = intake.malformed
+            follower = Subscriber("a", intake, resync, secure=lambda socket: None)
             task = asyncio.create_task(follower.run(node.events_url, context))
-            while counts.malformed == before:
+            while intake.malformed == before:
                 await asyncio.sleep(0.001)
             await ended(task, turn % TURNS)
     context.term()

@@ -62,7 +62,7 @@ async def test_events_name_their_actor_and_their_node(new_plane: Plane, new_node
 async def test_the_list_reports_missing_events(new_plane: Plane) -> None:
     retention_s = new_plane.app.parts.settings.app.events_retention_days * 86_400
     new_plane.app.parts.views.events.dropped["node.lost"] = 3
-    new_plane.app.parts.ingest.counts.lost = 2
+    new_plane.app.parts.ingest.intake.lost = 2
     missing = (await new_plane.get(H))["not_kept"]
     assert missing["before"] == pytest.approx(time.time() - retention_s, abs=60)
     assert "blocks.stored" in missing["names"]

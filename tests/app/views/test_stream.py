@@ -79,9 +79,9 @@ async def test_frequent_events_are_summed(
     new_plane: Plane, new_node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await new_plane.events_flow()
-    bus, rollup = new_plane.app.parts.bus, new_plane.app.parts.ingest.rollup
-    flush = rollup.flush
-    monkeypatch.setattr(rollup, "flush", lambda: None)  # not by the clock
+    bus, intake = new_plane.app.parts.bus, new_plane.app.parts.ingest.intake
+    flush = intake.flush
+    monkeypatch.setattr(intake, "flush", lambda: None)  # not by the clock
     with bus.subscribe() as subscriber:
         for _ in range(50):
             await new_node.publish(BlocksStored(2.0, 1, "s", "acme", 2, 100))
@@ -94,7 +94,7 @@ async def test_frequent_events_are_summed(
 
 async def test_malformed_events_are_counted_and_skipped(new_plane: Plane, new_node: FakeNode) -> None:
     await new_plane.events_flow()
-    before = new_plane.app.parts.ingest.counts.malformed
+    before = new_plane.app.parts.ingest.intake.malformed
     good = pack("<Q", 1)
     for frames in (
         [b"x"],
@@ -107,7 +107,7 @@ async def test_malformed_events_are_counted_and_skipped(new_plane: Plane, new_no
         await new_node.publish_raw(*frames)
     await new_node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
     await new_plane.until_event("engine.attached")
-    assert new_plane.app.parts.ingest.counts.malformed - before == 6
+    assert new_plane.app.parts.ingest.intake.malformed - before == 6
     await new_plane.until_state("in_sync")
 
 
@@ -116,7 +116,7 @@ async def test_a_gap_in_the_events_causes_a_read(new_plane: Plane, new_node: Fak
     described = new_node.described
     new_node.skip_events(3)
     await new_node.until(lambda: new_node.described > described)
-    assert new_plane.app.parts.ingest.counts.lost >= 3
+    assert new_plane.app.parts.ingest.intake.lost >= 3
 
 
 async def test_open_streams_end_with_the_plane(new_plane: Plane) -> None:
