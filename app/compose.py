@@ -52,7 +52,6 @@ from app.services.fleet.node_actions import NodeActions
 from app.services.fleet.nodes import Nodes
 from app.services.fleet.pushes import Pushes
 from app.services.fleet.restarts import Restarts
-from app.services.fleet.retirement import Retirement
 from app.services.fleet.targets import Targets
 from app.services.lmcache.objects import LmcacheObjects
 from app.services.lmcache.quotas import LmcacheQuotas
@@ -185,7 +184,6 @@ class FleetServices:
         )
         self.nodes = Nodes(base.progress, fleet, base.node_conditions)
         self.node_actions = NodeActions(base.node_requests, changes, fleet, bus)
-        self.retirement = Retirement(fleet, self.node_actions, base.pushes, app.retire_nodes_after_s)
         self.pushes = Pushes(database)
         self.supervisor = _supervisor(settings, fleet, bus) if app.embedded_data_plane else None
         self.restarts = Restarts(settings, self.supervisor, fleet, changes, database.origin)

@@ -102,8 +102,9 @@ class BackgroundTasks:
         self._every(60.0, "series", parts.views.series_writer.step, first_s=60.0)
         self._every(5.0, "alerts", parts.views.alerts.look)
         self._keep("caches", parts.cache.watch.run)
-        if parts.settings.app.retire_nodes_after_s:
-            self._every(5.0, "retirement", parts.fleet_services.retirement.look)
+        if lost_s := parts.settings.app.retire_nodes_after_s:
+            retire, pushes = parts.fleet_services.node_actions.retire, parts.foundation.pushes
+            self._every(5.0, "retirement", lambda: retire(lost_s, time.monotonic(), pushes))
         if parts.fleet_services.supervisor is not None:
             self._keep("supervisor", parts.fleet_services.supervisor.run)
 

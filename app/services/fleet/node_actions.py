@@ -4,10 +4,10 @@ Draining, labels and the size of the pool are stored in the database, and the sy
 nodes. So they also hold for a node that is disconnected, or comes back with a smaller pool.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
-from app.errors import Conflict, Invalid, NodeRefused
+from app.errors import Conflict, Invalid, NodeRefused, NotFound
 from app.ingest.fleet import Fleet
 from app.observe.catalogue.fleet import (
     EngineExpelRequested,
@@ -25,7 +25,7 @@ from app.schemas.fleet.nodes import ExpelAnswer, ExpelPost, ResizeAnswer, Resize
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.fields import answer
-from app.services.base.principals import Principal
+from app.services.base.principals import PLANE, Principal
 from app.services.fleet.targets import known_node
 from app.store.fleet import nodes
 from app.store.fleet.nodes import NodeRow
@@ -133,6 +133,17 @@ class NodeActions:
                 await nodes.forget(change.session, row)
         self._fleet.nodes.pop(name, None)
         self._notify()
+
+    async def retire(self, lost_s: float, now: float, leads: Callable[[], bool]) -> None:
+        """Forget the nodes that joined and have been lost for `lost_s` seconds, counted from the start of this process,
+        at monotonic time `now`, while this manager `leads`. None is forgotten while all of them are lost: this manager
+        may be the one that is cut off. Raises StoreUnavailable."""
+        if not any(node.public_key for node in self._fleet.living()):
+            return
+        for node in list(self._fleet.nodes.values()):
+            if node.lost and node.public_key and now - node.seen >= lost_s and leads():
+                with suppress(NotFound, Conflict):  # an operator was faster, or the node is back
+                    await self.forget(node.name, PLANE, lost_s=now - node.seen)
 
     @asynccontextmanager
     async def _changing(self, name: str, by: Principal) -> AsyncIterator[tuple[Change, NodeRow]]:

@@ -18,7 +18,6 @@ import sqlalchemy as sa
 from app.cli.support.machine import checkup
 from app.ingest.fleet import FleetNode
 from app.services.base.changes import Change
-from app.services.fleet.retirement import Retirement
 from app.services.records.quotas import Floor, excess
 from app.settings import Settings
 from app.store.fleet.nodes import NodeRow
@@ -303,24 +302,25 @@ async def test_a_node_that_is_lost_for_long_leaves_the_fleet_unless_all_are_lost
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):
         parts, later, leads = plane.app.parts, 0.0, True
-        retirement = Retirement(
-            parts.fleet, parts.fleet_services.node_actions, lambda: leads, 1000.0, lambda: time.monotonic() + later
-        )
+
+        async def retire() -> None:
+            await parts.fleet_services.node_actions.retire(1000.0, time.monotonic() + later, lambda: leads)
+
         await asyncio.to_thread(a.kill)
         await until_states(plane, a="lost", b="in_sync")
-        await retirement.look()
+        await retire()
         assert "a" in parts.fleet.nodes, "not yet"
         later, leads = 1000.0, False
-        await retirement.look()
+        await retire()
         assert "a" in parts.fleet.nodes, "only the leader forgets nodes"
         leads = True
-        await retirement.look()
+        await retire()
         await until_states(plane, b="in_sync")
         assert (await plane.until_event("node.forgotten"))["lost_s"] >= 1000.0
         await asyncio.to_thread(b.kill)
         await until_states(plane, b="lost")
         parts.fleet.nodes["local"] = FleetNode("local", "ipc:///local", seen=math.inf)
-        await retirement.look()
+        await retire()
         assert "b" in parts.fleet.nodes, "this manager may be the one that is cut off"
 
 
