@@ -33,7 +33,7 @@ from app.services.access.token_uses import TokenUses
 from app.services.access.tokens import Tokens
 from app.services.base.body_budget import BodyBudget
 from app.services.base.changes import Changes
-from app.services.base.concurrency_limiter import ConcurrencyLimiter, ConcurrencyLimits
+from app.services.base.concurrency_limiter import ConcurrencyLimiter
 from app.services.base.fair_limiter import FairLimiter
 from app.services.base.large_work import LargeWork
 from app.services.cache.actions import Actions
@@ -131,11 +131,12 @@ class RequestLimits:
     """Limits and counters of requests."""
 
     def __init__(self, app: AppSettings) -> None:
-        limits = ConcurrencyLimits(app.streams_per_token, app.streams_per_session, app.streams_per_address)
         self.large_work = LargeWork()
         self.body_budget = BodyBudget(app.body_budget_bytes)
         self.large_reads = FairLimiter("large reads", LARGE_READS)
-        self.stream_slots = ConcurrencyLimiter(limits)
+        self.stream_slots = ConcurrencyLimiter(
+            token=app.streams_per_token, session=app.streams_per_session, address=app.streams_per_address
+        )
         self.sources = ClientAddresses(proxies(app))
         self.connections = ConnectionCounts()
         self.counts = RequestCounts()

@@ -3,7 +3,6 @@ limit, so that none of them can exhaust the resources of all others."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
 
 from app.errors import TooManyRequests
 from app.services.base.fair_limiter import Bounds, FairLimiter
@@ -13,20 +12,12 @@ from app.services.base.throttle import address_block
 RETRY_AFTER_S = 5.0
 
 
-@dataclass(frozen=True)
-class ConcurrencyLimits:
-    """Largest numbers of open responses, by kind of holder."""
-
-    token: int
-    session: int
-    address: int
-
-
 class ConcurrencyLimiter:
     """Counts open responses; `taken` holds a place."""
 
-    def __init__(self, limits: ConcurrencyLimits) -> None:
-        self._limits = asdict(limits)
+    def __init__(self, *, token: int, session: int, address: int) -> None:
+        """Takes the largest numbers of open responses, by kind of holder."""
+        self._limits = {"token": token, "session": session, "address": address}
         self._limiters = {
             kind: FairLimiter(kind, Bounds(each_at_once=at_once)) for kind, at_once in self._limits.items()
         }

@@ -1,5 +1,6 @@
 """Redacts the fleet's state for callers who are limited to tenants: they see their own tenants and no other names."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -64,10 +65,9 @@ def rates_of(totals: Totals) -> RecentRates:
 
 
 def refused_of(tenants: Sequence[TenantAnswer]) -> dict[str, int]:
-    refused: dict[str, int] = {}
+    refused: Counter[str] = Counter()
     for tenant in tenants:
-        for code, count in tenant.refused.items():
-            refused[code] = refused.get(code, 0) + count
+        refused.update(tenant.refused)
     return refused
 
 

@@ -41,9 +41,7 @@ class Export:
     async def export(self, types: Collection[TypeName], owner: str | None, by: Principal) -> ExportAnswer:
         """Return the records of these types (empty: all) and this owner that the caller may see. Raises Invalid."""
         if owner is not None:
-            faults = checks.Faults()
-            faults.check("managed_by", lambda: checks.managed_by(owner))
-            faults.stop()
+            checks.valid("managed_by", lambda: checks.managed_by(owner))
         rows: dict[SnapshotType, list[Mapping[str, Any]]] = {}
         bodies: dict[str, bytes] = {}
         async with self._database.read() as session:

@@ -1,5 +1,7 @@
 """Nodes, as far as they are known and the caller may see them."""
 
+from collections import Counter
+
 import msgspec
 
 from app.ingest.fleet import Fleet, FleetNode
@@ -87,10 +89,9 @@ def _numbers(stats: NodeStats) -> NodeNumbers:
 
 
 def _gateway(stats: GatewayStats) -> NodeGateway:
-    failures: dict[str, int] = {}
+    failures: Counter[str] = Counter()
     for operation in stats.operations:
-        for reason, count in operation.failures.items():
-            failures[reason] = failures.get(reason, 0) + count
+        failures.update(operation.failures)
     return answer(
         NodeGateway,
         stats,

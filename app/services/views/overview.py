@@ -6,6 +6,7 @@ limited to tenants is derived from it, once per set of tenants.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -116,10 +117,9 @@ class OverviewService:
         stats, policy_row = state.stats, state.policy
         tenants = [tenant for tenant in state.tenants if by.sees_shown(tenant.tenant)]
         living = self._fleet.living()
-        refused: dict[str, int] = {}
+        refused: Counter[str] = Counter()
         for node in stats:
-            for code, count in node.refused.items():
-                refused[code] = refused.get(code, 0) + count
+            refused.update(node.refused)
         whole = Overview(
             at=time.time(),
             armed=bool(living) and all(node.stats is not None and node.stats.armed for node in living),

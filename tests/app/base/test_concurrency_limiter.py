@@ -11,7 +11,7 @@ import pytest
 
 from app.errors import TooManyRequests
 from app.http.routes.views.stream import EventMessages
-from app.services.base.concurrency_limiter import ConcurrencyLimiter, ConcurrencyLimits
+from app.services.base.concurrency_limiter import ConcurrencyLimiter
 from app.services.base.principals import Principal
 from tests.app.callers import ADMIN, bearer, create_token, guarding
 from tests.app.plane import Plane, serving, settings_in
@@ -87,7 +87,7 @@ async def test_without_tokens_addresses_are_bounded(socket_dir: Path) -> None:
 
 
 def test_a_network_of_ipv6_counts_as_one_address_and_a_place_comes_back() -> None:
-    limiter = ConcurrencyLimiter(ConcurrencyLimits(token=9, session=9, address=1))
+    limiter = ConcurrencyLimiter(token=9, session=9, address=1)
     with limiter.taken(Principal(source="2001:db8::1")):
         with pytest.raises(TooManyRequests), limiter.taken(Principal(source="2001:db8::2")):
             pass
