@@ -7,6 +7,7 @@ exists, requests to a loopback address are those of `local` (setting `auth = "au
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -81,8 +82,8 @@ class Auth:
         self._may_open = may_open
         self._closed = bool(configured)
         self._hasher: Hasher | None = None
-        self._tokens = LoadingCache(self._load_token, FRESH_S, MAX_CACHED)
-        self._sessions = LoadingCache(self._load_session, FRESH_S, MAX_CACHED)
+        self._tokens = LoadingCache(partial(database.row, TokenRow), FRESH_S, MAX_CACHED)
+        self._sessions = LoadingCache(partial(database.row, SessionRow), FRESH_S, MAX_CACHED)
         self._tokens_exist = LoadingCache(self._load_tokens_exist, FRESH_S, 1)
         self._throttle = Throttle()
         self._refusals: dict[int, RefusalAudit[_Refused]] = {
@@ -280,14 +281,6 @@ class Auth:
             await self._changes.denied(refused.action, refused.kind, refused.name, details, refused.by, refused.reason)
         except (LarderError, SQLAlchemyError) as error:  # the refusal stands whether or not it is audited
             self._log.warning("audit.failed", reason=str(error))
-
-    async def _load_token(self, token_id: str) -> TokenRow | None:
-        async with self._database.read() as session:
-            return await session.get(TokenRow, token_id)
-
-    async def _load_session(self, digest: str) -> SessionRow | None:
-        async with self._database.read() as session:
-            return await session.get(SessionRow, digest)
 
     async def _load_tokens_exist(self, _: str) -> bool:
         async with self._database.read() as session:
