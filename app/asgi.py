@@ -28,16 +28,15 @@ from app.http.problems import on_crash, on_http_error, on_larder_error
 from app.http.routes.access import audit, session, tokens
 from app.http.routes.cache import actions, blocks, requests
 from app.http.routes.documents.apply import router as apply_router
-from app.http.routes.fleet import enrolment, ipc, managers, nodes, pushes
+from app.http.routes.fleet import managers, nodes
 from app.http.routes.lmcache import objects
 from app.http.routes.records import prefixes, records, tenants
 from app.http.routes.usage.reports import get_usage
 from app.http.routes.views import alerts, findings, overview, series
-from app.http.routes.views.events import list_events
+from app.http.routes.views.events import EventMessages, list_events, stream_events
 from app.http.routes.views.health import get_fleet_health, get_health, get_ready
 from app.http.routes.views.metrics import metrics
 from app.http.routes.views.snapshot import get_snapshot
-from app.http.routes.views.stream import EventMessages, stream_events
 from app.http.web import WebFiles, docs, home, page
 from app.runtime import BackgroundTasks
 from app.settings import AppSettings, Settings
@@ -142,12 +141,9 @@ def routed(settings: AppSettings) -> Litestar:
             *records.routers,
             tenants.router,
             prefixes.router,
-            nodes.router,
-            enrolment.router,
-            pushes.router,
+            *nodes.routers,
             audit.router,
-            managers.router,
-            ipc.router,
+            *managers.routers,
             tokens.router,
             tokens.whoami,
             session.router,

@@ -10,8 +10,8 @@ from app.observe.series import SERIES
 from app.schemas.access.audit import AuditList
 from app.schemas.access.tokens import SessionAnswer, TokenList
 from app.schemas.cache.blocks import BlockList
-from app.schemas.fleet.ipc import NodeIpcList
 from app.schemas.fleet.managers import ManagerList
+from app.schemas.fleet.nodes import NodeIpcList
 from app.schemas.fleet.pushes import PushList
 from app.schemas.records.ceilings import CeilingList
 from app.schemas.records.policies import PolicyList

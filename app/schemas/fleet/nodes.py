@@ -9,6 +9,7 @@ from app.schemas.base.fields import LabelKey, LabelValue, Rule, Size, given, imp
 from app.schemas.base.status import NodeStateName
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.gateways import GatewayClient, GatewayInstance
+from dataplane.protocol.stats.ipc import IpcStats
 from dataplane.protocol.stats.pins import GpuCopyPoolStats
 from dataplane.protocol.stats.pool import PolicyStats, PoolStats, SpaceStats, SweepStats, Totals
 from dataplane.protocol.stats.processes import CacheStart
@@ -173,6 +174,18 @@ class NodeAnswer(msgspec.Struct, frozen=True):
 
 class NodeList(msgspec.Struct, frozen=True):
     items: list[NodeAnswer]
+    total: int
+
+
+class NodeIpc(IpcStats, kw_only=True):
+    """The latest sample of a node."""
+
+    node: str
+
+
+class NodeIpcList(msgspec.Struct, frozen=True):
+    items: list[NodeIpc]
+    """Nodes that are not lost and have sampled, by name."""
     total: int
 
 

@@ -6,8 +6,16 @@ import msgspec
 
 from app.ingest.fleet import Fleet, FleetNode
 from app.ingest.node_conditions import NodeConditions
-from app.schemas.fleet.ipc import NodeIpc, NodeIpcList
-from app.schemas.fleet.nodes import NodeAnswer, NodeFault, NodeGateway, NodeList, NodeNumbers, ObservedState
+from app.schemas.fleet.nodes import (
+    NodeAnswer,
+    NodeFault,
+    NodeGateway,
+    NodeIpc,
+    NodeIpcList,
+    NodeList,
+    NodeNumbers,
+    ObservedState,
+)
 from app.services.base import redaction
 from app.services.base.fields import answer
 from app.services.base.principals import PLANE, Principal

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from app.errors import TooManyRequests
+from app.http.routes.views.events import EventMessages
 from app.http.routes.views.stream import EventMessages
 from app.services.base.concurrency_limiter import ConcurrencyLimiter
 from app.services.base.principals import Principal

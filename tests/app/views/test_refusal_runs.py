@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.http.routes.views.stream import EventMessages
+from app.http.routes.views.events import EventMessages
 from app.ingest.refusal_runs import NO_ROOM, QUIET_S, RefusalRuns
 from app.observe.events import EventBus
 from app.services.base.principals import Principal

@@ -1,4 +1,4 @@
-"""/api/v1/nodes"""
+"""/api/v1/nodes, join-tokens and ipc"""
 
 from typing import Annotated, Any
 
@@ -10,14 +10,16 @@ from litestar.response import Stream
 from app.http.body import MERGE_PATCH
 from app.http.lines import answers_lines, as_lines
 from app.http.operation import operation
-from app.http.parameters import Client, NodeName, Wait, wait_seconds
+from app.http.parameters import Client, Ident, NodeName, Wait, wait_seconds
 from app.http.principals import caller
 from app.observe.trace import span
+from app.schemas.fleet.enrolment import JoinTokenList, JoinTokenPost, NewJoinToken
 from app.schemas.fleet.nodes import (
     DrainPost,
     ExpelAnswer,
     ExpelPost,
     NodeAnswer,
+    NodeIpcList,
     NodeList,
     NodePatch,
     ResizeAnswer,
@@ -25,6 +27,7 @@ from app.schemas.fleet.nodes import (
     TracedRequest,
 )
 from app.services.cache.traces import Traces
+from app.services.fleet.enrolment import Enrolment
 from app.services.fleet.node_actions import NodeActions
 from app.services.fleet.nodes import Nodes
 
@@ -130,18 +133,48 @@ async def forget_node(
         await node_actions.forget(name, caller(), force=force)
 
 
-router = Router(
-    "/nodes",
-    route_handlers=[
-        list_nodes,
-        get_node,
-        patch_node,
-        forget_node,
-        drain_node,
-        expel_engine,
-        resize_node,
-        forget_size,
-        get_trace,
-    ],
-    tags=["nodes"],
+@operation(get, "/", role="admin")
+async def list_join_tokens(enrolment: NamedDependency[Enrolment]) -> JoinTokenList:
+    """List join tokens, newest first, without their secrets."""
+    return await enrolment.page()
+
+
+@operation(post, "/", "conflict", role="admin", status_code=201)
+async def create_join_token(enrolment: NamedDependency[Enrolment], data: JSONBody[JoinTokenPost]) -> NewJoinToken:
+    """Create a token with which data planes join the fleet; it is shown only once."""
+    with span("join_tokens.create"):
+        return await enrolment.create(data, caller())
+
+
+@operation(delete, "/{ident:str}", "not-found", role="admin")
+async def delete_join_token(enrolment: NamedDependency[Enrolment], ident: Ident) -> None:
+    """Revoke a join token; nodes that joined with it stay in the fleet."""
+    with span("join_tokens.delete"):
+        await enrolment.delete(ident, caller())
+
+
+@operation(get, "/", role="viewer")
+async def list_ipc(nodes: NamedDependency[Nodes]) -> NodeIpcList:
+    """List message queues and object stores in shared memory, as each node's data plane sees them."""
+    return nodes.ipc()
+
+
+routers = (
+    Router(
+        "/nodes",
+        route_handlers=[
+            list_nodes,
+            get_node,
+            patch_node,
+            forget_node,
+            drain_node,
+            expel_engine,
+            resize_node,
+            forget_size,
+            get_trace,
+        ],
+        tags=["nodes"],
+    ),
+    Router("/join-tokens", route_handlers=[list_join_tokens, create_join_token, delete_join_token], tags=["nodes"]),
+    Router("/ipc", route_handlers=[list_ipc], tags=["nodes"]),
 )
