@@ -38,6 +38,7 @@ from app.http.routes.views.health import get_fleet_health, get_health, get_ready
 from app.http.routes.views.metrics import metrics
 from app.http.routes.views.snapshot import get_snapshot
 from app.http.web import WebFiles, docs, home, page
+from app.manager_samples import scrapes_of
 from app.runtime import BackgroundTasks
 from app.settings import AppSettings, Settings
 from dataplane.base import tracing
@@ -80,7 +81,6 @@ SERVICES = {
     "series": "views.series",
     "snapshots": "views.snapshots",
     "health": "views.health",
-    "scrapes": "scrapes",
 }
 """Attributes of `Parts`, by the names under which handlers receive them."""
 
@@ -103,6 +103,7 @@ def create_app(settings: Settings) -> App:
     parts = Parts(settings)
     litestar = routed(settings.app)
     litestar.state.parts = parts
+    litestar.state.scrapes = scrapes_of(parts)
     litestar.state.messages = EventMessages(parts.bus, parts.views.overview)
     litestar.state.web_files = WebFiles(Path(settings.app.web_dist or WEB_DIST))
     litestar.state.open_to_all = _open_to_all(settings.app)
@@ -172,6 +173,7 @@ def routed(settings: AppSettings) -> Litestar:
         dependencies={
             **{name: part(f"parts.{path}") for name, path in SERVICES.items()},
             "messages": part("messages"),
+            "scrapes": part("scrapes"),
             "web_files": part("web_files"),
         },
         lifespan=[_lifespan],

@@ -19,8 +19,10 @@ from app.observe import manager_metrics
 from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered, DataplaneExited, DataplaneStarted
 from app.observe.events import EventBus, LarderEvent
 from app.observe.metric_sources import MetricSources
+from app.ingest.subscriber import IngestCounts, Rollup
+from app.observe.catalogue.service import DataplaneExited, DataplaneStarted
+from app.observe.events import EventBus
 from app.observe.process_metrics import ProcessMeter
-from app.observe.scrapes import Scrapes
 from app.push.desired import DesiredState
 from app.push.keys import key_pair, key_path, next_key
 from app.push.leader_election import LeaderElection
@@ -45,7 +47,6 @@ from app.services.cache.traces import Traces
 from app.services.documents.apply import Apply
 from app.services.documents.export import Export
 from app.services.documents.startup_document import StartupDocument
-from app.services.fleet.cache_start import is_cold
 from app.services.fleet.enrolment import Enrolment
 from app.services.fleet.managers import Managers
 from app.services.fleet.node_actions import NodeActions
@@ -277,52 +278,11 @@ class Parts:
         self.usage = UsageServices(base)
         self.ingest = Ingest(base, self.cache.watch.on_stats)
         self.views = Views(base, self.records, self.fleet_services, self.ingest)
-        self.scrapes = Scrapes(self._metric_sources())
 
     def _keep(self, event: LarderEvent) -> None:
         """Store an event. Every manager receives the events of nodes; only one stores them."""
         if not event.node or event.name.startswith("dataplane.") or self.foundation.leads():
             self.views.events.offer(event)
-
-    def _metric_sources(self) -> MetricSources:
-        base, fleet, intake, auth = self.foundation, self.fleet, self.ingest.intake, self.access.auth
-        supervisor, startup = self.fleet_services.supervisor, self.documents.startup
-        return MetricSources(
-            leads=base.leads,
-            stats=fleet.stats,
-            cold=lambda: {stats.node: is_cold(stats) for stats in fleet.stats()},
-            conditions=base.node_conditions.lasting,
-            empty_pins=fleet.empty_pins,
-            alerts=self.views.alerts.firing,
-            nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},
-            node_states=base.progress.census,
-            desired=base.progress.generations,
-            requests=self.limits.counts.ended,
-            request_seconds=self.limits.counts.seconds,
-            pushes=lambda: {node.name: node.pushes for node in fleet.nodes.values()},
-            database_seconds=self.database.seconds,
-            lags=base.progress.lags,
-            events_dropped=self.bus.dropped,
-            token_ends=lambda: self.access.token_expiries.next,
-            process=self.process.read,
-            lmcache_names=self.settings.app.lmcache_metrics,
-            auth_failures=auth.failures,
-            connections_ended=self.limits.connections.ended,
-            numbers=lambda: [
-                (manager_metrics.EVENTS, intake.events),
-                (manager_metrics.EVENTS_MALFORMED, intake.malformed),
-                (manager_metrics.EVENTS_LOST, intake.lost),
-                (manager_metrics.STREAMS, self.bus.listeners),
-                (manager_metrics.EVENTS_UNKEPT, self.views.events.dropped.total()),
-                (manager_metrics.SERIES_LOST, self.views.series_writer.lost),
-                (manager_metrics.AUDIT_SUPPRESSED, auth.unrecorded),
-                (manager_metrics.APPLY_FILE, startup.in_force),
-                (manager_metrics.APPLY_FILE_REFUSED, startup.refused),
-                (manager_metrics.MANAGER_PUSHING, base.pushes()),
-                (manager_metrics.DATABASE_UP, not self.database.watch.away),
-                (manager_metrics.RESTARTS, supervisor.restarts if supervisor is not None else 0),
-            ],
-        )
 
 
 def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:

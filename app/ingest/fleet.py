@@ -6,12 +6,12 @@ is a normal state: `sweep` detects it, and the worker repeats its hello until th
 """
 
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.change_signal import ChangeSignal
-from app.observe.metric_sources import PushCounts
+from app.observe.histogram import LatencyHistogram
 from app.observe.trace import ChangeTraces
 from dataplane.protocol.control.nodes import Welcome
 from dataplane.protocol.control.snapshots import Fault, SnapshotType
@@ -39,6 +39,16 @@ class SnapshotRefusal:
     generation: int
     at: float
     faults: list[Fault]
+
+
+@dataclass
+class PushCounts:
+    """Pushes to one node since this process has known it."""
+
+    ended: Counter[str] = field(default_factory=Counter)
+    """Number by final state."""
+    seconds: dict[str, LatencyHistogram] = field(default_factory=lambda: defaultdict(LatencyHistogram))
+    """Seconds from the push to the ack, by type."""
 
 
 @dataclass

@@ -1,11 +1,9 @@
-"""Metrics of a manager: what it serves, pushes and stores, and what it knows about its nodes."""
+"""Metrics of a manager: what it serves, pushes and stores, and what it knows about its nodes.
 
-from collections.abc import Mapping
+`app.manager_samples` adds their samples.
+"""
 
-from app.observe import process_metrics
-from app.observe.metric_sources import MetricSources
-from app.observe.page import NODE, OTHER, MetricsPage, counter, gauge, histogram, largest
-from dataplane.base import tracing
+from app.observe.page import NODE, counter, gauge, histogram
 
 PIN_LABELS = 50
 ALERT_LABELS = 50
@@ -100,53 +98,3 @@ CONDITION = gauge(
     ("node", "type"),
 )
 DATABASE_UP = gauge("larder_database_up", "1 while the database responds and accepts changes, else 0.")
-
-
-def add_fleet(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> None:
-    """Add what every manager knows of the nodes and the records. `up`: whether each node was heard from, by name."""
-    page.add_by(UP, up.items())
-    page.add_by(COLD, sources.cold().items())
-    for name, kind in sources.conditions():
-        page.add(CONDITION, 1, name, kind)
-    empty_pins = dict.fromkeys(sources.empty_pins(), 1)
-    page.add_by(EMPTY_PINS, empty_pins.items(), named=frozenset(largest(empty_pins, PIN_LABELS)))
-    _alerts(page, sources.alerts())
-    page.add_by(NODES, sources.node_states().items())
-    page.add_by(DESIRED, sources.desired().items())
-    for lag in sources.lags():
-        page.add(GENERATION_LAG, lag.generations, lag.node, lag.type)
-        page.add(DRIFTED, lag.drifted, lag.node, lag.type)
-        page.add(NACKED, lag.nacked, lag.node, lag.type)
-    page.add_by(TOKEN_EXPIRES, sources.token_ends())
-
-
-def add(page: MetricsPage, sources: MetricSources) -> None:
-    """Add the samples of this manager's own process."""
-    page.add(process_metrics.SPANS_DROPPED, tracing.spans_dropped(), process_metrics.MANAGEMENT, "")
-    for (method, route, status), count in sources.requests.items():
-        page.add(REQUESTS, count, method, route, str(status))
-    for labels, seconds in sources.request_seconds.items():
-        page.add_observed(REQUEST_SECONDS, seconds, *labels)
-    for node, counts in sources.pushes().items():
-        for state in PUSH_STATES:  # at 0 from the start, so that a rate sees the first one
-            page.add(PUSHES, counts.ended[state], node, state)
-        for kind, seconds in counts.seconds.items():
-            page.add_observed(PUSH_SECONDS, seconds, node, kind)
-    for operation, seconds in sources.database_seconds.items():
-        page.add_observed(DATABASE_SECONDS, seconds, operation)
-    page.add_by(AUTH_FAILURES, sources.auth_failures.items())
-    page.add_by(CONNECTIONS_ENDED, sources.connections_ended.items())
-    page.add_by(process_metrics.EVENTS_DROPPED, sources.events_dropped.items(), process_metrics.MANAGEMENT, "")
-    if (process := sources.process()) is not None:
-        process_metrics.add(page, process, process_metrics.MANAGEMENT)
-    for declared, value in sources.numbers():
-        page.add(declared, value)
-
-
-def _alerts(page: MetricsPage, firing: Mapping[tuple[str, str], int]) -> None:
-    other_labels = (OTHER, OTHER)
-    named = sorted(firing.keys() - {other_labels}, key=lambda labels: (-firing[labels], labels))[:ALERT_LABELS]
-    for labels in named:
-        page.add(ALERTS_FIRING, firing[labels], *labels)
-    if folded_count := sum(firing.values()) - sum(firing[labels] for labels in named):
-        page.add(ALERTS_FIRING, folded_count, *other_labels)

@@ -8,6 +8,7 @@ nothing.
 """
 
 import asyncio
+from collections.abc import Callable, Iterable, Set
 
 from app.observe import (
     gateway_metrics,
@@ -15,7 +16,6 @@ from app.observe import (
     ipc_metrics,
     kv_event_metrics,
     lmcache_metrics,
-    manager_metrics,
     node_activity_metrics,
     node_metrics,
     pin_metrics,
@@ -23,7 +23,6 @@ from app.observe import (
     tier_metrics,
 )
 from app.observe.bounded import BoundedTenants
-from app.observe.metric_sources import MetricSources
 from app.observe.page import MetricsPage
 from dataplane.protocol.stats.node import NodeStats
 
@@ -31,8 +30,25 @@ from dataplane.protocol.stats.node import NodeStats
 class Scrapes:
     """Makes the pages of scrapes. Instances share no state."""
 
-    def __init__(self, sources: MetricSources) -> None:
-        self._sources = sources
+    def __init__(
+        self,
+        *,
+        leads: Callable[[], bool],
+        stats: Callable[[], Iterable[NodeStats]],
+        known: Callable[[], Set[str]],
+        add_fleet: Callable[[MetricsPage], None],
+        add_own: Callable[[MetricsPage], None],
+        lmcache_names: bool,
+    ) -> None:
+        """`leads` returns whether this manager is the leader, or the last leader that it knows of, `stats` the reports
+        of nodes, and `known` the names of all nodes. `add_fleet` adds what managers know of the fleet, and `add_own`
+        the samples of this process. `lmcache_names`: whether to add metrics under LMCache's names."""
+        self._leads = leads
+        self._stats = stats
+        self._known = known
+        self._fleet = add_fleet
+        self._own = add_own
+        self._lmcache_names = lmcache_names
         self._nodes: dict[str, _NodePage] = {}
         self._lock = asyncio.Lock()
 
@@ -40,24 +56,23 @@ class Scrapes:
         """Return the current numbers as text. Yields to other tasks between nodes; concurrent scrapes run one after the
         other, so that counters never fall from one scrape to the next."""
         page = MetricsPage(openmetrics=openmetrics)
-        if self._sources.leads():
-            await self._add_fleet(page)
-        manager_metrics.add(page, self._sources)
+        if self._leads():
+            await self._add_nodes(page)
+            self._fleet(page)
+        self._own(page)
         return page.text()
 
-    async def _add_fleet(self, page: MetricsPage) -> None:
+    async def _add_nodes(self, page: MetricsPage) -> None:
         async with self._lock:
-            for stats in self._sources.stats():
+            for stats in self._stats():
                 node_page = self._nodes.get(stats.node)
                 if node_page is None or node_page.epoch != stats.epoch:
                     node_page = self._nodes[stats.node] = _NodePage(stats.epoch)
-                page.add_page(node_page.of(stats, lmcache_names=self._sources.lmcache_names))
+                page.add_page(node_page.of(stats, lmcache_names=self._lmcache_names))
                 await asyncio.sleep(0)
-            pin_metrics.add(page, list(self._sources.stats()))
-            up = self._sources.nodes_up()
-            for name in self._nodes.keys() - up.keys():
+            pin_metrics.add(page, list(self._stats()))
+            for name in self._nodes.keys() - self._known():
                 del self._nodes[name]
-        manager_metrics.add_fleet(page, self._sources, up)
 
 
 class _NodePage:

@@ -3,9 +3,9 @@
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from app.ingest.fleet import Fleet, FleetNode, holds_blocks, keeps_gpu_copies
-from app.observe.metric_sources import GenerationLag
 from app.push.desired import DesiredState
 from app.push.states import NodeState, node_state
 from app.schemas.base.status import NodeProgress, RecordStatus
@@ -18,6 +18,18 @@ MAX_WAIT_S = 30.0
 LOOK_S = 0.05
 """Seconds between checks of node stats, which do not notify the change signal."""
 _POSITION = re.compile(r"tiers\[(\d+)\]", re.ASCII)
+
+
+@dataclass(frozen=True)
+class GenerationLag:
+    """Number of generations of a record type that a node has not applied yet."""
+
+    node: str
+    type: str
+    generations: int
+    drifted: bool
+    nacked: bool
+    """Whether the node refused the newest generation."""
 
 
 class RecordProgress:

@@ -11,7 +11,6 @@ import pytest
 
 from app.errors import TooManyRequests
 from app.http.routes.views.events import EventMessages
-from app.http.routes.views.stream import EventMessages
 from app.services.base.concurrency_limiter import ConcurrencyLimiter
 from app.services.base.principals import Principal
 from tests.app.callers import ADMIN, bearer, create_token, guarding
