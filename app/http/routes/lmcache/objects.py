@@ -4,12 +4,14 @@ Answers and statuses are LMCache's; authentication, audit and limits are Larder'
 paths are omitted on purpose.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from litestar import Response, Router, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException, ValidationException
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from app.errors import Invalid, LarderError, Malformed, UnsupportedMediaType
@@ -127,43 +129,24 @@ async def healthcheck(
     return Response({"status": "healthy"}, status_code=200)
 
 
-@get("/periodic-threads-health", opt=_READS)
-async def threads(lmcache_status: NamedDependency[LmcacheStatus]) -> Json:
-    return lmcache_status.threads()
+def _answering(path: str, opt: dict[str, Any], answer: Callable[[LmcacheStatus], Json | str]) -> HTTPRouteHandler:
+    """Return a route that answers with JSON, also a text."""
+
+    async def handler(lmcache_status: NamedDependency[LmcacheStatus]) -> Response[bytes]:
+        return Response(msgspec.json.encode(answer(lmcache_status)), media_type="application/json")
+
+    return get(path, opt=opt)(handler)
 
 
-@get("/status", opt=_READS)
-async def status(lmcache_status: NamedDependency[LmcacheStatus]) -> Json:
-    return lmcache_status.status()
-
-
-@get("/config", opt=_READS)
-async def config(lmcache_status: NamedDependency[LmcacheStatus]) -> Json:
-    return lmcache_status.config()
-
-
-@get("/config/adapters", opt=_READS_OWN)
-async def adapters() -> Json:
-    return {"adapters": []}
-
-
-@get("/version", opt=_READS_OWN)
-async def version(lmcache_status: NamedDependency[LmcacheStatus]) -> Response[bytes]:
-    return _text(lmcache_status.version)
-
-
-@get("/lmc_version", opt=_READS_OWN)
-async def lmc_version() -> Response[bytes]:
-    return _text(SPOKEN)
-
-
-@get("/commit_id", opt=_READS_OWN)
-async def commit_id(lmcache_status: NamedDependency[LmcacheStatus]) -> Response[bytes]:
-    return _text(lmcache_status.commit)
-
-
-def _text(text: str) -> Response[bytes]:
-    return Response(msgspec.json.encode(text), media_type="application/json")
+_STATUS = (
+    _answering("/periodic-threads-health", _READS, LmcacheStatus.threads),
+    _answering("/status", _READS, LmcacheStatus.status),
+    _answering("/config", _READS, LmcacheStatus.config),
+    _answering("/config/adapters", _READS_OWN, lambda _: {"adapters": []}),
+    _answering("/version", _READS_OWN, lambda status: status.version),
+    _answering("/lmc_version", _READS_OWN, lambda _: SPOKEN),
+    _answering("/commit_id", _READS_OWN, lambda status: status.commit),
+)
 
 
 # ---- bodies and errors
@@ -221,13 +204,7 @@ router = Router(
         prefetched,
         checksums,
         healthcheck,
-        threads,
-        status,
-        config,
-        adapters,
-        version,
-        lmc_version,
-        commit_id,
+        *_STATUS,
     ],
     include_in_schema=False,
     exception_handlers={LarderError: _on_larder_error, HTTPException: _on_http_error},
