@@ -16,7 +16,7 @@ from app.cli.support.api.client import call, stream, url_option
 from app.cli.support.keys import seconds
 from app.cli.support.printing.terminal import Column, exact, say
 from app.cli.support.resources.documents import value_text
-from app.cli.support.resources.options import Noun, Output, limit_of, output_option
+from app.cli.support.resources.options import Noun, Output, limit_of, request_options
 from app.cli.support.resources.verbs import Resource, add_list
 
 BROKEN = 3
@@ -109,8 +109,7 @@ def export(url: str | None) -> None:
 @click.option(
     "--file", "file", type=click.Path(dir_okay=False), help="Verify an export instead; `-` for standard input."
 )
-@url_option
-@output_option
+@request_options
 def verify(expect: str, database: str | None, file: str | None, url: str | None, output: Output) -> None:
     """Check that no audit entry was changed, removed, moved or added. The exit code is 3 if one was."""
     expect = expect.strip().lower()

@@ -15,7 +15,7 @@ from app.cli.support.credentials import contexts, stored_tokens
 from app.cli.support.credentials.contexts import Context
 from app.cli.support.exit_codes import worded
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.options import Output, output_option
+from app.cli.support.resources.options import Output, request_options
 from dataplane.base.secret_file import SecretFileExposed, read_secret
 from dataplane.base.settings import SETUP_VARIABLE
 
@@ -76,8 +76,7 @@ def logout(url: str | None) -> None:
 
 
 @click.command()
-@url_option
-@output_option
+@request_options
 def whoami(url: str | None, output: Output) -> None:
     """Show the current identity."""
     identity = call(url, "GET", "/api/v1/whoami")

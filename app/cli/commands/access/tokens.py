@@ -8,7 +8,7 @@ from app.cli.support.api.client import call, url_option
 from app.cli.support.keys import seconds
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say
-from app.cli.support.resources.options import Noun, Output, output_option, unasked_option
+from app.cli.support.resources.options import Noun, Output, request_options, unasked_option
 from app.cli.support.resources.verbs import Resource, add_get, add_list
 
 
@@ -55,8 +55,7 @@ def describe_token(url: str | None, name: str) -> None:
 )
 @click.option("--tenant", "tenants", multiple=True, help="Limit the token to this tenant; may be repeated.")
 @click.option("--ttl", metavar="TIME", help="Time until the token expires, such as 90d or 12h; default never.")
-@url_option
-@output_option
+@request_options
 def create_token(
     name: str, role: str, tenants: tuple[str, ...], ttl: str | None, url: str | None, output: Output
 ) -> None:

@@ -6,12 +6,12 @@ from typing import IO, Any
 
 import click
 
-from app.cli.support.api.client import call, segment, url_option
+from app.cli.support.api.client import call, segment
 from app.cli.support.api.short import whole
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, agrees, say, table
-from app.cli.support.resources.options import Output, output_option
+from app.cli.support.resources.options import Output, request_options
 
 VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")
@@ -61,8 +61,7 @@ def _source_options(command: F) -> F:
 
 def _scope_options(command: F) -> F:
     for option in (
-        output_option,
-        url_option,
+        request_options,
         node_option,
         _source_options,
         click.option("--space", help="Only this space: its 32 hex digits, or the first 8 or more."),
@@ -75,8 +74,7 @@ def _scope_options(command: F) -> F:
 
 def _lookup_options(command: F) -> F:
     for option in (
-        output_option,
-        url_option,
+        request_options,
         node_option,
         _source_options,
         click.option("--tenant", help="Tenant as shown; default `_default`."),
@@ -137,8 +135,7 @@ def demote(**options: Any) -> None:
 @click.option("--permanent", is_flag=True, help="Drop the blocks of permanent pins too.")
 @node_option
 @_yes_option
-@url_option
-@output_option
+@request_options
 def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, output: Output) -> None:
     """Drop all cached blocks. Permanent pins keep their blocks unless --permanent is given."""
     body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}

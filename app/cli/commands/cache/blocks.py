@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, pages, segment, url_option
+from app.cli.support.api.client import call, pages, segment
 from app.cli.support.api.short import whole
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say, table
-from app.cli.support.resources.options import Noun, Output, limit_of, output_option, watch_option
+from app.cli.support.resources.options import Noun, Output, limit_of, request_options, watch_option
 
 
 def _columns(key_digits: int, space_digits: int) -> list[Column]:
@@ -37,8 +37,7 @@ def blocks() -> None:
 
 @blocks.command("get")
 @click.argument("key")
-@url_option
-@output_option
+@request_options
 def get_block(key: str, url: str | None, output: Output) -> None:
     """Show all copies of KEY (64 hex digits, or the first 8 or more)."""
     key = whole(url, "key", key)
@@ -54,8 +53,7 @@ def get_block(key: str, url: str | None, output: Output) -> None:
 @click.option("--prefix", metavar="LABEL", help="Only this hot prefix, by its label in 'larder prefixes'.")
 @click.option("--node", metavar="NAME", help="Only this node.")
 @limit_of(50)
-@url_option
-@output_option
+@request_options
 @watch_option
 def list_blocks(
     tenant: str | None,

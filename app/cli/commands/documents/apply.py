@@ -10,13 +10,12 @@ from app.cli.support.api.client import url_option, wait_option
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import say
 from app.cli.support.resources.documents import counted, document_options, is_drift, print_changes, read_files, send
-from app.cli.support.resources.options import Output, output_option
+from app.cli.support.resources.options import Output, output_option, request_options
 
 
 @click.command()
 @document_options
-@url_option
-@output_option
+@request_options
 def diff(
     files: tuple[str, ...], prune: bool, managed_by: str, take_over: bool, url: str | None, output: Output
 ) -> None:

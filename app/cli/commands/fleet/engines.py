@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from app.cli.commands.fleet.nodes import NODE_RESOURCE
-from app.cli.support.api.client import ApiError, call, url_option
+from app.cli.support.api.client import ApiError, call
 from app.cli.support.api.names import NODES
 from app.cli.support.exit_codes import worded
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say, table
-from app.cli.support.resources.options import Noun, Output, output_option, watch_option
+from app.cli.support.resources.options import Noun, Output, request_options, watch_option
 
 
 def _state(engine: dict[str, Any]) -> str:
@@ -45,8 +45,7 @@ def engines() -> None:
 
 @engines.command("list")
 @click.argument("node", required=False, shell_complete=NODES)
-@url_option
-@output_option
+@request_options
 @watch_option
 def list_engines(url: str | None, node: str | None, output: Output) -> None:
     """List the engines of one node or of all nodes, by number of leased blocks."""
@@ -63,8 +62,7 @@ def list_engines(url: str | None, node: str | None, output: Output) -> None:
 @click.option("--kill", is_flag=True, help="End the process with SIGKILL: it can read and write nothing more.")
 @click.option("--force", is_flag=True, help="Expel it even while it holds blocks; see docs/operate/runbook.md.")
 @click.option("--off", is_flag=True, help="Let the process attach again.")
-@url_option
-@output_option
+@request_options
 def expel(url: str | None, node: str, client: int, kill: bool, force: bool, off: bool, output: Output) -> None:
     """Drop the leases of an engine's process, and stop it from attaching again.
 

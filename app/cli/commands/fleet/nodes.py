@@ -11,7 +11,7 @@ from app.cli.support.exit_codes import worded
 from app.cli.support.keys import seconds
 from app.cli.support.printing import caches, show
 from app.cli.support.printing.terminal import Column, say, table
-from app.cli.support.resources.options import Noun, Output, output_option, unasked_option, watch_option
+from app.cli.support.resources.options import Noun, Output, request_options, unasked_option, watch_option
 from app.cli.support.resources.verbs import Resource, add_get, add_list
 
 SMALL_BLOCK_BYTES = 4096
@@ -129,8 +129,7 @@ def describe_node(url: str | None, node: str) -> None:
 
 @nodes.command("gpus")
 @click.argument("node", required=False, shell_complete=NODES)
-@url_option
-@output_option
+@request_options
 @watch_option
 def gpus(url: str | None, node: str | None, output: Output) -> None:
     """Show the GPU copies of pins of the tier gpu, on one node or on all."""
@@ -149,8 +148,7 @@ def gpus(url: str | None, node: str | None, output: Output) -> None:
 
 @nodes.command("tiers")
 @click.argument("node", required=False, shell_complete=NODES)
-@url_option
-@output_option
+@request_options
 @watch_option
 def tiers(url: str | None, node: str | None, output: Output) -> None:
     """Show the tiers behind memory, on one node or on all."""
@@ -173,8 +171,7 @@ def tiers(url: str | None, node: str | None, output: Output) -> None:
 @click.argument("node", shell_complete=NODES)
 @click.argument("size", required=False)
 @click.option("--forget", is_flag=True, help="Use the size from the settings at the next start of the node.")
-@url_option
-@output_option
+@request_options
 def resize(url: str | None, node: str, size: str | None, forget: bool, output: Output) -> None:
     """Grow a node's pool to SIZE, such as 4GiB. The size also applies after restarts, until --forget."""
     if forget == (size is not None):
@@ -297,8 +294,7 @@ add_list(token, _TOKENS, "List join tokens, without their secrets.", title="Join
 @click.option(
     "--address", "addresses", multiple=True, metavar="URL", help="Where nodes reach this management plane; repeatable."
 )
-@url_option
-@output_option
+@request_options
 def create_token(
     url: str | None, name: str, labels: tuple[str, ...], uses: int, ttl: str, addresses: tuple[str, ...], output: Output
 ) -> None:

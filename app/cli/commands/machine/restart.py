@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, url_option
+from app.cli.support.api.client import call
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.options import Output, output_option
+from app.cli.support.resources.options import Output, request_options
 from dataplane.base.units import format_size
 
 POLL_S = 0.1
@@ -20,8 +20,7 @@ RESTART_S = 120.0
 @click.command()
 @click.option("--fresh", is_flag=True, help="Release the cache: the new data plane starts with an empty one.")
 @click.option("--dry-run", is_flag=True, help="Only show whether the new processes would keep the cache.")
-@url_option
-@output_option
+@request_options
 def restart(fresh: bool, dry_run: bool, url: str | None, output: Output) -> None:
     """Replace the processes of a running Larder with the code and the settings that are on disk now.
 

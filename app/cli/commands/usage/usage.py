@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, stream, url_option
+from app.cli.support.api.client import call, stream
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, exact, say, table
-from app.cli.support.resources.options import Output, output_option
+from app.cli.support.resources.options import Output, request_options
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _COLUMNS = {
@@ -34,8 +34,7 @@ _TIER_COLUMNS = {"tier": 0, "GiB hours": 0, "served": 0, "share": 1, "bytes serv
 @click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
 @click.option("--tiers", "by_tier", is_flag=True, help="Show the usage of memory and of each tier.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@url_option
-@output_option
+@request_options
 def usage(
     group_by: str,
     step: str,

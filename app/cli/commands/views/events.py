@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import every, url_option
+from app.cli.support.api.client import every
 from app.cli.support.api.event_stream import SUMMED, Event, FollowedEvents
 from app.cli.support.api.event_stream import key as event_key
 from app.cli.support.keys import seconds
 from app.cli.support.printing.terminal import say, table
 from app.cli.support.resources.events import EVENT_COLUMNS
-from app.cli.support.resources.options import Noun, Output, limit_of, output_option, watch_option
+from app.cli.support.resources.options import Noun, Output, limit_of, request_options, watch_option
 
 
 @click.group(cls=Noun)
@@ -38,8 +38,7 @@ def events() -> None:
     help="Print the list with the newest last, then events as they happen. Those of normal operation and block traffic "
     "need --name.",
 )
-@url_option
-@output_option
+@request_options
 @watch_option
 def list_events(
     name: str | None,

@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, url_option
+from app.cli.support.api.client import call
 from app.cli.support.api.names import NODES, TENANTS, names
 from app.cli.support.keys import seconds
 from app.cli.support.printing import show
 from app.cli.support.printing.findings import at
 from app.cli.support.printing.terminal import Column, say, table, wrapped
-from app.cli.support.resources.options import Output, output_option
+from app.cli.support.resources.options import Output, request_options
 
 MAX_MARKS = 10
 CELLS = 24
@@ -31,8 +31,7 @@ _NAMES = (
 @click.option("--step", metavar="TIME", help="Time between points.  [default: at most 720 points]")
 @click.option("--node", multiple=True, shell_complete=NODES, help="Show the series of this node; repeatable.")
 @click.option("--tenant", multiple=True, shell_complete=TENANTS, help="Show the series of this tenant; repeatable.")
-@url_option
-@output_option
+@request_options
 def series(
     name: tuple[str, ...],
     span: str,

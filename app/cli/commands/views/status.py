@@ -5,18 +5,17 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import ApiError, call, unless, url_option
+from app.cli.support.api.client import ApiError, call, unless
 from app.cli.support.printing import caches, findings, show
 from app.cli.support.printing.terminal import Column, say, table, wrapped
-from app.cli.support.resources.options import Output, output_option, watch_option
+from app.cli.support.resources.options import Output, request_options, watch_option
 
 MAX_ROWS = 20
 """Number of tenants, and of pins, that the status lists."""
 
 
 @click.command()
-@url_option
-@output_option
+@request_options
 @watch_option
 def status(url: str | None, output: Output) -> None:
     """Show nodes, pool, tenants and pins."""

@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from app import __version__
-from app.cli.support.api.client import base_url, call, url_option
+from app.cli.support.api.client import base_url, call
 from app.cli.support.printing.terminal import Column, table
-from app.cli.support.resources.options import Output, output_option
+from app.cli.support.resources.options import Output, request_options
 
 _COLUMNS = (
     Column("what", lambda row: row["what"]),
@@ -20,8 +20,7 @@ _COLUMNS = (
 @click.option(
     "--client", "client_only", is_flag=True, help="Only the version of this command, without asking the server."
 )
-@url_option
-@output_option
+@request_options
 def version(client_only: bool, url: str | None, output: Output) -> None:
     """Show the versions of the client, the server and the nodes."""
     versions: dict[str, Any] = {"client": __version__, "server": None, "nodes": {}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, every, find, segment, unless, url_option
+from app.cli.support.api.client import call, every, find, segment, unless
 from app.cli.support.api.names import TENANTS_AND_NODES
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
@@ -16,7 +16,7 @@ from app.cli.support.printing import findings, show
 from app.cli.support.printing.findings import at, author
 from app.cli.support.printing.terminal import say, table, wrapped
 from app.cli.support.resources.events import EVENT_COLUMNS, concerns
-from app.cli.support.resources.options import Output, output_option
+from app.cli.support.resources.options import Output, request_options
 
 MAX_ALERTS = 200
 MAX_CHANGES = 1000
@@ -52,8 +52,7 @@ OF_ALL_TENANTS = ("node.lost", "dataplane.exited")
 @click.option(
     "--since", metavar="TIME", default="1h", show_default=True, help="How far back to look at changes and events."
 )
-@url_option
-@output_option
+@request_options
 def why(name: str | None, kind: str | None, request: str | None, since: str, url: str | None, output: Output) -> None:
     """Show what is wrong with a tenant or node: alerts, figures, changes, events, and the most likely cause. With
     --request, show where the tokens of one request came from, and why others were computed."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 import click
 from click.shell_completion import CompletionItem
 
-from app.cli.support.api.client import print_json
+from app.cli.support.api.client import print_json, url_option
 from app.cli.support.keys import F
 from app.cli.support.printing.terminal import Column, exact, is_terminal, say, table
 
@@ -121,6 +121,11 @@ def output_option(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def request_options(command: F) -> F:
+    """Add the options of `url_option` and `output_option`; the command gets `url` and `output`."""
+    return url_option(output_option(command))
 
 
 def print_yaml(answer: Any) -> None:
