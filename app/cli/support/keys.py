@@ -1,10 +1,10 @@
-"""Options that select keys, and parsers for numbers and times."""
+"""Decorators that add options, those that select keys, and parsers for numbers and times."""
 
 import json
 import math
 import re
 from collections.abc import Callable
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 import click
 
@@ -14,6 +14,18 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _KEY = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 MAX_TIME_S = 10_000 * 366 * 86_400
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds options, in the order in which the help lists them."""
+
+    def add(command: F) -> F:
+        added: Any = command
+        for option in reversed(options):
+            added = option(added)
+        return cast(F, added)
+
+    return add
 
 
 class FiniteFloat(click.types.FloatParamType):
@@ -29,22 +41,19 @@ class FiniteFloat(click.types.FloatParamType):
 FINITE = FiniteFloat()
 
 
-def key_options(command: F) -> F:
-    """Add `--tokens`, `--tokens-file`, `--keys-file` and `--chunk-tokens`."""
-    for option in (
-        click.option("--chunk-tokens", type=int, help="Tokens in a chunk, as the engines use it; default 256."),
-        click.option(
-            "--keys-file", type=click.File(encoding="utf-8"), help="File of keys, 64 hex digits each; - for stdin."
-        ),
-        click.option(
-            "--tokens-file",
-            type=click.File(encoding="utf-8"),
-            help="File of token ids: a JSON list, or numbers; - for stdin.",
-        ),
-        click.option("--tokens", help="Token ids, separated by commas or spaces."),
-    ):
-        command = option(command)
-    return command
+key_options = together(
+    click.option("--tokens", help="Token ids, separated by commas or spaces."),
+    click.option(
+        "--tokens-file",
+        type=click.File(encoding="utf-8"),
+        help="File of token ids: a JSON list, or numbers; - for stdin.",
+    ),
+    click.option(
+        "--keys-file", type=click.File(encoding="utf-8"), help="File of keys, 64 hex digits each; - for stdin."
+    ),
+    click.option("--chunk-tokens", type=int, help="Tokens in a chunk, as the engines use it; default 256."),
+)
+"""Adds `--tokens`, `--tokens-file`, `--keys-file` and `--chunk-tokens`."""
 
 
 def key_fields(
@@ -63,20 +72,17 @@ def key_fields(
     return body
 
 
-def text_options(command: F) -> F:
-    """Add `--text`, `--text-file`, `--messages` and `--generation-prompt`."""
-    for option in (
-        click.option("--generation-prompt", is_flag=True, help="Append the start of the model's turn to the messages."),
-        click.option(
-            "--messages",
-            type=click.File(encoding="utf-8"),
-            help="File of messages, a JSON list of {role, content}; - for stdin.",
-        ),
-        click.option("--text-file", type=click.File(encoding="utf-8"), help="File of text; - for stdin."),
-        click.option("--text", help="Text, which the tokenizer of the model converts to tokens."),
-    ):
-        command = option(command)
-    return command
+text_options = together(
+    click.option("--text", help="Text, which the tokenizer of the model converts to tokens."),
+    click.option("--text-file", type=click.File(encoding="utf-8"), help="File of text; - for stdin."),
+    click.option(
+        "--messages",
+        type=click.File(encoding="utf-8"),
+        help="File of messages, a JSON list of {role, content}; - for stdin.",
+    ),
+    click.option("--generation-prompt", is_flag=True, help="Append the start of the model's turn to the messages."),
+)
+"""Adds `--text`, `--text-file`, `--messages` and `--generation-prompt`."""
 
 
 def text_fields(

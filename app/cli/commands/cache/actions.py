@@ -8,7 +8,7 @@ import click
 
 from app.cli.support.api.client import call, segment
 from app.cli.support.api.short import whole
-from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
+from app.cli.support.keys import key_fields, key_options, seconds, text_fields, text_options, together
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, agrees, say, table
 from app.cli.support.resources.options import Output, request_options
@@ -53,37 +53,23 @@ _VERIFICATIONS = (
 )
 
 node_option = click.option("--node", "nodes", metavar="NAME", multiple=True, help="Only this node; may be repeated.")
-
-
-def _source_options(command: F) -> F:
-    return key_options(text_options(command))
-
-
-def _scope_options(command: F) -> F:
-    for option in (
-        request_options,
-        node_option,
-        _source_options,
-        click.option("--space", help="Only this space: its 32 hex digits, or the first 8 or more."),
-        click.option("--model", help="Only this model."),
-        click.option("--tenant", help="Only this tenant; `_default` for the empty salt."),
-    ):
-        command = option(command)
-    return command
-
-
-def _lookup_options(command: F) -> F:
-    for option in (
-        request_options,
-        node_option,
-        _source_options,
-        click.option("--tenant", help="Tenant as shown; default `_default`."),
-        click.option("--model", required=True, help="Model name, as engines attach with it."),
-    ):
-        command = option(command)
-    return command
-
-
+_scope_options = together(
+    click.option("--tenant", help="Only this tenant; `_default` for the empty salt."),
+    click.option("--model", help="Only this model."),
+    click.option("--space", help="Only this space: its 32 hex digits, or the first 8 or more."),
+    key_options,
+    text_options,
+    node_option,
+    request_options,
+)
+_lookup_options = together(
+    click.option("--model", required=True, help="Model name, as engines attach with it."),
+    click.option("--tenant", help="Tenant as shown; default `_default`."),
+    key_options,
+    text_options,
+    node_option,
+    request_options,
+)
 _yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from app.cli.commands.machine.tiers import check, repair, usage
 from app.cli.commands.records import pin_rules, tier_rules
-from app.cli.support.keys import F
+from app.cli.support.keys import together
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say, table
 from app.cli.support.resources.fields import flag, given_fields
@@ -97,20 +97,17 @@ def _saved_quota(quota: Record, changed: Fields, kept_text: str) -> Iterator[str
         yield f"Warning: {remark}"
 
 
-def _quota_options(command: F) -> F:
-    for option in (
-        click.option(
-            "--tier-floor", "tier_floors", metavar="TIER=SIZE", multiple=True,
-            help="Bytes of this tier that no other tenant's blocks may take; `0` for none. May be repeated.",
-        ),
-        click.option(
-            "--tier-limit", "tier_limits", metavar="TIER=SIZE", multiple=True,
-            help="Most bytes that the tenant may hold in this tier of each node; `none` for no limit. May be repeated.",
-        ),
-        click.argument("limit_", metavar="[LIMIT]", required=False),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_quota_options = together(
+    click.argument("limit_", metavar="[LIMIT]", required=False),
+    click.option(
+        "--tier-limit", "tier_limits", metavar="TIER=SIZE", multiple=True,
+        help="Most bytes that the tenant may hold in this tier of each node; `none` for no limit. May be repeated.",
+    ),
+    click.option(
+        "--tier-floor", "tier_floors", metavar="TIER=SIZE", multiple=True,
+        help="Bytes of this tier that no other tenant's blocks may take; `0` for none. May be repeated.",
+    ),
+)  # fmt: skip
 
 
 quotas = record_commands(
@@ -369,20 +366,17 @@ def _saved_tokenizer(tokenizer: Record, _changed: Fields, _kept: str) -> Iterato
     yield f"{tokenizer['name']}: tokenizer of {tokenizer['model']}, SHA-256 {digest}…, {template}"
 
 
-def _tokenizer_options(command: F) -> F:
-    for option in (
-        click.option(
-            "--no-special-tokens", "add_special_tokens", flag_value=False, type=bool, default=None,
-            help="Add no special tokens around a text.",
-        ),
-        click.option(
-            "--chat-template", "template", type=click.File(encoding="utf-8"),
-            help="A Jinja template, or a tokenizer_config.json, which also has the special tokens.",
-        ),
-        click.option("--file", type=click.File(encoding="utf-8"), required=True, help="The tokenizer.json."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_tokenizer_options = together(
+    click.option("--file", type=click.File(encoding="utf-8"), required=True, help="The tokenizer.json."),
+    click.option(
+        "--chat-template", "template", type=click.File(encoding="utf-8"),
+        help="A Jinja template, or a tokenizer_config.json, which also has the special tokens.",
+    ),
+    click.option(
+        "--no-special-tokens", "add_special_tokens", flag_value=False, type=bool, default=None,
+        help="Add no special tokens around a text.",
+    ),
+)  # fmt: skip
 
 
 tokenizers = record_commands(

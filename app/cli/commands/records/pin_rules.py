@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from app.cli.support.api.client import call, url_option, wait_option
-from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
+from app.cli.support.keys import key_fields, key_options, seconds, text_fields, text_options, together
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import say
 from app.cli.support.resources.fields import given_fields
@@ -22,18 +22,15 @@ _ONE_SOURCE = (
 )
 
 
-def options(command: F) -> F:
-    """Add the options that describe the prefix."""
-    for option in (
-        text_options,
-        key_options,
-        click.option("--prefix", metavar="LABEL", help="Label of a hot prefix in 'larder prefixes'."),
-        click.option("--tenant", help="Tenant; default `_default`. Implied by --prefix."),
-        click.option("--model", help="Model name; the pin applies to every space of it. Implied by --prefix."),
-        click.option("--replace", is_flag=True, help="Give omitted options their defaults."),
-    ):
-        command = option(command)
-    return command
+options = together(
+    click.option("--replace", is_flag=True, help="Give omitted options their defaults."),
+    click.option("--model", help="Model name; the pin applies to every space of it. Implied by --prefix."),
+    click.option("--tenant", help="Tenant; default `_default`. Implied by --prefix."),
+    click.option("--prefix", metavar="LABEL", help="Label of a hot prefix in 'larder prefixes'."),
+    key_options,
+    text_options,
+)
+"""Adds the options that describe the prefix."""
 
 
 def fields(put: type[msgspec.Struct], options: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from app.cli.support import exit_codes
 from app.cli.support.api import http
 from app.cli.support.credentials import contexts, stored_tokens
 from app.cli.support.exit_codes import Unreachable
-from app.cli.support.keys import F, seconds
+from app.cli.support.keys import seconds, together
 from app.cli.support.printing.terminal import exact
 from app.settings import load
 from dataplane.base.addresses import http_url
@@ -38,27 +38,24 @@ def _keep_timeout(ctx: click.Context, param: click.Parameter, value: str | None)
         ctx.meta[_TIMEOUT] = limit
 
 
-def url_option(command: F) -> F:
-    """Add `--url`, `--context` and `--timeout`. The timeout applies only to `call` and `stream`."""
-    for option in (
-        click.option(
-            "--timeout",
-            metavar="TIME",
-            envvar=TIMEOUT_VARIABLE,
-            show_envvar=True,
-            expose_value=False,
-            callback=_keep_timeout,
-            help="Wait at most this long for an answer, such as 5s; default 60s.",
-        ),
-        contexts.context_option,
-        click.option(
-            "--url",
-            help=f"URL of the API; default {URL_VARIABLE}, the context in use, or the settings. {TOKEN_VARIABLE} is "
-            "the token.",
-        ),
-    ):
-        command = option(command)
-    return command
+url_option = together(
+    click.option(
+        "--url",
+        help=f"URL of the API; default {URL_VARIABLE}, the context in use, or the settings. {TOKEN_VARIABLE} is "
+        "the token.",
+    ),
+    contexts.context_option,
+    click.option(
+        "--timeout",
+        metavar="TIME",
+        envvar=TIMEOUT_VARIABLE,
+        show_envvar=True,
+        expose_value=False,
+        callback=_keep_timeout,
+        help="Wait at most this long for an answer, such as 5s; default 60s.",
+    ),
+)
+"""Adds `--url`, `--context` and `--timeout`. The timeout applies only to `call` and `stream`."""
 
 
 def _timeout_s() -> float:

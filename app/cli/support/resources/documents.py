@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +10,7 @@ import click
 
 from app.cli.support.api.client import ApiError, call
 from app.cli.support.exit_codes import worded
+from app.cli.support.keys import together
 from app.cli.support.printing.show import tier_shares
 from app.cli.support.printing.terminal import say
 from dataplane.base.units import format_exact_size
@@ -35,21 +36,16 @@ def _documents_in(folder: str) -> list[str]:
     return files
 
 
-def document_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that `diff` and `apply` have in common."""
-    for option in (
-        click.option(
-            "--take-over", is_flag=True, help="Take over records of other owners, and records without one."
-        ),
-        click.option("--managed-by", metavar="NAME", default="", help="Owner, if the document names none."),
-        click.option("--prune", is_flag=True, help="Delete the owner's records that are not in the files."),
-        click.option(
-            "-f", "--file", "files", metavar="FILE", multiple=True, required=True, callback=_of_folders,
-            help="Document in YAML or JSON, or a folder of them; - is standard input. May be repeated.",
-        ),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+document_options = together(
+    click.option(
+        "-f", "--file", "files", metavar="FILE", multiple=True, required=True, callback=_of_folders,
+        help="Document in YAML or JSON, or a folder of them; - is standard input. May be repeated.",
+    ),
+    click.option("--prune", is_flag=True, help="Delete the owner's records that are not in the files."),
+    click.option("--managed-by", metavar="NAME", default="", help="Owner, if the document names none."),
+    click.option("--take-over", is_flag=True, help="Take over records of other owners, and records without one."),
+)  # fmt: skip
+"""Adds the options that `diff` and `apply` have in common."""
 
 
 def read_files(files: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import click
 import msgspec
 
-from app.cli.support.keys import FINITE, F, seconds
+from app.cli.support.keys import FINITE, F, seconds, together
 from app.cli.support.resources.options import NONE, selector, selector_option
 from app.descriptions import descriptions
 from dataplane.base.field_errors import member_types
@@ -54,13 +54,7 @@ def field_options(
         )
         for name in field_names
     ]
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return together(*options)
 
 
 def given_fields(put: type[msgspec.Struct], options: Mapping[str, Any]) -> dict[str, Any]:

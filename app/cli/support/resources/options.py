@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from app.cli.support.api.client import print_json, url_option
-from app.cli.support.keys import F
+from app.cli.support.keys import F, together
 from app.cli.support.printing.terminal import Column, exact, is_terminal, say, table
 
 
@@ -109,23 +109,16 @@ def _keep_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta["larder.json"] = value
 
 
-def output_option(command: F) -> F:
-    """Add `-o/--output` and its shorthand `--json`; the command gets `output`."""
-    for option in (
-        click.option(
-            "--json", is_flag=True, expose_value=False, is_eager=True, callback=_keep_json, help="The same as -o json."
-        ),
-        click.option(
-            "-o", "--output", type=click.Choice(FORMATS), callback=_keep, help="Output format; default table."
-        ),
-    ):
-        command = option(command)
-    return command
+output_option = together(
+    click.option("-o", "--output", type=click.Choice(FORMATS), callback=_keep, help="Output format; default table."),
+    click.option(
+        "--json", is_flag=True, expose_value=False, is_eager=True, callback=_keep_json, help="The same as -o json."
+    ),
+)
+"""Adds `-o/--output` and its shorthand `--json`; the command gets `output`."""
 
-
-def request_options(command: F) -> F:
-    """Add the options of `url_option` and `output_option`; the command gets `url` and `output`."""
-    return url_option(output_option(command))
+request_options = together(url_option, output_option)
+"""Adds the options of both; the command gets `url` and `output`."""
 
 
 def print_yaml(answer: Any) -> None:
@@ -221,13 +214,8 @@ sort_option = click.option(
 owner_option = click.option("--managed-by", metavar="NAME", help="Only records of this owner.")
 
 unasked_option = click.option("--yes", is_flag=True, expose_value=False, help="Do not ask for confirmation.")
-
-
-def paged(command: F) -> F:
-    """Add `--sort`, `--limit` and `--cursor`."""
-    for option in (cursor_option, limit_option, sort_option):
-        command = option(command)
-    return command
+paged = together(sort_option, limit_option, cursor_option)
+"""Adds `--sort`, `--limit` and `--cursor`."""
 
 
 def limit_of(default: int, maximum: int | None = None) -> Callable[[F], F]:

@@ -11,7 +11,7 @@ import msgspec
 from app.cli.support.api.client import ANY_STATE, ApiError, call, state_headers, url_option, wait_option
 from app.cli.support.api.names import TENANTS
 from app.cli.support.exit_codes import worded
-from app.cli.support.keys import F
+from app.cli.support.keys import F, together
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import say
 from app.cli.support.resources.fields import field_options, given_fields, put_fields, required
@@ -124,20 +124,18 @@ def _add_set(group: click.Group, noun: RecordNoun) -> None:
     dry_run_option = click.option("--dry-run", is_flag=True, help="Only show how every node would respond.")
     needed = frozenset(getattr(noun.put, "REQUIRED", ()) if noun.replaces else ())
     field_names = [name for name in noun.editable if name not in noun.special]
-    command: Any = set_record
-    for option in (
-        output_option,
-        *([wait_option] if noun.waits else []),
-        url_option,
-        *([dry_run_option] if noun.dry_runs else []),
-        field_options(noun.put, field_names, noun.flags, needed),
-        noun.options,
+    add_options = together(
         noun.argument(TENANTS if noun.key == "tenant" else None),
-    ):
-        command = option(command)
+        noun.options,
+        field_options(noun.put, field_names, noun.flags, needed),
+        *([dry_run_option] if noun.dry_runs else []),
+        url_option,
+        *([wait_option] if noun.waits else []),
+        output_option,
+    )
     omitted = "get their defaults" if noun.replaces else "keep the values of the record; a new record gets the defaults"
     set_command = group.command("set", help=noun.help.get("set", f"Set a {noun.noun}. Omitted options {omitted}."))(
-        command
+        add_options(set_record)
     )
     about = noun.help.get("create", f"Create a {noun.noun}.")
     group.add_command(click.Command("create", callback=set_command.callback, params=set_command.params, help=about))

@@ -8,8 +8,9 @@ import click
 
 from app.cli.support.api.client import call, every, find, segment, url_option
 from app.cli.support.api.names import Complete, names
+from app.cli.support.keys import together
 from app.cli.support.printing.terminal import Column, say
-from app.cli.support.resources.options import Output, output_option, reach, watch_option
+from app.cli.support.resources.options import Output, output_option, reach, request_options, watch_option
 from dataplane.base.units import format_size
 
 
@@ -85,10 +86,7 @@ def add_list(
         if output.listing(title or resource.plural.capitalize(), answer, resource.columns, resource.key):
             add_details(answer, output)
 
-    command: Any = list_records
-    for option in (watch_option, output_option, url_option, *reversed(options)):
-        command = option(command)
-    group.command("list", help=about)(command)
+    group.command("list", help=about)(together(*options, request_options, watch_option)(list_records))
 
 
 def add_get(
