@@ -9,7 +9,7 @@ from app.cli.support.keys import seconds
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, say
 from app.cli.support.resources.options import Noun, Output, request_options, unasked_option
-from app.cli.support.resources.verbs import Resource, add_get, add_list
+from app.cli.support.resources.verbs import Resource, add_describe, add_get, add_list
 
 
 def _used(token: dict[str, Any]) -> str:
@@ -31,17 +31,7 @@ _TOKENS = Resource("/api/v1/tokens", "token", _COLUMNS, "id", "TOKEN")
 tokens = Noun("tokens", help="Manage API tokens.")
 add_list(tokens, _TOKENS, "List all tokens, without their secrets.", pages=True)
 add_get(tokens, _TOKENS, "Show a token, by id or name, without its secret.")
-
-
-@tokens.command("describe")
-@_TOKENS.argument()
-@url_option
-def describe_token(url: str | None, name: str) -> None:
-    """Show a token in full, by id or name. Includes events that concern it."""
-    from app.cli.support.resources.describe import describe
-
-    token = call(url, "GET", _TOKENS.of(name))
-    describe(url, "token", token["name"], token)
+add_describe(tokens, _TOKENS, "Show a token in full, by id or name. Includes events that concern it.", called="name")
 
 
 @tokens.command("create")

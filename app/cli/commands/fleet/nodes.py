@@ -12,7 +12,7 @@ from app.cli.support.keys import seconds
 from app.cli.support.printing import caches, show
 from app.cli.support.printing.terminal import Column, say, table
 from app.cli.support.resources.options import Noun, Output, request_options, unasked_option, watch_option
-from app.cli.support.resources.verbs import Resource, add_get, add_list
+from app.cli.support.resources.verbs import Resource, add_describe, add_get, add_list
 
 SMALL_BLOCK_BYTES = 4096
 """Block size from which a node derives its largest number of blocks when `max_blocks` is not set."""
@@ -60,12 +60,6 @@ _COLUMNS = (
     Column("release", lambda n: n["release"], wide=True),
     Column("engine socket", lambda n: n["engine_socket"], wide=True),
 )
-_CONDITION_COLUMNS = (
-    Column("type", lambda condition: condition["type"]),
-    Column("since", lambda condition: show.ago(condition["since"])),
-    Column("ended", lambda condition: "-" if condition["ended_at"] is None else show.ago(condition["ended_at"])),
-    Column("message", lambda condition: condition["message"], text=True, wraps=True),
-)
 _GPU_COLUMNS = (
     Column("node", lambda g: g["node"]),
     Column("gpu", lambda g: g["name"]),
@@ -111,20 +105,7 @@ NODE_RESOURCE = Resource("/api/v1/nodes", "node", _COLUMNS, metavar="NODE")
 nodes = Noun("nodes", help="Manage nodes: data planes, one on each machine.")
 add_list(nodes, NODE_RESOURCE, "List all nodes.", add_details=lambda answer, _: show.faults(answer["items"]))
 add_get(nodes, NODE_RESOURCE, "Show one node.")
-
-
-@nodes.command("describe")
-@click.argument("node", shell_complete=NODES)
-@url_option
-def describe_node(url: str | None, node: str) -> None:
-    """Show a node in full. Includes its statistics, and events that concern it."""
-    from app.cli.support.resources.describe import describe
-
-    record = call(url, "GET", NODE_RESOURCE.of(node))
-    if conditions := record.pop("conditions", None):
-        table("Conditions", _CONDITION_COLUMNS, conditions)
-        say()
-    describe(url, "node", node, record)
+add_describe(nodes, NODE_RESOURCE, "Show a node in full. Includes its statistics, and events that concern it.")
 
 
 @nodes.command("gpus")

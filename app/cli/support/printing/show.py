@@ -1,7 +1,7 @@
 """Format records as tables and text."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from app.cli.support.printing.terminal import say
@@ -72,21 +72,19 @@ def ends(expires_at: float | None) -> str:
     if expires_at is None:
         return "never"
     remaining_s = expires_at - time.time()
-    if remaining_s <= 0:
-        return "expired"
-    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if remaining_s >= 2 * seconds:
-            return f"in {remaining_s / seconds:.0f} {unit}"
-    return f"in {remaining_s:.0f} s"
+    return f"in {_about(remaining_s)}" if remaining_s > 0 else "expired"
 
 
 def ago(at: float) -> str:
     """Return the time since a moment: `5 s ago`."""
-    passed = max(time.time() - at, 0)
-    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if passed >= 2 * seconds:
-            return f"{passed / seconds:.0f} {unit} ago"
-    return f"{passed:.0f} s ago"
+    return f"{_about(max(time.time() - at, 0))} ago"
+
+
+def _about(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def engines(node: Mapping[str, Any]) -> str:
@@ -155,27 +153,6 @@ def encodings(tier: Mapping[str, Any]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts)
 
 
-def tier_faults(node: dict[str, Any]) -> list[str]:
-    """Return a line for each tier of the node that is out of service, or cannot be listed."""
-    return [
-        f"{node['name']} tier {tier['name']}: {tier_state(tier)}"
-        for tier in tiers(node)
-        if not tier["serves"] or tier.get("listing_fault")
-    ]
-
-
-def unlisted_blocks(node: dict[str, Any]) -> str:
-    """Return a line if blocks of the node's tiers did not fit into its tier directory."""
-    stats = node["stats"] or {}
-    unlisted = stats.get("tier_directory_unlisted", 0)  # an older server does not report it
-    if not unlisted:
-        return ""
-    return (
-        f"{node['name']} tier directory: lists {stats['tier_directory_blocks']:,} blocks; "
-        f"{unlisted:,} times a block did not fit, and engines do not find it"
-    )
-
-
 def pool_state(pool: dict[str, Any]) -> str:
     """Return the most important state of a pool of GPU copies: its problem, or that not all copies fit."""
     if pool["problem"]:
@@ -185,33 +162,33 @@ def pool_state(pool: dict[str, Any]) -> str:
     return "full" if pool["used_bytes"] >= pool["capacity_bytes"] else "not all fit"
 
 
-def _id_journal(node: dict[str, Any]) -> None:
-    """Print a line if the node will soon refuse further tenants."""
-    from app.schemas.views.findings import ID_JOURNAL_SHARE  # a command that needs no schema starts sooner
-
-    stats = node["stats"] or {}
-    used, capacity = stats.get("id_journal_bytes", 0), stats.get("id_journal_capacity_bytes", 0)
-    if capacity and used >= ID_JOURNAL_SHARE * capacity:
-        say(
-            f"  {node['name']} id journal: {100 * used / capacity:.0f} % full of tenants with blocks; "
-            "further tenants are refused when it is full"
-        )
-
-
 def faults(nodes: Iterable[dict[str, Any]]) -> None:
     """Print a line for every refusal that still applies, for every GPU with a problem, for every tier that is out of
-    service, for a tier directory that is too small, and for an id journal that is nearly full."""
+    service or cannot be listed, for a tier directory that is too small, and for an id journal that is nearly full."""
     for node in nodes:
-        for pool in gpu_copy_pools(node):
-            if pool["problem"]:
-                say(f"  {node['name']} GPU copies on {pool['name']} ({pool['device']}): {pool['problem']}")
-        for line in tier_faults(node):
-            say(f"  {line}")
-        if line := unlisted_blocks(node):
-            say(f"  {line}")
-        _id_journal(node)
-        for fault in node["faults"]:
-            say(f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']} ({ago(fault['at'])})")
+        for line in _faults(node):
+            say(f"  {node['name']} {line}")
+
+
+def _faults(node: dict[str, Any]) -> Iterator[str]:
+    from app.schemas.views.findings import ID_JOURNAL_SHARE  # a command that needs no schema starts sooner
+
+    stats = node["stats"] or {}  # an older server does not report all
+    for pool in gpu_copy_pools(node):
+        if pool["problem"]:
+            yield f"GPU copies on {pool['name']} ({pool['device']}): {pool['problem']}"
+    for tier in tiers(node):
+        if not tier["serves"] or tier.get("listing_fault"):
+            yield f"tier {tier['name']}: {tier_state(tier)}"
+    if unlisted := stats.get("tier_directory_unlisted", 0):
+        listed = f"lists {stats['tier_directory_blocks']:,} blocks"
+        yield f"tier directory: {listed}; {unlisted:,} times a block did not fit, and engines do not find it"
+    used, capacity = stats.get("id_journal_bytes", 0), stats.get("id_journal_capacity_bytes", 0)
+    if capacity and used >= ID_JOURNAL_SHARE * capacity:
+        share = f"{100 * used / capacity:.0f} % full of tenants with blocks"
+        yield f"id journal: {share}; further tenants are refused when it is full"
+    for fault in node["faults"]:
+        yield f"refused {fault['type']}: {fault['path']}: {fault['message']} ({ago(fault['at'])})"
 
 
 def applied(record: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from app.cli.support.resources.events import EVENT_COLUMNS, concerning
 
 USAGE_DAYS = 7
 MAX_EVENTS = 10
-_APART = ("status", "etag")
+_APART = ("status", "etag", "conditions")
 """Fields that are not printed as they are."""
 _CONDITIONS = (
     Column("type", lambda condition: condition["type"]),
@@ -20,13 +20,19 @@ _CONDITIONS = (
     Column("since", lambda condition: show.ago(condition["since"])),
     Column("message", lambda condition: condition["message"], text=True, wraps=True),
 )
+_CONDITIONS_OF_A_NODE = (
+    Column("type", lambda condition: condition["type"]),
+    Column("since", lambda condition: show.ago(condition["since"])),
+    Column("ended", lambda condition: "-" if condition["ended_at"] is None else show.ago(condition["ended_at"])),
+    Column("message", lambda condition: condition["message"], text=True, wraps=True),
+)
 
 
 def describe(url: str | None, noun: str, name: str, record: Mapping[str, Any], *, tenant: str = "") -> None:
     """Print a record. `tenant` is the tenant whose usage is printed."""
-    conditions = (record.get("status") or {}).get("conditions", [])
+    conditions = (record if noun == "node" else record.get("status") or {}).get("conditions", [])
     if isinstance(conditions, list) and conditions:
-        table("Conditions", _CONDITIONS, conditions)
+        table("Conditions", _CONDITIONS_OF_A_NODE if noun == "node" else _CONDITIONS, conditions)
         say()
     lines = list(_fields({key: value for key, value in record.items() if key not in _APART}))
     width = max(len(key) for key, _ in lines)

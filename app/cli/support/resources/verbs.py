@@ -105,19 +105,19 @@ def add_get(
             add_details(record, output)
 
 
-def add_describe(group: click.Group, resource: Resource) -> None:
-    """Add `describe`, which prints a record with its conditions and the events that concern it."""
+def add_describe(group: click.Group, resource: Resource, about: str = "", called: str = "") -> None:
+    """Add `describe`, which prints a record with its conditions and the events that concern it. `called` is the field
+    with the name that events have, if it is not the key."""
+    about = about or f"Show a {resource.noun} in full. Includes its conditions, and events that concern it."
 
-    @group.command(
-        "describe", help=f"Show a {resource.noun} in full. Includes its conditions, and events that concern it."
-    )
+    @group.command("describe", help=about)
     @resource.argument()
     @url_option
     def describe_record(name: str, url: str | None) -> None:
         from app.cli.support.resources.describe import describe
 
         record = call(url, "GET", resource.of(name))
-        describe(url, resource.noun, record[resource.key], record)
+        describe(url, resource.noun, record[called or resource.key], record)
 
 
 def show_dry_run(answer: Mapping[str, Any], noun: str, labels: Mapping[str, str] | None, output: Output) -> None:
