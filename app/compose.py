@@ -15,13 +15,8 @@ from app.ingest.rates import RateMeter
 from app.ingest.refusal_runs import RefusalRuns
 from app.ingest.sampler import Sampler
 from app.ingest.subscriber import EventIntake
-from app.observe import manager_metrics
 from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered, DataplaneExited, DataplaneStarted
 from app.observe.events import EventBus, LarderEvent
-from app.observe.metric_sources import MetricSources
-from app.ingest.subscriber import IngestCounts, Rollup
-from app.observe.catalogue.service import DataplaneExited, DataplaneStarted
-from app.observe.events import EventBus
 from app.observe.process_metrics import ProcessMeter
 from app.push.desired import DesiredState
 from app.push.keys import key_pair, key_path, next_key

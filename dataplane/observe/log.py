@@ -12,13 +12,13 @@ from dataplane.protocol.events import (
     AdmissionChanged,
     EngineDetached,
     Event,
-    NodeStats,
     NodeStopped,
     PinExpired,
     PoolResized,
     SnapshotApplied,
     SweepEnded,
 )
+from dataplane.protocol.stats.node import NodeStats
 
 UNLOGGED = (*BLOCK_TRAFFIC, AdmissionChanged, NodeStats, PoolResized, SweepEnded)
 """Events that are only for metrics and the event stream."""

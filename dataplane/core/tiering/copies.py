@@ -141,7 +141,7 @@ class Copies:
             if charged is not None:
                 segment, offset = block.slot.slab.segment.number, block.slot.offset
                 form = self._catalog.form(block.space)
-                return JobBlock(name, block.nbytes, stored, charged, block, segment, offset, form)
+                return JobBlock(name, block.nbytes, stored, charged, block, segment, offset, form=form)
         return None
 
     def _stored(self, tier: TierState, name: BlockName, block: Block) -> StoredBlock:

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from app.cli import larder
-from app.cli.commands.usage.usage import _row
+from app.cli.commands.usage.usage import _share
 from app.cli.support.keys import seconds as typed
 from app.cli.support.printing import show
 
@@ -62,9 +62,8 @@ def test_an_invalid_url_is_refused_before_anything_is_sent(url: str, command: tu
 
 def test_served_tokens_may_exceed_requested_tokens() -> None:
     """If engines acquired the blocks of one look-up several times."""
-    used = dict.fromkeys(("byte_hours", "saved_prefill_s", "stored_bytes", "evicted_bytes", "refused_blocks"), 0)
-    assert _row({**used, "requested_tokens": 100, "served_tokens": 300})[3] == "300.0 %"
-    assert _row({**used, "requested_tokens": 0, "served_tokens": 0})[3] == "-"
+    assert _share(300, 100) == "300.0 %"
+    assert _share(0, 0) == "-"
 
 
 @pytest.mark.parametrize(

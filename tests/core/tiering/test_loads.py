@@ -298,7 +298,7 @@ def hanging() -> TierBench:
 def test_blocks_whose_load_hangs_are_loaded_from_another_tier_once_its_memory_is_quarantined(
     hanging: TierBench,
 ) -> None:
-    hanging, hanging.loads = hanging.loads, []
+    late, hanging.loads = hanging.loads, []
     hanging.ask(CHAIN)
     hanging.settle()
     assert hanging.engine.lookup(CHAIN) == 0, "the first load may still end in time"
@@ -307,7 +307,7 @@ def test_blocks_whose_load_hangs_are_loaded_from_another_tier_once_its_memory_is
     hanging.settle()
     assert hanging.engine.lookup(CHAIN) == 4
     assert hanging.tiering.tiers[1].counters.loaded_blocks == 4
-    hanging.loads = hanging
+    hanging.loads = late
     hanging.end_loads()
     assert hanging.tiering.tiers[0].counters.lost == {"late": 4}
     assert hanging.engine.lookup(CHAIN) == 4
@@ -329,11 +329,11 @@ def test_no_request_waits_for_a_load_whose_memory_is_quarantined(hanging: TierBe
 
 
 def test_a_load_that_returns_late_does_not_end_the_one_that_replaced_it(hanging: TierBench) -> None:
-    hanging, hanging.loads = hanging.loads, []
+    late, hanging.loads = hanging.loads, []
     hanging.bench.pass_time(EXPIRED_S)
     hanging.ask(CHAIN)
     hanging.begin_loads()
-    replacing, hanging.loads = hanging.loads, hanging
+    replacing, hanging.loads = hanging.loads, late
     hanging.end_loads()
     request = hanging.tiering.loads.request(
         hanging.engine.client, hanging.engine.spaces[0], make.packed(CHAIN), hanging.now + 5

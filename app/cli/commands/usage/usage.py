@@ -2,8 +2,6 @@
 
 import re
 import time
-from operator import itemgetter
-from typing import Any
 
 import click
 
@@ -13,11 +11,30 @@ from app.cli.support.printing.terminal import Column, exact, say, table
 from app.cli.support.resources.options import Output, request_options
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_COLUMNS = {
-    "GiB hours": 0, "tokens": 1, "served": 2, "ratio": 0, "spared": 0, "stored": 4, "evicted": 5, "refused": 3
-}  # fmt: skip
-"""Columns, and the order in which a narrow terminal leaves them out, highest first."""
-_TIER_COLUMNS = {"tier": 0, "GiB hours": 0, "served": 0, "share": 1, "bytes served": 2}
+
+
+def _share(part: int, whole: int) -> str:
+    return show.percent(part / whole if whole else None)
+
+
+_HELD = Column("GiB hours", lambda row: f"{row['byte_hours'] / (1 << 30):,.3f}", right=True)
+_COLUMNS = (
+    _HELD,
+    Column("tokens", lambda row: f"{row['requested_tokens']:,}", drop=1, right=True),
+    Column("served", lambda row: f"{row['served_tokens']:,}", drop=2, right=True),
+    Column("ratio", lambda row: _share(row["served_tokens"], row["requested_tokens"]), right=True),
+    Column("spared", lambda row: f"{row['saved_prefill_s']:,.1f} s", right=True),
+    Column("stored", lambda row: show.size(row["stored_bytes"]), drop=4, right=True),
+    Column("evicted", lambda row: show.size(row["evicted_bytes"]), drop=5, right=True),
+    Column("refused", lambda row: f"{row['refused_blocks']:,}", drop=3, right=True),
+)
+_TIER_COLUMNS = (
+    Column("tier", lambda row: row["tier"]),
+    _HELD,
+    Column("served", lambda row: f"{row['served_tokens']:,}", right=True),
+    Column("share", lambda row: _share(row["served_tokens"], row["of_tokens"]), drop=1, right=True),
+    Column("bytes served", lambda row: show.size(row["served_bytes"]), drop=2, right=True),
+)
 
 
 @click.command()
@@ -58,18 +75,19 @@ def usage(
     if output.data(report, sorted({item["group"] for item in report["items"]})):
         return
     time_format = "%Y-%m-%d" if step == "1d" else "%Y-%m-%d %H:%M"
-    lines, count_columns = (_tier_rows, _TIER_COLUMNS) if by_tier else (_rows, _COLUMNS)
-    rows = [
-        [time.strftime(time_format, time.gmtime(item["start"])), item["group"], *line]
-        for item in report["items"]
-        for line in lines(item)
-    ]
-    rows += [["total", "", *line] for line in lines(report["totals"])]
-    column_drops = {"from (UTC)": 0, group_by: 0, **count_columns}
-    columns = [
-        Column(name, itemgetter(at), drop=drop, right=at > 1 and name != "tier")
-        for at, (name, drop) in enumerate(column_drops.items())
-    ]
+    rows = [{**item, "at": time.strftime(time_format, time.gmtime(item["start"]))} for item in report["items"]]
+    rows.append({**report["totals"], "at": "total", "group": ""})
+    if by_tier:
+        rows = [
+            {**row, **tier, "tier": name, "of_tokens": row["served_tokens"]}
+            for row in rows
+            for name, tier in row["tiers"].items()
+        ]
+    columns = (
+        Column("from (UTC)", lambda row: row["at"]),
+        Column(group_by, lambda row: row["group"]),
+        *(_TIER_COLUMNS if by_tier else _COLUMNS),
+    )
     table("Usage", columns, rows, wide=output.wide)
     if not report["items"]:
         say(f"nothing was used{'' if tenant is None else f' by {tenant}'} in this time")
@@ -88,36 +106,3 @@ def usage(
 def _moment(text: str | None) -> str | None:
     """Return a time for the query. A date without a time means its start in UTC."""
     return f"{text}T00:00:00Z" if text is not None and _DAY.fullmatch(text) else text
-
-
-def _rows(used: dict[str, Any]) -> list[list[str]]:
-    return [_row(used)]
-
-
-def _tier_rows(used: dict[str, Any]) -> list[list[str]]:
-    """Return a line for memory and for each tier, with its share of the served tokens."""
-    served = used["served_tokens"]
-    return [
-        [
-            name,
-            f"{tier['byte_hours'] / (1 << 30):,.3f}",
-            f"{tier['served_tokens']:,}",
-            show.percent(tier["served_tokens"] / served if served else None),
-            show.size(tier["served_bytes"]),
-        ]
-        for name, tier in used["tiers"].items()
-    ]
-
-
-def _row(used: dict[str, Any]) -> list[str]:
-    requested, served = used["requested_tokens"], used["served_tokens"]
-    return [
-        f"{used['byte_hours'] / (1 << 30):,.3f}",
-        f"{requested:,}",
-        f"{served:,}",
-        show.percent(served / requested if requested else None),
-        f"{used['saved_prefill_s']:,.1f} s",
-        show.size(used["stored_bytes"]),
-        show.size(used["evicted_bytes"]),
-        f"{used['refused_blocks']:,}",
-    ]
