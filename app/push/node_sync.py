@@ -320,6 +320,8 @@ class NodeSync:
         row: PushRow,
         traceparent: str,
     ) -> PushState:
+        """Send a snapshot, and record the answer in `memory`, in `row` and in the fleet. Return how the push ended."""
+
         def needed(count: int) -> None:
             row.bodies = count
 
@@ -336,12 +338,24 @@ class NodeSync:
             answer = await self._unless_forgotten(
                 node, self._link.push(snapshot, self._bodies, needed, self._timeout_s)
             )
-        except NoAnswer as error:
-            return self._failed(PushState.TIMED_OUT, "timeout", str(error), memory, row)
-        except NotUnderstood as error:
-            return self._failed(PushState.REFUSED, "refuse", str(error), memory, row)
-        row.answered_at = time.time()
-        return self._answered(node, kind, desired, answer, memory, row)
+        except (NoAnswer, NotUnderstood) as error:
+            is_silent = isinstance(error, NoAnswer)
+            memory.failed(time.monotonic())
+            row.faults = [{"path": "", "code": "timeout" if is_silent else "refuse", "message": str(error)}]
+            return PushState.TIMED_OUT if is_silent else PushState.REFUSED
+        at, now = time.time(), time.monotonic()
+        row.answered_at = at
+        if isinstance(answer, Ack):
+            observed = Observed(answer.generation, answer.digest, desired.store)
+            memory.succeeded(observed)
+            row.applied_s = answer.applied_s
+            self._fleet.acked(node, kind, observed, now)
+            return PushState.ACKED
+        memory.refused(desired, now)
+        row.faults = [msgspec.structs.asdict(fault) for fault in answer.errors]
+        refusal = SnapshotRefusal(row.generation, at, answer.errors)
+        self._fleet.nacked(node, kind, refusal, answer.observed)
+        return PushState.NACKED
 
     async def _bodies(self, digests: list[str]) -> dict[str, bytes]:
         bodies = await self._desired.bodies(digests)
@@ -364,33 +378,6 @@ class NodeSync:
             for task in (push_task, abandoned):
                 task.cancel()
             await asyncio.wait({push_task, abandoned})
-
-    def _failed(self, state: PushState, code: str, message: str, memory: PushMemory, row: PushRow) -> PushState:
-        memory.failed(time.monotonic())
-        row.faults = [{"path": "", "code": code, "message": message}]
-        return state
-
-    def _answered(
-        self,
-        node: FleetNode,
-        kind: SnapshotType,
-        desired: DesiredSnapshot,
-        answer: Ack | Nack,
-        memory: PushMemory,
-        row: PushRow,
-    ) -> PushState:
-        now = time.monotonic()
-        if isinstance(answer, Ack):
-            observed = Observed(answer.generation, answer.digest, desired.store)
-            memory.succeeded(observed)
-            row.applied_s = answer.applied_s
-            self._fleet.acked(node, kind, observed, now)
-            return PushState.ACKED
-        memory.refused(desired, now)
-        row.faults = [msgspec.structs.asdict(fault) for fault in answer.errors]
-        refusal = SnapshotRefusal(row.generation, row.answered_at or row.sent_at, answer.errors)
-        self._fleet.nacked(node, kind, refusal, answer.observed)
-        return PushState.NACKED
 
 
 def _ended(state: PushState, row: PushRow) -> PlaneEvent:
