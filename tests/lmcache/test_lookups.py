@@ -680,7 +680,6 @@ def test_a_look_up_that_ends_cancels_its_loads(
     gateway.until(lambda: not len(run.tiering.loads), "nothing waits to be loaded")
     run.begin()
     assert run.loads == []
-    assert run.tiering.loads.given_up == 1
 
 
 def test_a_look_up_waits_as_long_as_the_loads_of_a_tier_may_wait(gateway: Gateway, client: Client) -> None:

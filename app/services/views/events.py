@@ -10,21 +10,22 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import structlog
 
 from app.errors import StoreUnavailable
-from app.observe.catalogue import NOT_STORED
+from app.observe.catalogue import NOT_STORED, name_of
 from app.observe.events import EventQueue, LarderEvent
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.events import EventAnswer, EventFilters, EventList, EventsNotKept
 from app.services.base.fields import answer
-from app.services.views.refusal_sums import REFUSED, RefusalSums
 from app.store.base.database import Database
 from app.store.views import events
 from app.store.views.events import EventRow
+from dataplane.protocol.events import BlocksRefused
 
 DAY_S = 86_400.0
 QUEUE = 5000
@@ -35,6 +36,11 @@ REFUSALS_S = 5.0
 """Seconds between checks for sums of refused blocks that are due."""
 MAX_BYTES = 16 * 1024
 """Largest size of one event's fields as JSON; larger fields are omitted."""
+REFUSED = name_of(BlocksRefused)
+EVERY_S = 60.0
+MAX_GROUPS = 500
+OTHER = "other"
+"""Tenant and node of refusals beyond `MAX_GROUPS`."""
 SORTABLE = events.SORTABLE
 """Fields by which the list can be sorted."""
 
@@ -111,6 +117,50 @@ class Events:
             time.time() - self._retention_s, sorted(NOT_STORED), self.dropped.total(), self._lost()
         )
         return EventList(items, not_kept, total=page.total, next_cursor=page.next_cursor)
+
+
+@dataclass
+class _Group:
+    due_at: float
+    """Monotonic time from which the sum may be stored."""
+    sum: LarderEvent | None
+
+
+class RefusalSums:
+    """Sums of refused blocks. The first refusal of a tenant for a reason is stored at once, so that its time is known;
+    later ones are stored as one event per minute."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str, str], _Group] = {}
+
+    def add(self, event: LarderEvent) -> None:
+        reason = str(event.fields.get("reason"))
+        key = (event.node, str(event.fields.get("tenant")), reason)
+        if key not in self._groups and len(self._groups) >= MAX_GROUPS:
+            key = (OTHER, OTHER, reason)
+            event = msgspec.structs.replace(event, node="", fields={**event.fields, "tenant": OTHER})
+        group = self._groups.setdefault(key, _Group(time.monotonic(), None))
+        group.sum = event if group.sum is None else _added(group.sum, event)
+
+    def due(self, now: float) -> list[LarderEvent]:
+        """Return the sums to store at monotonic time `now`."""
+        sums = []
+        for key, group in list(self._groups.items()):
+            if now < group.due_at:
+                continue
+            if group.sum is None:
+                del self._groups[key]  # no refusal for a while: the next one is stored at once
+                continue
+            sums.append(group.sum)
+            group.sum, group.due_at = None, now + EVERY_S
+        return sums
+
+
+def _added(total: LarderEvent, event: LarderEvent) -> LarderEvent:
+    fields = dict(event.fields)
+    for name in ("blocks", "bytes", "events"):
+        fields[name] = total.fields[name] + event.fields[name]
+    return msgspec.structs.replace(event, fields=fields)
 
 
 def _row(event: LarderEvent) -> EventRow:

@@ -131,7 +131,7 @@ async def _row(session: AsyncSession, number: int) -> AuditRow | UnreadableEntry
         return UnreadableEntry(number, _cause(error))
 
 
-async def _rows(session: AsyncSession, query: sa.Select[tuple[AuditRow]]) -> Sequence[AuditRow | UnreadableEntry]:
+async def _rows(session: AsyncSession, query: sa.Select[AuditRow]) -> Sequence[AuditRow | UnreadableEntry]:
     """Return the entries of a query, with an UnreadableEntry for each one that cannot be read."""
     try:
         return (await session.scalars(query.execution_options(populate_existing=True))).all()

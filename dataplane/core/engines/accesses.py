@@ -9,8 +9,11 @@ space: enough to tell blocks apart, and few enough for any JSON reader.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -57,7 +60,7 @@ class AccessRecord(msgspec.Struct):
 
 
 @dataclass(eq=False, slots=True)
-class TracedRequest:
+class RecordedRequest:
     """One request, as far as it is known."""
 
     number: int
@@ -83,18 +86,20 @@ class AccessTrace:
     def __init__(self, started_at: float, capacity_blocks: int) -> None:
         self._started_at = started_at
         self._capacity_blocks = capacity_blocks
-        self._requests: deque[TracedRequest] = deque()
+        self._requests: deque[RecordedRequest] = deque()
         """Oldest first."""
         self._blocks = 0
         """Number of their blocks."""
         self._next = 0
         """Number of the next record."""
-        self._acquired: dict[int, TracedRequest] = {}
+        self._acquired: dict[int, RecordedRequest] = {}
         """Each engine's last acquire that no store has followed yet, by client number."""
-        self._ends: OrderedDict[tuple[int, int, int], deque[TracedRequest]] = OrderedDict()
+        self._ends: OrderedDict[tuple[int, int, int], deque[RecordedRequest]] = OrderedDict()
         """Requests, oldest first, by their `end`; the end that was recorded last is the last one."""
 
-    def continued(self, client: int, space: int, parent: bytes, now: float, *, acquired: bool) -> TracedRequest | None:
+    def continued(
+        self, client: int, space: int, parent: bytes, now: float, *, acquired: bool
+    ) -> RecordedRequest | None:
         """Return the record of an engine's request of which a chain behind the key `parent` is the next piece, which
         the caller then adds; None if it is of another request. `acquired`: whether the chain was acquired, not
         stored."""
@@ -106,25 +111,7 @@ class AccessTrace:
         is_continued = (is_hit or not acquired) and age <= (REQUEST_S if is_hit and not acquired else PIECES_S)
         return last if is_continued and len(last.marks) < MAX_CONTINUED_BLOCKS else None
 
-    def served(
-        self,
-        client: int,
-        tenant: Tenant,
-        space: int,
-        nbytes: int,
-        words: U64,
-        now: float,
-        continued: TracedRequest | None = None,
-    ) -> None:
-        """Record that an engine acquired a chain. `words` are the first words of its keys, in chain order; of a piece,
-        behind those of the record `continued`."""
-        self._acquired[client] = self._add(client, tenant, space, nbytes, _marks_of(words), len(words), now, continued)
-
-    def forget(self, client: int) -> None:
-        """Drop the state of an engine that is gone."""
-        self._acquired.pop(client, None)
-
-    def stored(
+    def record(
         self,
         client: int,
         tenant: Tenant,
@@ -133,40 +120,31 @@ class AccessTrace:
         words: U64,
         hits: int,
         now: float,
-        continued: TracedRequest | None = None,
+        continued: RecordedRequest | None = None,
+        *,
+        acquired: bool = False,
     ) -> None:
-        """Record that an engine asked to store a chain whose `hits` leading blocks were present; or, behind the record
-        `continued`, the next piece of one.
+        """Record that an engine acquired a chain, or asked to store one, whose `hits` leading blocks were present; or,
+        behind the record `continued`, the next piece of one. `words` are the first words of its keys, in chain order.
 
-        When the engine's last acquire is the start of this chain, or this chain is its first piece, the new record
-        replaces that of the acquire.
+        When the engine's last acquire is the start of a chain that it stores, or this chain is its first piece, the new
+        record replaces that of the acquire.
         """
-        marks = _marks_of(words)
-        last = self._acquired.pop(client, None) if continued is None else None
-        if last is not None and last.space == space and now - last.at <= REQUEST_S:
-            count = min(len(last.marks), len(marks))
-            if count and last.marks[:count] == marks[:count]:
-                self._clear(last)
-                hits = last.hits
-        self._add(client, tenant, space, nbytes, marks, hits, now, continued)
-
-    def _add(
-        self,
-        client: int,
-        tenant: Tenant,
-        space: int,
-        nbytes: int,
-        marks: array[int],
-        hits: int,
-        now: float,
-        continued: TracedRequest | None,
-    ) -> TracedRequest:
-        hits = min(hits, len(marks))
+        marks = array("Q", (words >> _SHIFT).tobytes())
         if continued is not None:
             hits = continued.hits + (hits if continued.hits == len(continued.marks) else 0)
             marks = continued.marks + marks
             self._clear(continued)
-        request = TracedRequest(self._next, now, client, space, tenant.salt, nbytes, marks, hits)
+        elif not acquired:
+            last = self._acquired.pop(client, None)
+            if last is not None and last.space == space and now - last.at <= REQUEST_S:
+                count = min(len(last.marks), len(marks))
+                if count and last.marks[:count] == marks[:count]:
+                    hits = min(last.hits, len(marks))
+                    self._clear(last)
+        request = RecordedRequest(self._next, now, client, space, tenant.salt, nbytes, marks, hits)
+        if acquired:
+            self._acquired[client] = request
         self._next += 1
         self._requests.append(request)
         self._blocks += len(marks)
@@ -175,9 +153,12 @@ class AccessTrace:
         if len(self._ends) > MAX_ENDS:
             self._ends.popitem(last=False)
         self._drop_old(now)
-        return request
 
-    def _clear(self, request: TracedRequest) -> None:
+    def forget(self, client: int) -> None:
+        """Drop the state of an engine that is gone."""
+        self._acquired.pop(client, None)
+
+    def _clear(self, request: RecordedRequest) -> None:
         """Remove the blocks of a request, whose record then counts no more."""
         end = request.end
         of_end = self._ends.get(end, deque())
@@ -213,19 +194,16 @@ class AccessTrace:
             size += len(line) + 1
         return b"\n".join([*lines, b""]), 0
 
-    def _from(self, since: float, after: int) -> list[TracedRequest]:
+    def _from(self, since: float, after: int) -> Iterator[RecordedRequest]:
         """Return the requests that an export includes, oldest first."""
-        if self._requests:
-            since = max(since, self._requests[-1].at - RETAINED_S)
-        included: list[TracedRequest] = []
-        for request in reversed(self._requests):
-            if request.number < after or request.at < since:
-                break
-            if request.marks:
-                included.append(request)
-        return included[::-1]
+        requests = self._requests
+        if not requests:
+            return iter(())
+        since = max(since, requests[-1].at - RETAINED_S)
+        first = max(after - requests[0].number, bisect_left(requests, since, key=lambda request: request.at))
+        return (request for request in islice(requests, min(first, len(requests)), None) if request.marks)
 
-    def _line(self, request: TracedRequest, spaces: Spaces) -> AccessRecord:
+    def _line(self, request: RecordedRequest, spaces: Spaces) -> AccessRecord:
         space = spaces.declared(request.space)
         of_space = 0 if space is None else int(space.identity()[:16], 16) >> int(_SHIFT)
         return AccessRecord(
@@ -238,7 +216,3 @@ class AccessTrace:
             block_bytes=request.nbytes if space is None else spaces.chunk_bytes(space, request.nbytes),
             hit_blocks=request.hits,
         )
-
-
-def _marks_of(words: U64) -> array[int]:
-    return array("Q", (words >> _SHIFT).tobytes())

@@ -128,7 +128,9 @@ class AccessReports:
             if continued is None and whole:
                 line, walked = self._chains_up_to([first])
         words = self._words([*run, *line[1:]][::-1])
-        self._accesses.served(engine.client, first.tenant, first.space, first.nbytes, words, now, continued)
+        self._accesses.record(
+            engine.client, first.tenant, first.space, first.nbytes, words, len(words), now, continued, acquired=True
+        )
         return walked
 
     def _chains_up_to(self, last: Sequence[Block]) -> tuple[list[Block], int]:
@@ -162,4 +164,4 @@ class AccessReports:
             continued = self._accesses.continued(client, space, message.parent, now, acquired=False)
             if continued is None and before:
                 marks, hits = np.concatenate((self._words(before), marks)), len(before) + hits
-        self._accesses.stored(client, tenant, space, message.nbytes, marks, hits, now, continued)
+        self._accesses.record(client, tenant, space, message.nbytes, marks, hits, now, continued)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from app.observe.events import LarderEvent
-from app.services.views.refusal_sums import EVERY_S, MAX_GROUPS, OTHER, REFUSED, RefusalSums
+from app.services.views.events import EVERY_S, MAX_GROUPS, OTHER, REFUSED, RefusalSums
 from dataplane.protocol.events import BlocksRefused
 from tests.app.command import output
 from tests.app.fake_node import FakeNode

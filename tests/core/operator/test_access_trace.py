@@ -341,7 +341,7 @@ def test_the_youngest_requests_are_kept_whole() -> None:
             joined = trace.continued(1, 1, parent, bench.now + number, acquired=False)
             assert joined is not None
             assert joined.number == number - 1
-        trace.stored(1, tenant, 1, PAGE, words, 0, bench.now + number, joined)
+        trace.record(1, tenant, 1, PAGE, words, 0, bench.now + number, joined)
         marks = (words >> 11).tolist()
         sent.append(sent.pop() + marks if number % 3 else marks)
     lines, end = trace.part(0.0, 0, 1 << 20, Spaces())
@@ -377,9 +377,9 @@ def full() -> tuple[AccessTrace, float]:
     words = pack_keys(make.keys(1))[:, 0]
     tenant = bench.node.pool.tenants.get("a")
     for _ in range(50_000):
-        trace.stored(1, tenant, 1, PAGE, words, 0, bench.now)
+        trace.record(1, tenant, 1, PAGE, words, 0, bench.now)
     later = bench.now + 4000
-    assert lines_run(lambda: trace.stored(1, tenant, 1, PAGE, words, 0, later)) < 10_000
+    assert lines_run(lambda: trace.record(1, tenant, 1, PAGE, words, 0, later)) < 10_000
     return trace, later
 
 
@@ -407,13 +407,13 @@ def test_records_that_are_continued_are_not_walked_by_later_pieces() -> None:
     tenant = bench.node.pool.tenants.get("a")
     for _ in range(2):  # requests that wait for their pieces at the same time
         for _ in range(3000):
-            trace.served(1, tenant, 1, PAGE, words, bench.now)
+            trace.record(1, tenant, 1, PAGE, words, 1, bench.now, acquired=True)
         for _ in range(3000):
             request = trace.continued(1, 1, prefix, bench.now, acquired=False)
             assert request is not None
-            trace.stored(1, tenant, 1, PAGE, piece, 0, bench.now, request)
+            trace.record(1, tenant, 1, PAGE, piece, 0, bench.now, request)
     for _ in range(3000):  # and one after the other
-        trace.served(1, tenant, 1, PAGE, words, bench.now)
+        trace.record(1, tenant, 1, PAGE, words, 1, bench.now, acquired=True)
         request = trace.continued(1, 1, prefix, bench.now, acquired=False)
-        trace.stored(1, tenant, 1, PAGE, piece, 0, bench.now, request)
+        trace.record(1, tenant, 1, PAGE, piece, 0, bench.now, request)
     assert lines_run(lambda: trace.continued(1, 1, prefix, bench.now, acquired=False)) < 100

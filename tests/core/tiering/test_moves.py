@@ -774,7 +774,7 @@ def test_room_is_taken_for_blocks_that_become_larger(target: Compress) -> None:
     run = encoded(4, 2 * SMALL + 2 * stored_size(PAGE), "fp8", target)
     job, move = begin_encoding(run)
     run.copies = [job]
-    assert run.faults() == []
+    assert run.tier_faults() == []
     run.copies = []
     charge = stored_size(PAGE) - 1
     run.end_copy(job, CopyEnd(Outcome.OK, charge, target))
