@@ -30,4 +30,4 @@ class Watch:
     def check(self) -> None:
         """Fail if anything was wrong."""
         assert self.foreign == []
-        assert self.complaints == []
+        assert self.complaints == [], self.complaints

@@ -40,6 +40,7 @@ SPACE = r"[0-9a-fA-F]{32}"
 LOWER_SPACE = "[0-9a-f]{32}"
 VARIABLE = "[A-Za-z_][A-Za-z0-9_]{0,63}"
 """The name of a special token in a chat template."""
+NO_NUL = r"[^\x00]*"
 
 IN_WORDS: Mapping[str, str] = {
     NAME: "1 to 128 of the characters A-Z a-z 0-9 . _ -",
@@ -51,6 +52,7 @@ IN_WORDS: Mapping[str, str] = {
     KEY: f"{2 * KEY_BYTES} hex digits",
     SPACE: "32 hex digits",
     f"|{LOWER_SPACE}": "32 hex digits in lower case, or nothing",
+    NO_NUL: "text without NUL characters",
     VARIABLE: "1 to 64 of the characters A-Z a-z 0-9 _, and no digit first",
     labels.KEY: f"a label of {labels.PART_IN_WORDS}",
     labels.VALUE: f"a value of {labels.PART_IN_WORDS}",

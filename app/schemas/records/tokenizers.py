@@ -5,9 +5,12 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from app.schemas.base.fields import VARIABLE, ModelName, text
+from app.schemas.base.fields import NO_NUL, VARIABLE, ModelName, text
 from app.schemas.base.listing import Page
 from app.schemas.base.records import Note
+
+MAX_SPECIAL_CHARACTERS = 1024
+SpecialToken = Annotated[str, text(NO_NUL, maxLength=MAX_SPECIAL_CHARACTERS)]
 
 
 class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
@@ -17,10 +20,10 @@ class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
     """Required: model name with which engines attach. A model has at most one tokenizer."""
     tokenizer: dict[str, Any] | str | msgspec.UnsetType = msgspec.UNSET
     """Required: the Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB."""
-    chat_template: str | None = None
+    chat_template: Annotated[str, text(NO_NUL)] | None = None
     """Jinja template that renders `messages`; its variables are `messages`, `add_generation_prompt` and the special
     tokens."""
-    special_tokens: Annotated[dict[Annotated[str, text(VARIABLE)], str], Meta(max_length=64)] | None = None
+    special_tokens: Annotated[dict[Annotated[str, text(VARIABLE)], SpecialToken], Meta(max_length=64)] | None = None
     """Special tokens for the template, such as `bos_token` and `eos_token`."""
     add_special_tokens: bool = True
     """Let the tokenizer add its special tokens to a `text`, as engines do for completions. For `messages`, only the

@@ -15,7 +15,13 @@ from app.errors import Conflict, Invalid
 from app.ingest.fleet import Fleet
 from app.schemas.base.fields import VARIABLE
 from app.schemas.records.pins import PinPut
-from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
+from app.schemas.records.tokenizers import (
+    MAX_SPECIAL_CHARACTERS,
+    TokenizerAnswer,
+    TokenizerList,
+    TokenizerPut,
+    TokenizerUsed,
+)
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
 from app.services.base.merge import patched
@@ -33,7 +39,6 @@ from app.texts.jobs import MAX_CHARACTERS, MAX_TEMPLATE_CHARACTERS, EncodeJob
 from dataplane.base.units import format_size
 
 MAX_FILE_BYTES = 32 << 20
-MAX_SPECIAL_CHARACTERS = 1024
 MAX_NAMED = 10
 """Number of models that an error message lists."""
 TOKENIZERS = RecordType(

@@ -73,6 +73,7 @@ class Beyond:
 
     def has(self, operation: str, path: str, message: str) -> bool:
         """Return whether this fault is of the rule."""
+        path = re.sub(r"\bparameters\..*", "parameters", path)
         field = re.sub(r"\[[^\]]*\]$", "", path).rpartition(".")[2] or path
         matches = re.fullmatch(self.field, field) and re.match(self.message, message)
         return bool(matches and re.search(self.operation, operation))
@@ -100,6 +101,9 @@ BEYOND_JSON_SCHEMA = (
     Beyond("what there is", "cursor", "expected next_cursor of a page of this list"),
     Beyond("what time it is", "expires_at|startsAt|endsAt", "expected a moment (in the future|between)"),
     Beyond("normal forms of Unicode", "tenant", r"expected composed characters \(NFC\)"),
+    Beyond("two fields are not compared", "tokens", "expected at least one full chunk of "),
+    Beyond("two fields are not compared", "source", "expected another tier than .*, the target", "^moveBlocks$"),
+    Beyond("members of a list are not compared by name", r"\w+", "the .* is declared twice, ", "^applyDocument$"),
     Beyond("a grammar of its own", "tokenizer|chat_template|document|parameters|type", ""),
 )
 CHECKS = [

@@ -19,6 +19,7 @@ from tests.dataplane.blocks import store
 from tests.dataplane.plane import Plane
 from tests.interleaving import STEP_S, Pair, in_a_child, undocumented
 from tests.run_marks import short_folder
+from tests.sizes import FULL
 
 CHAIN = make.keys(2)
 FOLDER = "dataplane/client"
@@ -46,9 +47,10 @@ class Engine:
             self.client._link.drop("lost")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope=lambda fixture_name, config: "function" if FULL else "module")
 def start() -> Iterator[Callable[[], Engine]]:
-    """Its pool has room for all reservations: what this process may still write to is quarantined until it ends."""
+    """Start engines of one data plane. Its pool has room for all reservations: what this process may still write to is
+    quarantined until it ends."""
     with short_folder() as folder:
         settings = {"pool_bytes": "4GiB", "dataplane__segment_bytes": "64MiB", "dataplane__max_clients": "16384"}
         plane = Plane(folder, settings).start()
