@@ -7,7 +7,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -91,16 +91,16 @@ def steady_clock() -> Callable[[], float]:
     return lambda: offset + time.monotonic()
 
 
+@dataclass(frozen=True, slots=True)
 class MemoryUsers:
     """Passes on which memory was dropped, to the holder and to those who use segments."""
 
-    def __init__(self, holder: HolderConnection) -> None:
-        self._holder = holder
-        self.segment_retired: list[Callable[[int], None]] = []
-        """Called with the number of each segment that is dropped."""
+    holder: HolderConnection
+    segment_retired: list[Callable[[int], None]] = field(default_factory=list)
+    """Called with the number of each segment that is dropped."""
 
     def dropped(self, kind: str, number: int) -> None:
-        self._holder.dropped(kind, number)
+        self.holder.dropped(kind, number)
         if kind == "segment":
             for retired in self.segment_retired:
                 retired(number)

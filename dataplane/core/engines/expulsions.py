@@ -8,6 +8,7 @@ because it still maps its segments. All attachments of one process are expelled 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dataplane.core.engines.engines import MAX_SHOWN_PIDS, Engine, Expulsion, charge_of, name_of_engine
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
     from dataplane.core.pool.pool import Pool
 
 
+@dataclass(frozen=True, slots=True)
 class Expulsions:
     """Expel engines and let their processes attach again."""
 
-    def __init__(self, pool: Pool, engines: Mapping[int, Engine], emit: Callable[[Event], None]) -> None:
-        self._pool = pool
-        self._engines = engines
-        self._emit = emit
+    pool: Pool
+    engines: Mapping[int, Engine]
+    emit: Callable[[Event], None]
 
     def attachments(self, client: int) -> list[Engine]:
         """Return all attachments of the process that attached as `client`. Raise ProtocolError on failure."""
-        engine = self._engines.get(client)
+        engine = self.engines.get(client)
         if engine is None:
             raise ProtocolError(Code.UNKNOWN_ENGINE, f"no engine has the client number {client}", "client")
         if engine.gateway:
@@ -41,7 +42,7 @@ class Expulsions:
             )
         attached = [
             candidate
-            for candidate in self._engines.values()
+            for candidate in self.engines.values()
             if not candidate.gateway and candidate.is_made_by(engine.pid, engine.started)
         ]
         return attached or [engine]
@@ -51,7 +52,7 @@ class Expulsions:
 
         Without `force`, a process that holds blocks is not expelled. The caller ends the connections of the process.
         """
-        pool = self._pool
+        pool = self.pool
         engines = self.attachments(client)
         clients = [engine.client for engine in engines]
         pool.leases.set_expelled(clients)
@@ -68,7 +69,7 @@ class Expulsions:
             pool.leases.remove(engine.client)
             engine.expelled = Expulsion.BARRED
             pool.table.names.append(name_of_engine(engine))
-            self._emit(EngineExpelled(now, engine.client, engine.pid, engine.group, held_blocks))
+            self.emit(EngineExpelled(now, engine.client, engine.pid, engine.group, held_blocks))
         return held_blocks
 
     def readmit(self, client: int, now: float) -> None:
@@ -76,23 +77,23 @@ class Expulsions:
         for engine in self.attachments(client):
             if engine.expelled is Expulsion.BARRED:
                 engine.expelled = Expulsion.READMITTED
-                self._pool.table.names.append(name_of_engine(engine))
-                self._emit(EngineReadmitted(now, engine.client, engine.pid, engine.group))
+                self.pool.table.names.append(name_of_engine(engine))
+                self.emit(EngineReadmitted(now, engine.client, engine.pid, engine.group))
 
     def killed(self, client: int, now: float) -> None:
         """Publish that SIGKILL was sent to a process."""
         for engine in self.attachments(client):
-            self._emit(EngineKilled(now, engine.client, engine.pid, engine.group))
+            self.emit(EngineKilled(now, engine.client, engine.pid, engine.group))
 
     def held(self, client: int) -> int:
         """Return the number of blocks that a process holds now. Raise ProtocolError on failure."""
         clients = [engine.client for engine in self.attachments(client)]
-        return self._pool.leases.held_by(clients, self._pool.table.space_of)
+        return self.pool.leases.held_by(clients, self.pool.table.space_of)
 
     def state(self, nonce: str, engines: list[Engine], leased_blocks: int, *, killed: bool) -> Expelled:
         """Return the state of the attachments of a process."""
         groups = {engine.group for engine in engines}
-        waits = {engine.pid for engine in self._engines.values() if engine.alive and engine.group in groups}
+        waits = {engine.pid for engine in self.engines.values() if engine.alive and engine.group in groups}
         return Expelled(
             nonce=nonce,
             pid=engines[0].pid,

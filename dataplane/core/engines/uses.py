@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,17 +34,17 @@ TICK_RUNS = 512
 """Maximum number of acquired chains per tick, over all engines, that count for hot prefixes and the trace."""
 
 
+@dataclass(slots=True)
 class AccessReports:
     """Credit the accesses that engines report."""
 
-    def __init__(self, pool: Pool, prefixes: PrefixSketches, accesses: AccessTrace) -> None:
-        self._pool = pool
-        self._prefixes = prefixes
-        self._accesses = accesses
-        self._turn = 0
-        """Client that had the last turn when a tick's budget was used up."""
-        self.uncredited_runs = 0
-        """Number of acquired chains that hot prefixes and the trace left out because too many came at once."""
+    pool: Pool
+    prefixes: PrefixSketches
+    accesses: AccessTrace
+    uncredited_runs: int = 0
+    """Number of acquired chains that hot prefixes and the trace left out because too many came at once."""
+    _turn: int = 0
+    """Client that had the last turn when a tick's budget was used up."""
 
     def drain_in_turn(self, engines: Mapping[int, Engine], now: float) -> None:
         """Drain the rings of all engines within the budget of a tick. The next tick begins with those left out."""
@@ -64,7 +65,7 @@ class AccessReports:
             budget, limit = DrainBudget(0, DRAIN_RUNS), engine.ring.area.ring_entries
         else:
             limit = TURN_ENTRIES
-        pool = self._pool
+        pool = self.pool
         if engine.leading is None:
             engine.leading = pool.spaces.leading(engine.spaces)
         pool.usage.pass_to(now)
@@ -106,7 +107,7 @@ class AccessReports:
         chosen = runs[:: -1 - (len(runs) - 1) // most][::-1]
         budget.runs -= len(chosen)
         self.uncredited_runs += len(runs) - len(chosen)
-        blocks = self._pool.table.blocks
+        blocks = self.pool.table.blocks
         ancestors = MAX_ANCESTORS
         for numbers in chosen:
             ancestors -= self._served(engine, [blocks[number] for number in numbers], ancestors > 0, now)
@@ -116,31 +117,31 @@ class AccessReports:
         """Record one acquired chain, last block first; with the blocks before it, if `whole` is true. Return the number
         of blocks walked for them."""
         first = run[-1]
-        if not self._pool.spaces.leads(first.space):
+        if not self.pool.spaces.leads(first.space):
             return 0
-        self._prefixes.served(run, now)
+        self.prefixes.served(run, now)
         if not engine.spaces:  # a gateway's scheduler: its engine has these blocks itself, and then reads what follows
             return 0
         continued, walked = None, 0
         line = [first]
         if first.parent:
-            continued = self._accesses.continued(engine.client, first.space, first.parent, now, acquired=True)
+            continued = self.accesses.continued(engine.client, first.space, first.parent, now, acquired=True)
             if continued is None and whole:
                 line, walked = self._chains_up_to([first])
         words = self._words([*run, *line[1:]][::-1])
-        self._accesses.record(
+        self.accesses.record(
             engine.client, first.tenant, first.space, first.nbytes, words, len(words), now, continued, acquired=True
         )
         return walked
 
     def _chains_up_to(self, last: Sequence[Block]) -> tuple[list[Block], int]:
         """Return the chains that end with these blocks, last block first, and how many blocks were walked at most."""
-        line = chains_up_to(self._pool.table, last)
+        line = chains_up_to(self.pool.table, last)
         return line, len(line) if last[0] in line else MAX_ANCESTORS  # without the one walked last: a limit was reached
 
     def _words(self, blocks: Sequence[Block]) -> U64:
         """Return the first words of the keys of blocks."""
-        words: U64 = self._pool.table.memory.hot[[block.number for block in blocks], HOT_KEY]
+        words: U64 = self.pool.table.memory.hot[[block.number for block in blocks], HOT_KEY]
         return words
 
     def store_requested(
@@ -156,12 +157,12 @@ class AccessReports:
         """Record that an engine wants to store a chain whose `hits` leading blocks are present, behind the blocks
         `before` it."""
         engine.last_run = frozenset()
-        if not self._pool.spaces.leads(message.space):
+        if not self.pool.spaces.leads(message.space):
             return
         client, space, marks = engine.client, message.space, words[:, 0]
         continued = None
         if message.parent:
-            continued = self._accesses.continued(client, space, message.parent, now, acquired=False)
+            continued = self.accesses.continued(client, space, message.parent, now, acquired=False)
             if continued is None and before:
                 marks, hits = np.concatenate((self._words(before), marks)), len(before) + hits
-        self._accesses.record(client, tenant, space, message.nbytes, marks, hits, now, continued)
+        self.accesses.record(client, tenant, space, message.nbytes, marks, hits, now, continued)
