@@ -34,7 +34,7 @@ from dataplane.io.loop import Loop
 from dataplane.io.peers import may_pin
 from dataplane.kv_events.build import kv_event_publisher
 from dataplane.kv_events.publisher import KvEventPublisher
-from dataplane.membership import STEP_S, JoinFailed, membership
+from dataplane.membership import STEP_S, JoinFailed, Membership, membership
 from dataplane.memory.memory import NodeMemory
 from dataplane.memory.named import NamedFile
 from dataplane.memory.prefault import Prefault
@@ -46,7 +46,6 @@ from dataplane.protocol import barrier
 from dataplane.protocol.control.nodes import Expel, Expelled
 from dataplane.protocol.control.snapshots import Snapshot
 from dataplane.protocol.events import CacheStartedCold, GatewayNameLost, GatewayNameRestored, NodeStarted, NodeStopped
-from dataplane.protocol.join import Joined
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.protocol.stats.processes import CacheStart
 from dataplane.recovery.adoption import WRITER_ENDS_S, CoreFactory, begin, segment_bytes
@@ -313,27 +312,23 @@ class DataPlane:
         if self._membership is None:
             return
         self._loop.register_zmq(self._membership.gate.socket, self._membership.gate.on_readable)
-        self._membership.begin(
-            self.node.options.name,
-            self._servers.control.url,
-            self._servers.publisher.url,
-            self._joined,
-            self._not_joined,
-        )
-        self._loop.every(STEP_S, self._membership.step)
+        self._membership.begin(self.node.options.name, self._servers.control.url, self._servers.publisher.url)
+        self._loop.every(STEP_S, partial(self._announce, self._membership, self._servers.control))
 
     def _guard_sockets(self) -> None:
         self._servers.publisher.guard.step()
         if self._servers.control.guard.step() and self._membership is not None:
             self._membership.on_departure()
 
-    def _joined(self, joined: Joined) -> None:
-        control = self._servers.control
-        control.introduction = replace(control.introduction, events_url=joined.events_url)
-
-    def _not_joined(self, error: JoinFailed) -> None:
-        self._join_failed = error
-        self.stop()
+    def _announce(self, membership: Membership, control: ControlServer) -> None:
+        try:
+            joined = membership.step()
+        except JoinFailed as error:
+            self._join_failed = error
+            self.stop()
+            return
+        if joined is not None:
+            control.introduction = replace(control.introduction, events_url=joined.events_url)
 
     # ---- the run
 

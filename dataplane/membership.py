@@ -8,7 +8,6 @@ has been in a fleet goes on serving engines, whatever the management plane answe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -113,23 +112,13 @@ class Membership:
         self._requested_key = ""
         """Public key of the management plane whose answer is awaited."""
         self._node = self._control_url = self._events_url = ""
-        self._on_joined: Callable[[Joined], None] = lambda joined: None
-        self._on_failed: Callable[[JoinFailed], None] = lambda error: None
 
-    def begin(
-        self,
-        node: str,
-        control_url: str,
-        events_url: str,
-        on_joined: Callable[[Joined], None],
-        on_failed: Callable[[JoinFailed], None],
-    ) -> None:
+    def begin(self, node: str, control_url: str, events_url: str) -> None:
         """Set the URLs to which the sockets are bound; the first `step` sends them to the management plane."""
         table = self._settings.table
         self._node = node
         self._control_url = table.advertise_control_url or control_url
         self._events_url = table.advertise_events_url or events_url
-        self._on_joined, self._on_failed = on_joined, on_failed
 
     def on_departure(self) -> None:
         """Ask soon whether this node is still enrolled, because a peer of the control socket has disconnected."""
@@ -137,28 +126,27 @@ class Membership:
             soon = max(time.monotonic() + ASK_SOON_S, self._requested_at + ASK_AGAIN_S)
             self._next_at = min(self._next_at, soon)
 
-    def step(self) -> None:
-        """Send a request, process an answer, or give up a request. Never blocks."""
+    def step(self) -> Joined | None:
+        """Send a request, process an answer, or give up a request. Never blocks. Return the answer if the node has
+        joined. Raises JoinFailed if the first join was refused."""
         now = time.monotonic()
         if self._link is None:
             if now >= self._next_at:
                 self._request_join(now)
-            return
+            return None
         answer = self._link.answer()
         if answer is None and now < self._next_at:
-            return
+            return None
         url = self._link.url
         self._close_link()
         if isinstance(answer, Joined):
-            self._joined(answer, now)
-        elif isinstance(answer, JoinRefused):
+            return answer if self._joined(answer, now) else None
+        if isinstance(answer, JoinRefused):
             self._refused(answer, now)
         else:
-            self._later(
-                now,
-                "join.unanswered",
-                f"{url} did not answer: it is unreachable, or does not hold the key in the token",
-            )
+            reason = f"{url} did not answer: it is unreachable, or does not hold the key in the token"
+            self._later(now, "join.unanswered", reason)
+        return None
 
     # ---- asking
 
@@ -199,11 +187,12 @@ class Membership:
 
     # ---- answers
 
-    def _joined(self, answer: Joined, now: float) -> None:
+    def _joined(self, answer: Joined, now: float) -> bool:
+        """Keep what a join returned. Return False if it is not valid."""
         managers = [key for key in answer.managers if is_key(key)]
         if not managers or len(answer.managers) > MAX_MANAGERS:
             self._later(now, "join.failed", "the management plane sent no valid manager key")
-            return
+            return False
         if self._by_token:
             assert self._token is not None
             addresses = self._token.addresses
@@ -228,7 +217,7 @@ class Membership:
         self._answered = True
         self._next_at = now + ANNOUNCE_S
         self._admit()
-        self._on_joined(answer)
+        return True
 
     def _keep(self, fleet: JoinedFleet) -> None:
         """Save the join. If that fails, the next start needs a token, but this process stays in the fleet."""
@@ -248,7 +237,7 @@ class Membership:
             self._next_at = now
         elif self._fleet is None:
             self._next_at = float("inf")
-            self._on_failed(JoinFailed(f"the management plane refused this node: {reason}"))
+            raise JoinFailed(f"the management plane refused this node: {reason}")
         else:
             self._by_token, self._answered, self._tries = False, True, 0
             self._admit()
