@@ -79,18 +79,19 @@ class LookupHandlers:
             )
         if not keys or not request.peer.open:
             return None
+        spaces = [space for ranks in layouts for space in ranks]
         client = self._scheduler(request)
         covered = min(key.start // CHUNK_TOKENS, len(keys) // KEY_BYTES)
-        self._touch(client, layouts, keys[: covered * KEY_BYTES], key.cache_salt, request.now)
+        self._touch(client, spaces, keys[: covered * KEY_BYTES], key.cache_salt, request.now)
         readers = max(1, key.num_kv_readers or tensor_parallel)
         uncovered_keys = keys[covered * KEY_BYTES :]
         wait = (
-            self._tiers.request(client, layouts, uncovered_keys, key.cache_salt, readers, request.now)
+            self._tiers.request(client, spaces, uncovered_keys, key.cache_salt, readers, request.now)
             if uncovered_keys
             else None
         )
         # A request has one set of leases. Take the new one before releasing that of an earlier look-up.
-        hits, locks = self._hold(client, layouts, keys, covered, key.cache_salt, readers, request.now)
+        hits, locks = self._hold(client, spaces, keys, covered, key.cache_salt, readers, request.now)
         deadline = request.now + LEASE_TTL_S
         self._sessions.begin(
             LeasedLookup(
@@ -102,24 +103,24 @@ class LookupHandlers:
                 deadline,
                 tiers=wait,
                 tenant=key.cache_salt,
-                space=layouts[0][0],
+                space=spaces[0],
                 in_memory=hits,
                 tiers_source="remote" if wait is None else wait.source,
                 covered=covered,
                 tokens=min(key.end, count),
-                miss=self._miss(layouts, keys, hits),
+                miss=self._miss(spaces, keys, hits),
             )
         )
         return None
 
-    def _miss(self, layouts: list[list[int]], keys: bytes, hits: int) -> MissFinding:
+    def _miss(self, spaces: list[int], keys: bytes, hits: int) -> MissFinding:
         """Return why the first chunk after the hits is missing."""
         key = keys[hits * KEY_BYTES : (hits + 1) * KEY_BYTES]
-        return self._cache.why_missing([space for ranks in layouts for space in ranks], key) if key else NOTHING_MISSING
+        return self._cache.why_missing(spaces, key) if key else NOTHING_MISSING
 
-    def _touch(self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, now: float) -> None:
+    def _touch(self, client: int, spaces: list[int], keys: bytes, tenant: str, now: float) -> None:
         """Make recent the chunks that an engine has itself, so that they are not evicted before those that follow."""
-        for space in (space for ranks in layouts for space in ranks if keys):
+        for space in spaces if keys else ():
             with suppress(ProtocolError):  # the core forgets empty spaces
                 descriptors = self._cache.hold(
                     client, space, keys, tenant, now, is_lookup=False, used=False
@@ -128,10 +129,9 @@ class LookupHandlers:
                 self._cache.release(client, descriptors)
 
     def _hold(
-        self, client: int, layouts: list[list[int]], keys: bytes, covered: int, tenant: str, readers: int, now: float
+        self, client: int, spaces: list[int], keys: bytes, covered: int, tenant: str, readers: int, now: float
     ) -> tuple[int, dict[int, SpaceLock]]:
-        """Hold the leading chunks after the first `covered` that every rank has in every layout, for so many readers
-        each.
+        """Hold the leading chunks after the first `covered` that all spaces have, for so many readers each.
 
         Return the number of chunks with those covered, and the leases by space.
         """
@@ -141,7 +141,7 @@ class LookupHandlers:
             return covered, {}
         leased: dict[int, list[int]] = {}
         try:
-            for space in (space for ranks in layouts for space in ranks):
+            for space in spaces:
                 chain = self._cache.hold(client, space, keys, tenant, now, is_lookup=False, used=False, most=hits)
                 leased[space] = chain.descriptors
                 hits = len(chain.descriptors)
@@ -230,9 +230,9 @@ class LookupHandlers:
         hits = 0
         locks: dict[int, SpaceLock] = {}
         with suppress(ProtocolError):  # the engine of the scheduler is gone
-            hits, locks = self._hold(client, wait.layouts, lookup.keys, lookup.covered, wait.tenant, wait.readers, now)
+            hits, locks = self._hold(client, wait.spaces, lookup.keys, lookup.covered, wait.tenant, wait.readers, now)
         self._sessions.renew(lookup, LookupLease(client, locks), hits)
-        lookup.miss = self._miss(wait.layouts, lookup.keys, hits)
+        lookup.miss = self._miss(wait.spaces, lookup.keys, hits)
 
     def free_lookup_locks(
         self,

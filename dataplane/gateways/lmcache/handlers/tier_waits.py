@@ -27,8 +27,8 @@ class LookupTierWait:
 
     requests: list[LoadRequest]
     until: float
-    layouts: list[list[int]]
-    """Spaces of every rank, by layout, as when the look-up began."""
+    spaces: list[int]
+    """Spaces of every rank in every layout, as when the look-up began."""
     tenant: str
     readers: int
     source: str
@@ -50,14 +50,13 @@ class LookupTierWaits:
         self._answers: list[tuple[LookupTierWait, float, Callable[[], None]]] = []
 
     def request(
-        self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, readers: int, now: float
+        self, client: int, spaces: list[int], keys: bytes, tenant: str, readers: int, now: float
     ) -> LookupTierWait | None:
         """Ask for the chunks of a chain that are not in memory; None if the tiers do not hold the next one in every
         space."""
         tiering = self._cache.node.tiering
         if tiering is None:
             return None
-        spaces = [space for ranks in layouts for space in ranks]
         chain_reaches = [tiering.catalog.reach(space, keys) for space in spaces]
         reach = min(chain_reach.reach for chain_reach in chain_reaches)
         ready = min(chain_reach.ready for chain_reach in chain_reaches)
@@ -74,7 +73,7 @@ class LookupTierWaits:
             if request is not None:
                 requests.append(request)
         source = tiering.source_of(keys[ready * KEY_BYTES : (ready + 1) * KEY_BYTES], spaces[0])
-        return LookupTierWait(requests, until, layouts, tenant, readers, source, partial(self._cancel, requests))
+        return LookupTierWait(requests, until, spaces, tenant, readers, source, partial(self._cancel, requests))
 
     def _cancel(self, requests: Sequence[LoadRequest]) -> None:
         tiering = self._cache.node.tiering
