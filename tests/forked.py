@@ -201,7 +201,7 @@ def run(
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        return subprocess.CompletedProcess(arguments, process.wait(timeout), out, err)
 
 
 def _group(module: str) -> str:

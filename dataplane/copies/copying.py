@@ -7,7 +7,6 @@ that a slow forward pass of one engine does not delay the copies of others.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,52 +15,18 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from dataplane.devices.runtime import Device, DeviceRuntime
 from dataplane.io.loop import Loop
 
 THREADS = 2
 MAX_WAITING = 1024
 """Limit of copies that wait or run. Further copies are refused, except the first one of a lane, so that engines that
 wait forever do not keep others from copying."""
-EVENT_WAIT_S = 30.0
-"""Time that an engine's forward pass may take after the engine asked for a copy."""
-_LOOK_S, _LONGEST_LOOK_S = 0.00005, 0.02
-_LOOK_RATIO = 0.05
-"""Fraction of the time waited so far that a copy sleeps before it polls its event again. It keeps many long waits from
-using much CPU time."""
 
 log = structlog.stdlib.get_logger()
 
 
 class CopyFailed(Exception):
     """A copy that failed or is incomplete; the message says why."""
-
-
-def wait_for_engine(
-    runtime: DeviceRuntime,
-    device: Device,
-    event: bytes,
-    ended: Callable[[], bool],
-    close: Callable[[Callable[[], None]], None],
-) -> None:
-    """Wait until an engine's interprocess event has completed. The wait is on the host, so nothing is enqueued for an
-    event that never completes.
-
-    `close` closes the opened event. Raises CopyFailed, also if `ended` returns that the copy is no longer wanted, and
-    DeviceError.
-    """
-    opened = runtime.open_event(device, event)
-    try:
-        began = time.monotonic()
-        while not opened.query():
-            if ended():
-                raise CopyFailed("the engine is gone")
-            waited = time.monotonic() - began
-            if waited > EVENT_WAIT_S:
-                raise CopyFailed(f"the engine's event did not come within {EVENT_WAIT_S:g} s")
-            time.sleep(min(max(_LOOK_S, _LOOK_RATIO * waited), _LONGEST_LOOK_S))
-    finally:
-        close(opened.close)
 
 
 Work = Callable[[], None]

@@ -7,14 +7,21 @@ that never completes, so none has to be cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 
-from dataplane.copies.copying import CopyFailed, wait_for_engine
+from dataplane.copies.copying import CopyFailed
 from dataplane.copies.devices import Devices
 from dataplane.devices.paged import Runs
 from dataplane.devices.pinning import PinnedMemory, Staging
-from dataplane.devices.runtime import DeviceError, Handle, OpenedMemory, device_of
+from dataplane.devices.runtime import Handle, OpenedMemory, device_of
+
+EVENT_WAIT_S = 30.0
+"""Time that an engine's forward pass may take after the engine asked for a copy."""
+_LOOK_S, _LONGEST_LOOK_S = 0.00005, 0.02
+_LOOK_RATIO = 0.05
+"""Fraction of the time waited so far that a copy sleeps before it polls its event again. It keeps many long waits from
+using much CPU time."""
 
 
 class DeviceMemory:
@@ -41,13 +48,24 @@ class DeviceMemory:
     def wait(self, event: bytes, ended: Callable[[], bool]) -> None:
         """Wait until the engine's event has completed. Raises CopyFailed, also if `ended` returns that the copy is no
         longer wanted."""
-        with self._failures():
-            wait_for_engine(self._devices.runtime(), self._device, event, ended, self._devices.close_quietly)
+        with self._devices.failures():
+            opened = self._devices.runtime().open_event(self._device, event)
+            try:
+                began = time.monotonic()
+                while not opened.query():
+                    if ended():
+                        raise CopyFailed("the engine is gone")
+                    waited = time.monotonic() - began
+                    if waited > EVENT_WAIT_S:
+                        raise CopyFailed(f"the engine's event did not come within {EVENT_WAIT_S:g} s")
+                    time.sleep(min(max(_LOOK_S, _LOOK_RATIO * waited), _LONGEST_LOOK_S))
+            finally:
+                self._devices.close_quietly(opened.close)
 
     def copy(self, runs: Runs, memory: PinnedMemory, offset: int, *, to_device: bool) -> None:
         """Enqueue copies between the engine's memory and this node's memory at an offset; `synchronize` waits for them.
         Raises CopyFailed."""
-        with self._failures():
+        with self._devices.failures():
             if self._lane.copy_pinned(runs, memory, offset, to_device=to_device):
                 return
             assert memory.refused is not None
@@ -56,7 +74,7 @@ class DeviceMemory:
 
     def copy_staged(self, runs: Runs, host: int, *, to_device: bool) -> None:
         """Copy between the engine's memory and any memory of this process; complete on return. Raises CopyFailed."""
-        with self._failures():
+        with self._devices.failures():
             if self._staging is None:
                 self._staging = Staging(self._devices.runtime())
             self._lane.copy_staged(runs, self._staging, host, to_device=to_device)
@@ -64,26 +82,18 @@ class DeviceMemory:
     def copy_within(self, runs: Runs, base: int) -> None:
         """Enqueue copies into the engine's memory from other memory of the device, where chunks begin at `base`. Raises
         CopyFailed."""
-        with self._failures():
+        with self._devices.failures():
             self._lane.copy(runs, base, to_device=True, within=True)
 
     def clear(self, address: int, nbytes: int) -> None:
         """Enqueue filling device memory with zeros. Raises CopyFailed."""
-        with self._failures():
+        with self._devices.failures():
             self._lane.stream.clear(address, nbytes)
 
     def synchronize(self) -> None:
         """Wait for all enqueued work, which has ended even if this raises CopyFailed."""
-        with self._failures():
+        with self._devices.failures():
             self._lane.synchronize()
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except DeviceError as error:
-            self._devices.failed(error)
-            raise CopyFailed(str(error)) from None
 
     # ---- the end
 

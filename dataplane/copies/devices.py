@@ -9,14 +9,16 @@ pages must stay in place: while the named segment is registered, the data plane 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 
 import numpy as np
 import structlog
 
+from dataplane.copies.copying import CopyFailed
 from dataplane.devices.copying import CopyLane, methods_for
-from dataplane.devices.find import FindRuntime, RuntimeFinder
+from dataplane.devices.find import FindRuntime
 from dataplane.devices.methods import Methods
 from dataplane.devices.pinning import PAGE_BYTES, PinnedMemory
 from dataplane.devices.runtime import Device, DeviceError, DeviceRuntime
@@ -39,7 +41,9 @@ class Devices:
     ) -> None:
         """`find` finds a runtime; the data plane always passes CUDA's. `segments` is the live mapping of the pool's
         segments, and `named` returns a view of the whole named segment."""
-        self._find = RuntimeFinder(find)
+        self._find = find
+        self._runtime: DeviceRuntime | None = None
+        self._finding = threading.Lock()
         self._segments = segments
         self._named = named
         self._users_lock = threading.Lock()
@@ -58,16 +62,29 @@ class Devices:
     # ---- the runtime
 
     def runtime(self) -> DeviceRuntime:
-        """Return the device runtime. Raises DeviceError."""
+        """Return the device runtime. It is found again after a failure, because a driver may become available later.
+        Raises DeviceError."""
         if self._broken is not None:
             raise self._broken.with_traceback(None)
-        return self._find()
+        with self._finding:
+            if self._runtime is None:
+                self._runtime = self._find()
+            return self._runtime
 
     def failed(self, error: DeviceError) -> None:
         """Note a failed call; after a lasting error no device can be used."""
         if error.lasting and self._broken is None:
             self._broken = error.with_traceback(None)
             log.error("device.lost", error=str(error), effect="engines of GPUs are refused from here on")
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Note a DeviceError of a block, and raise CopyFailed in its place."""
+        try:
+            yield
+        except DeviceError as error:
+            self.failed(error)
+            raise CopyFailed(str(error)) from None
 
     @property
     def lost(self) -> bool:

@@ -279,10 +279,8 @@ class GpuCopyService:
 
     def _make_ready(self, gpu: _Gpu) -> None:
         """Open the device for copies. Raises CopyFailed."""
-        try:
+        with self._devices.failures():
             gpu.memory = DeviceMemory(self._devices, gpu.device.uuid)
-        except DeviceError as error:
-            raise self._failure(error) from None
 
     def _work(self, gpu: _Gpu, memory: DeviceMemory, batch: _Batch) -> None:
         """Free extents, allocate new ones, and copy the blocks of a batch. Raises CopyFailed."""
@@ -338,10 +336,8 @@ class GpuCopyService:
     ) -> None:
         """Enqueue copies from one segment. Raises CopyFailed."""
         if pinned is None:
-            try:
+            with self._devices.failures():
                 pinned = self._devices.named()
-            except DeviceError as error:
-                raise self._failure(error) from None
         targets, sources, sizes = [], [], []
         for copy in copies:
             gpu_copy, number = copy.gpu_copy, copy.gpu_copy.extent.number
@@ -363,10 +359,6 @@ class GpuCopyService:
     def _release(self, address: int) -> None:
         assert self._runtime is not None
         self._devices.close_quietly(partial(self._runtime.free, address))
-
-    def _failure(self, error: DeviceError) -> CopyFailed:
-        self._devices.failed(error)
-        return CopyFailed(str(error))
 
     # ---- on the loop again
 

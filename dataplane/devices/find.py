@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from dataplane.devices.runtime import DeviceError, DeviceRuntime
@@ -23,18 +22,3 @@ def find() -> DeviceRuntime:
         return Cuda()
     except ImportError as error:
         raise DeviceError("load CUDA", f"no module {error.name}", NO_BINDINGS) from None
-
-
-class RuntimeFinder:
-    """Finds the runtime once and caches it. Does not cache a failure, because a driver may become available later."""
-
-    def __init__(self, make: FindRuntime = find) -> None:
-        self._make = make
-        self._runtime: DeviceRuntime | None = None
-        self._lock = threading.Lock()
-
-    def __call__(self) -> DeviceRuntime:
-        with self._lock:
-            if self._runtime is None:
-                self._runtime = self._make()
-            return self._runtime

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def until(holds: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+async def until(holds: Callable[..., Any], timeout_s: float = 60.0) -> Any:
     """Return the first true answer of `holds`, which may await."""
     deadline = time.monotonic() + timeout_s
     while True:

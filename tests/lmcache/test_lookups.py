@@ -633,13 +633,6 @@ def test_a_prompt_has_no_more_tokens_than_its_look_up_sent(worker: Client, gatew
 CHUNKS = 4
 
 
-@pytest.fixture
-def client(gateway: Gateway) -> Client:
-    client = gateway.client()
-    client.register()
-    return client
-
-
 def with_spilled(gateway: Gateway, client: Client, load_deadline_s: float = 5.0) -> TierBench:
     """Give the gateway's node a tier that holds all but the first chunk of `prompt(CHUNKS)`, which memory holds."""
     run = with_tiers(gateway.bench, tier(load_deadline_s=load_deadline_s))
@@ -671,24 +664,24 @@ def begin(client: Client, request: str = "r") -> None:
     ids=["ended", "freed", "gone"],
 )
 def test_a_look_up_that_ends_cancels_its_loads(
-    gateway: Gateway, client: Client, end: Callable[[Client], object]
+    gateway: Gateway, worker: Client, end: Callable[[Client], object]
 ) -> None:
-    run = with_spilled(gateway, client)
-    begin(client)
+    run = with_spilled(gateway, worker)
+    begin(worker)
     assert len(run.tiering.loads) == 1
-    end(client)
+    end(worker)
     gateway.until(lambda: not len(run.tiering.loads), "nothing waits to be loaded")
     run.begin()
     assert run.loads == []
 
 
-def test_a_look_up_waits_as_long_as_the_loads_of_a_tier_may_wait(gateway: Gateway, client: Client) -> None:
-    run = with_spilled(gateway, client, load_deadline_s=20.0)
-    begin(client)
+def test_a_look_up_waits_as_long_as_the_loads_of_a_tier_may_wait(gateway: Gateway, worker: Client) -> None:
+    run = with_spilled(gateway, worker, load_deadline_s=20.0)
+    begin(worker)
     gateway.pass_time(19.0)
-    assert client.status("r") is None
+    assert worker.status("r") is None
     gateway.pass_time(2.0)
-    assert client.status("r") == 1
+    assert worker.status("r") == 1
     run.begin()
     assert run.loads == []
 

@@ -178,14 +178,13 @@ def test_the_process_ends_with_a_data_plane_that_is_killed(server: S3Server) -> 
 # ---- memory of requests
 
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
 REQUEST_TIMEOUT_S = 60.0
 _ANSWERS = "fill(message, bytes([message.number])); done(message.number, message.size)"
 Start = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def script(monkeypatch: pytest.MonkeyPatch, forked_workers: None) -> Callable[[str], None]:
     """Replace the process by one that executes a statement for each message."""
 
     def replace(statement: str) -> None:
@@ -363,6 +362,7 @@ def test_a_value_that_the_process_made_up_is_not_served(
         tier.close()
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_late_requests_of_the_real_process_give_their_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_TEST_SECRET", "a-secret")
     secret = "env:LARDER_TEST_SECRET"

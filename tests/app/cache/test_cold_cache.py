@@ -208,7 +208,7 @@ async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(new_plane: P
         unknown = "whether tiers hold them is unknown until the listing of tier s3 is complete"
         for command in (("pins", "list"), ("pins", "get", "p")):
             assert "unknown until s3 is listed" in await output(new_plane, *command)
-        assert unknown in " ".join(await output(new_plane, "status").split())
+        assert unknown in " ".join((await output(new_plane, "status")).split())
     for tier in (s3(None), s3(7, fault="the list is not in order")):
         await new_plane.report(new_node, pins=[pin("p", 0)], tiers=[tier])
         answer = await new_plane.get("/api/v1/pins/p")

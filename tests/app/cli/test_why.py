@@ -103,7 +103,7 @@ async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: Fake
     assert "there is no node 'acme'" in await refused(plane, 4, "why", "acme", "--node")
     await plane.put_quota("node-a", "1GiB")
     assert "is a tenant and a node: add --tenant or --node" in await refused(plane, 2, "why", "node-a")
-    assert reason in " ".join(await output(plane, "why", "node-a", "--node").split())
+    assert reason in " ".join((await output(plane, "why", "node-a", "--node")).split())
     assert "tenant node-a" in await output(plane, "why", "node-a", "--tenant")
 
 

@@ -126,8 +126,8 @@ async def test_null_removes_a_member_of_every_map_that_a_patch_changes(described
                 left = {key: value for key, value in answer.json()[field].items() if key in ("a", "b")}
                 assert left == merged, (name, answer.text)
     for tiers in ({"disk": {"floor_bytes": 1, "limit_bytes": 9}}, {"disk": {"floor_bytes": None}}):
-        answer = accepted(await plane.http.patch("/api/v1/quotas/e", json={"tiers": tiers}), 200)
-    assert answer["tiers"] == {"disk": {"limit_bytes": 9}}
+        changed = accepted(await plane.http.patch("/api/v1/quotas/e", json={"tiers": tiers}), 200)
+    assert changed["tiers"] == {"disk": {"limit_bytes": 9}}
     inner = schemas["TierQuotaPatch"]["properties"]
     assert all({"type": "null"} in field["anyOf"] for field in inner.values())
 
@@ -161,11 +161,11 @@ def test_the_description_and_the_server_call_the_same_characters_printable(descr
             for character in characters:
                 try:
                     check(f"a{character}b")
-                    accepted = True
+                    allowed = True
                 except ValueError:
-                    accepted = False
-                assert fits.is_valid(f"a{character}b") == accepted, (name, category, ascii(character))
-                assert accepted or category not in ("Co", "Lu", "So"), (name, ascii(character))
+                    allowed = False
+                assert fits.is_valid(f"a{character}b") == allowed, (name, category, ascii(character))
+                assert allowed or category not in ("Co", "Lu", "So"), (name, ascii(character))
 
 
 def test_documents_and_problems_are_described_once(described: dict[str, Any]) -> None:

@@ -96,6 +96,8 @@ async def test_promtool_accepts_the_page_and_openmetrics_parses(new_plane: Plane
     assert refused["t299", "other"] == 1
     assert refused["other", "over_limit"] == 2 * 250
     assert refused["other", "other"] == 250 + 5
+    (others,) = [s.value for s in families["larder_tenant_bytes"].samples if s.labels["tenant"] == "other"]
+    assert others == sum(range(250)) + 3
 
 
 async def test_concurrent_scrapes_return_the_same_numbers(new_plane: Plane, new_node: FakeNode) -> None:

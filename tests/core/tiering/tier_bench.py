@@ -299,7 +299,7 @@ class TierBench:
         for rank in Rank:
             merged = list(contents._order.common.queue.victims(rank, self.now))
             mine = [number for tenant in unlimited for number in tenant.queue.victims(rank, self.now)]
-            used = [contents.numbered[number].used_at for number in merged]  # type: ignore[union-attr]
+            used = [contents.numbered[number].used_at for number in merged]
             if sorted(merged) != sorted(mine) or used != sorted(used):
                 found.append(f"the common queue has {merged} of rank {rank.name}, its tenants have {mine}")
         for entry in contents.entries.values():

@@ -117,9 +117,8 @@ def main(role: str, socket: str, seed: str, path: str) -> None:
         if event.name in ("corrupt", "fault"):
             report.wrong(f"{event.name}: {event.detail}")
 
-    acts: list[Callable[[Client, random.Random, Report], None]] = {"reader": [read], "writer": [write]}.get(
-        role, [write, read]
-    )
+    roles: dict[str, list[Callable[[Client, random.Random, Report], None]]] = {"reader": [read], "writer": [write]}
+    acts = roles.get(role, [write, read])
     client = attach(
         socket,
         [SpaceRequest(make.space(), writes=write in acts)],

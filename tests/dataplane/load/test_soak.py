@@ -36,8 +36,8 @@ GROWTH_BYTES = 96 << 20
 """The trace and the hot prefixes of the last hour alone take 70 MB before they are full."""
 DRIFT_BYTES_PER_HOUR = 32 << 20
 """The trace takes 24 MB in the first hour: its rings are allocated at the start, and their pages at the first use."""
-GROWTH_FDS = 16
-"""Once no engine is attached: the eight segments of the pool, two descriptors each."""
+GROWTH_FDS = 4
+"""Once no engine is attached, beside two for each segment of the pool."""
 GONE_S = 60.0
 """A process may be attached 512 times over, with descriptors each time that are kept until it is proven gone."""
 
@@ -153,11 +153,14 @@ class Soak:
         return self.plane.wait_stats(lambda stats: not stats.engines, "everybody is gone", GONE_S)
 
     def wait_for_descriptors(self) -> int:
-        """Until the data plane, without engines, has about the descriptors it began with; how many more."""
-        most = self.fds_before + GROWTH_FDS
-        what = f"at most {most} descriptors are open, as before anybody attached"
-        wait_for(lambda: self.plane.open_fds() <= most, what, GONE_S)
-        return self.plane.open_fds() - self.fds_before
+        """Until the data plane, without engines, has about the descriptors it began with, and two for each segment; how
+        many more."""
+
+        def grown() -> int:
+            return self.plane.open_fds() - self.fds_before - 2 * self.plane.describe().pool.segments
+
+        wait_for(lambda: grown() <= GROWTH_FDS, "about as many are open as before anybody attached", GONE_S)
+        return grown()
 
     def stop(self) -> None:
         """Leave no process behind."""

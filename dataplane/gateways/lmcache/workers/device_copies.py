@@ -116,10 +116,8 @@ class DeviceCopier(Copier):
 
     def _copy(self, runs: Runs, memory: memoryview, at: int, *, to_device: bool) -> None:
         host = int(np.frombuffer(memory, np.uint8).ctypes.data) + at
-        try:
+        with self._devices.failures():
             named = self._devices.named()
-        except DeviceError as error:
-            raise CopyFailed(str(error)) from None
         self._memory.copy(runs, named, host - named.address, to_device=to_device)
 
     def finish(self) -> None:
