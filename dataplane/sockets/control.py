@@ -77,6 +77,10 @@ Question = (
     | ReadUsage
     | FindRequests
 )
+_TIMES = {Trace: "since", ReadUsage: "noted"}
+"""Fields with Unix seconds that `_check_numbers` checks."""
+_COUNTS = {Trace: "after", LookupChain: "after", ListBlocks: "after", ReadUsage: "after", Snapshot: "generation"}
+"""Fields with a count that `_check_numbers` checks."""
 log = structlog.stdlib.get_logger()
 
 
@@ -381,24 +385,12 @@ def _swept(nonce: str, begun: SweepStart) -> Swept:
 
 def _check_numbers(message: ControlRequest) -> None:
     """Check the numbers of a message that its handler does not check. Raises ProtocolError(BAD_FIELD)."""
-    if isinstance(message, Trace):
-        if not isfinite(message.since):
-            raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {message.since}", "since")
-        _check_count(message.after, "after")
-    elif isinstance(message, (LookupChain, ListBlocks)):
-        _check_count(message.after, "after")
-    elif isinstance(message, ReadUsage):
-        if not isfinite(message.noted):
-            raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {message.noted}", "noted")
-        _check_count(message.after, "after")
-    elif isinstance(message, Move):
-        if not 0 < message.deadline_s <= MAX_MOVE_S:
-            expected = f"expected more than 0 and at most {MAX_MOVE_S:g} seconds, got {message.deadline_s}"
-            raise ProtocolError(Code.BAD_FIELD, expected, "deadline_s")
-    elif isinstance(message, Snapshot):
-        _check_count(message.generation, "generation")
-
-
-def _check_count(number: int, name: str) -> None:
-    if not 0 <= number <= MAX_COUNT:
+    name = _TIMES.get(type(message), "")
+    if name and not isfinite(at := getattr(message, name)):
+        raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {at}", name)
+    name = _COUNTS.get(type(message), "")
+    if name and not 0 <= (number := getattr(message, name)) <= MAX_COUNT:
         raise ProtocolError(Code.BAD_FIELD, f"expected 0 to {MAX_COUNT}, got {number}", name)
+    if isinstance(message, Move) and not 0 < message.deadline_s <= MAX_MOVE_S:
+        expected = f"expected more than 0 and at most {MAX_MOVE_S:g} seconds, got {message.deadline_s}"
+        raise ProtocolError(Code.BAD_FIELD, expected, "deadline_s")
