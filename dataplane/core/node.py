@@ -469,7 +469,7 @@ class Node:
             other_tenants=others,
             pins=[pin.stats(len(pool.spaces.of_model(pin.model))) for pin in pool.pins.by_name.values()],
             engines=[engine.stats(leased.get(engine.client, 0), self.engines) for engine in self.engines.values()],
-            observed=dict(self.intent.observed.items()),
+            observed=dict(self.intent.observed),
             policy=self._policy_stats(now),
             spaces=pool.space_stats(),
             sweeps=pool.sweeps.stats(len(pool.dead)),

@@ -52,7 +52,6 @@ from dataplane.protocol.control.snapshots import (
 )
 from dataplane.protocol.control.verification import DigestEngine, Verification, Verified, Verify
 from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
-from dataplane.protocol.observed import Observed
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.usage import ReadUsage, UsageRead
 from dataplane.sockets.curve import Gate
@@ -193,7 +192,8 @@ class ControlServer:
         if isinstance(message, DescribeNode):
             now = self._clock()
             faults = self._node.check() if message.audit else []
-            return Description(message.nonce, self._last_seq(), self._stats(now), self._observed(), faults)
+            observed = dict(self._node.intent.observed)
+            return Description(message.nonce, self._last_seq(), self._stats(now), observed, faults)
         if isinstance(message, Snapshot):
             return self._snapshot(peer, message)
         if isinstance(message, Bodies):
@@ -288,13 +288,10 @@ class ControlServer:
             engine_socket=self.introduction.engine_socket,
             events_url=self.introduction.events_url,
             capacity_bytes=options.capacity_bytes,
-            observed=self._observed(),
+            observed=dict(self._node.intent.observed),
             labels=self.introduction.labels,
             snapshot_types=get_args(SnapshotType),
         )
-
-    def _observed(self) -> dict[str, Observed]:
-        return {str(kind): snapshot for kind, snapshot in self._node.intent.observed.items()}
 
     def _snapshot(self, peer: bytes, snapshot: Snapshot) -> ControlReply:
         self._pending.pop((peer, snapshot.dry_run), None)

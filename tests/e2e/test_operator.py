@@ -9,19 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.larder import (
-    BLOCK_BYTES,
-    MODEL,
-    POOL_BLOCKS,
-    START_S,
-    Larder,
-    cached,
-    keys,
-    running,
-    start,
-    store,
-    until,
-)
+from tests.e2e.larder import BLOCK_BYTES, MODEL, POOL_BLOCKS, Larder, cached, keys, running, store, until
 from tests.run_marks import short_folder
 
 
@@ -114,17 +102,3 @@ def test_an_engine_is_killed_in_the_middle_of_a_store_and_its_bytes_come_back(la
         assert (pool["reserved_bytes"], pool["quarantined_bytes"]) == (0, 0)
         assert cached(reader, half) == 0, "no half-written block is ever readable"
         assert store(reader, half, "other") == 16
-
-
-def test_the_app_is_killed_and_restarted_with_all_its_records(larder: Larder) -> None:
-    larder.put("quotas/mine", limit_bytes=4 * BLOCK_BYTES, note="kept")
-    data_plane = larder.node()["pid"]
-    larder.process.kill()
-    larder.process.wait(60)
-    larder.process = start(larder.folder, larder.port)
-    until(larder.ready, "ready again", START_S)
-    assert larder.node()["pid"] == data_plane, "it went on without a management plane"
-    quota = larder.get("quotas/mine")
-    assert (quota["limit_bytes"], quota["note"], quota["status"]["applied"]) == (4 * BLOCK_BYTES, "kept", True)
-    with larder.engine() as engine:
-        assert store(engine, keys("limited", 8), "mine") == 4

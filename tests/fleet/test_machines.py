@@ -53,17 +53,13 @@ def test_only_nodes_with_a_token_join_over_the_network(fleet: Fleet) -> None:
     app.until_states(**dict.fromkeys(NAMES, "in_sync"))
 
 
-def test_wrong_tokens_end_the_data_plane_with_a_sentence(fleet: Fleet) -> None:
+def test_a_token_of_another_management_plane_gets_no_answer(fleet: Fleet) -> None:
     node = fleet.node("d")
     good = parse_token(node.token_file.read_text())
-    node.token_file.write_text(token_text(JoinToken(good.id, bytes(32), good.key, good.addresses)))
-    assert node.start().ended() == 1
-    assert "bad_token" in node.log()
-    assert "Traceback" not in node.log()
     other_key = zmq.curve_keypair()[0].decode()
     node.token_file.write_text(token_text(JoinToken(good.id, good.secret, other_key, good.addresses)))
     node.start()
-    until(lambda: "did not answer" in node.log(), "a management plane with another key gets no answer", WAIT_S)
+    until(lambda: "did not answer" in node.log(), "the node tells that nobody answers", WAIT_S)
     assert "d" not in fleet.app.states()
 
 
@@ -84,20 +80,6 @@ def test_a_node_behind_a_cut_cable_serves_on_and_catches_up_when_it_heals(fleet:
     app.until_states(a="in_sync", b="in_sync", c="in_sync")
     app.until_applied("acme", NAMES)
     assert [stored(node, "late", 3) for node in nodes] == [1, 1, 1]
-
-
-def test_records_committed_before_a_kill_of_the_management_plane_are_pushed_by_the_next(fleet: Fleet) -> None:
-    app, nodes = fleet.app, list(fleet.nodes.values())
-    for node in nodes:
-        node.machine.cut()
-    app.put_quota("acme", 2 * PAGE)
-    app.kill()
-    for node in nodes:
-        node.machine.heal()
-    app.start()
-    app.until_states(a="in_sync", b="in_sync", c="in_sync")
-    app.until_applied("acme", NAMES)
-    assert [stored(node, "acme", 5) for node in nodes] == [2, 2, 2]
 
 
 def test_a_node_is_drained_and_forgotten_by_the_command_line(fleet: Fleet) -> None:

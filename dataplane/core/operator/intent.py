@@ -33,7 +33,7 @@ from dataplane.protocol.control.records import (
     QuotaSpec,
     TierQuota,
 )
-from dataplane.protocol.control.snapshots import Fault, Snapshot, SnapshotType, digest_of
+from dataplane.protocol.control.snapshots import Fault, Snapshot, digest_of
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.events import PinExpired
 from dataplane.protocol.keys import KEY_BYTES, split_keys
@@ -171,7 +171,8 @@ class Intent:
 
     pool: Pool
     reclaimer: Reclaimer
-    observed: dict[SnapshotType, Observed] = field(default_factory=dict)
+    observed: dict[str, Observed] = field(default_factory=dict)
+    """The snapshot of each type that is in force."""
     bodies: dict[str, bytes] = field(default_factory=dict)
     """Pin bodies in force, by digest."""
     policy: PolicySpec = field(default_factory=lambda: PolicySpec(POLICY_IN_FORCE))

@@ -21,7 +21,7 @@ from app import __version__
 from app.cli.commands.machine import up as up_command
 from app.openapi import document
 from app.settings import load
-from dataplane.client import Space, attach
+from dataplane.client import Code, Space, attach
 from tests.app.callers import ADMIN
 from tests.app.up import Up, until
 from tests.environ import clean_environ
@@ -178,6 +178,7 @@ def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it_and
             second.until_ready()
             assert second.node()["pid"] == pid
             assert second.get("/api/v1/quotas/acme").json()["status"]["applied"] is True
+            assert client.reserve([b"y" * 32], 4096, tenant="acme").refused == {Code.OVER_LIMIT: 1}
             assert client.lookup(chain) == 4
             os.kill(pid, signal.SIGKILL)
             until(lambda: second.node()["pid"] != pid and second.node()["state"] == "in_sync", 60)

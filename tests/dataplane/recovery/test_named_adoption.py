@@ -14,8 +14,8 @@ from dataplane.memory.named import BACKUP_PREFIX, FOLDER, PREFIX, CannotName
 from dataplane.recovery import named_segment
 from dataplane.settings import load
 from tests.dataplane import factories as make
+from tests.dataplane.blocks import connect, read, store
 from tests.dataplane.plane import wait_for
-from tests.dataplane.recovery.support.blocks import connect, read, store
 from tests.dataplane.recovery.support.relay import Relay
 from tests.forked import run
 from tests.free_port import free_port
