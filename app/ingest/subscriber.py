@@ -59,7 +59,7 @@ class EventIntake:
             self._fleet.heartbeat(node, event, now, at)
             self._report_clock(node)
             self._compare(node, event)
-            if before is None or _without_clock(before) != _without_clock(event):
+            if known is not None and (before is None or _without_clock(before) != _without_clock(event)):
                 self._bus.touch()
             return
         self._fleet.on_message(node, now, at)

@@ -17,7 +17,7 @@ import pytest
 
 from dataplane.client import Client, ClientEvent, Space, attach
 from dataplane.devices.copying import CopyLane, methods_for
-from dataplane.devices.runtime import Handle
+from dataplane.devices.runtime import DeviceError, Handle
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code
 from dataplane.protocol.engine import Detach, ExtentGrant, GpuCopiesMapped
@@ -604,6 +604,22 @@ def test_while_the_connection_is_lost_the_pool_is_read(engine: Engine) -> None:
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
     assert not engine.client.connected
+
+
+def test_the_emulated_device_copies_out_of_opened_memory_and_nowhere_beyond_it(
+    emulated: Machine, engine: Engine
+) -> None:
+    grant = engine.plane.extents[5]
+    opened = emulated.runtime.open(Handle(grant.handle, 0, grant.nbytes, emulated.device.uuid))
+    stream = emulated.runtime.stream(emulated.device)
+    stream.copy(engine.address, opened.address, 4096)
+    stream.synchronize()
+    with pytest.raises(DeviceError, match="leaves its allocation"):
+        stream.copy(engine.address, opened.address + opened.nbytes - 4096, 8192)
+    opened.close()
+    with pytest.raises(DeviceError, match="no registered or device memory"):
+        stream.copy(engine.address, opened.address, 4096)
+    stream.close()
 
 
 # ---- what a copy does not wait for while GPU copies are opened, closed, requested and reported

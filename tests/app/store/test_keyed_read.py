@@ -10,6 +10,7 @@ import pytest
 from app.errors import StoreUnavailable
 from app.store.base import migrate
 from app.store.base.database import Database
+from app.store.base.declarative import Base
 from app.store.records.pins import PinRow
 from app.store.records.quotas import QuotaRow
 from app.store.records.tokenizers import TokenizerRow
@@ -69,6 +70,23 @@ async def test_simultaneous_callers_each_get_their_own_answer(database: Database
     await asyncio.sleep(0)
     waiting.cancel()  # somebody's request is over before the answer comes
     assert await database.row(QuotaRow, "t2") is not None
+
+
+async def test_a_file_that_is_away_is_unavailable_and_back_when_it_is_back(tmp_path: Path) -> None:
+    file = tmp_path / "larder.db"
+    database = Database(f"sqlite:///{file}")
+    async with database.write() as session:
+        await (await session.connection()).run_sync(Base.metadata.create_all)
+        session.add(record("acme"))
+    assert await database.row(QuotaRow, "acme") is not None
+    file.rename(tmp_path / "aside")
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        await database.row(QuotaRow, "acme")
+    assert database.watch.away
+    (tmp_path / "aside").rename(file)
+    assert await database.row(QuotaRow, "acme") is not None
+    assert not database.watch.away
+    await database.close()
 
 
 async def test_a_damaged_file_is_unavailable(tmp_path: Path) -> None:
