@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from dataplane.core.journal.id_journal import (
@@ -15,6 +16,8 @@ from dataplane.core.journal.id_journal import (
     EngineEnd,
     EngineName,
     IdJournal,
+    SegmentEnd,
+    SegmentName,
     SpaceEnd,
     SpaceName,
     TenantName,
@@ -31,6 +34,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 from tests.dataplane.recovery.support import cuts
 from tests.dataplane.recovery.support.cuts import KillBench
+from tests.work import lines_run
 
 PAGE = 4096
 LONG = "\U00020000" * 120
@@ -139,7 +143,7 @@ def test_a_tenant_is_not_lost_when_its_first_segment_fills_a_half() -> None:
         before = KillBench(capacity_bytes=64 * (2 << 20), max_blocks=64)
         engine = before.attach(pid=1)
         names, number = before.node.pool.table.names, 10_000
-        while names._end < cuts.HALF - left:
+        while names._active.end < cuts.HALF - left:
             names.append(TenantName(number, "gone"))
             names.tenant_unused(number)
             number += 1
@@ -212,7 +216,7 @@ def test_a_compaction_in_steps_keeps_live_records_and_concurrent_changes(monkeyp
     monkeypatch.setattr(IdJournal, "_compact", lambda names: pytest.fail("compacted at once"))
     chance = random.Random(5)
     used: dict[int, str] = {}
-    engines: set[int] = set()
+    engines: dict[int, EngineName] = {}
     began = ended = 0
     for number in range(1, 4000):
         used[number] = f"tenant-{number}"
@@ -225,11 +229,14 @@ def test_a_compaction_in_steps_keeps_live_records_and_concurrent_changes(monkeyp
                 used[gone] = f"tenant-{gone}"
                 names.name_tenant(gone, used[gone])
         if number % 3 == 0:
-            names.append(EngineName(number, number, 0, "group", "name", 0.0, [(1, True)]))
-            engines.add(number)
+            engines[number] = EngineName(number, number, 0, "group", "name", 0.0, [(1, True)])
+            names.append(engines[number])
+            again = chance.choice(sorted(engines))
+            engines[again] = msgspec.structs.replace(engines[again], expelled=number)
+            names.append(engines[again])
         if len(engines) > 20:
             gone = chance.choice(sorted(engines))
-            engines.remove(gone)
+            del engines[gone]
             names.append(EngineEnd(gone))
         half, before = names._cells[N_HALF], names._compaction
         names.compact_some()
@@ -237,7 +244,7 @@ def test_a_compaction_in_steps_keeps_live_records_and_concurrent_changes(monkeyp
         ended += names._cells[N_HALF] != half
         if names._compaction is not None or number % 100 == 0:  # a kill loses nothing, whenever it comes
             found = IdJournal.attach(bytearray(buffer))[1]
-            assert set(found.engines) == engines
+            assert found.engines == engines
             assert {each: found.tenants[each] for each in used} == used
     assert began >= ended >= 3
     assert not names.overflowed
@@ -280,23 +287,46 @@ def test_records_that_did_not_fit_are_written_once_others_have_ended(monkeypatch
 def test_a_step_of_a_compaction_visits_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
     names, _ = journal(1 << 20)
     number = 0
-    while names._end < (1 << 20) * 7 // 8:
+    while names._active.end < (1 << 20) * 7 // 8:
         number += 1
         names.name_tenant(number, f"tenant-{number}")
         names.tenant_unused(number)
-    visited: list[bool] = []
-    survives = IdJournal._survives
-
-    def noted(self: IdJournal, body: memoryview, is_new: bool) -> bool:
-        visited.append(is_new)
-        return survives(self, body, is_new)
-
-    monkeypatch.setattr(IdJournal, "_survives", noted)
     names.compact_some()
-    assert len(visited) == COMPACTED_AT_ONCE < number
+    assert len(names.record_bytes) == number - COMPACTED_AT_ONCE > 0
     while names._cells[N_HALF] == 0:
         names.compact_some()
-    assert (len(visited), names._end, names.record_bytes) == (number, 0, {})
+    assert (names._active.end, names.record_bytes) == (0, {})
+
+
+def test_a_compaction_at_once_does_not_visit_records_that_have_ended() -> None:
+    names, buffer = journal(1 << 20)
+    live = [SegmentName(number, 1, PAGE, False) for number in range(5)]
+    for segment in live:
+        names.append(segment)
+    number = len(live)
+    while names._active.end < (1 << 20) - 100:
+        number += 1
+        names.append(SegmentName(number, 1, PAGE, False))
+        names.append(SegmentEnd(number))
+    assert names._cells[N_HALF] == 0
+    full = TenantName(1, "t" * 128)
+    assert lines_run(lambda: names.append(full)) < 500 < number
+    assert names._cells[N_HALF] == 1
+    found = IdJournal.attach(bytearray(buffer))[1]
+    assert (list(found.segments.values()), found.tenants) == (live, {1: full.salt})
+
+
+@pytest.mark.parametrize("ticks", [0, 1])
+def test_a_live_number_that_is_written_forever_does_not_fill_it(ticks: int) -> None:
+    names, buffer = journal(64 << 10)
+    engine = EngineName(1, 10, 20, "group", "name", 1.0, [(space, True) for space in range(20)])
+    for number in range(3000):
+        engine = msgspec.structs.replace(engine, expelled=number % 3)
+        names.append(engine)
+        for _ in range(ticks):
+            names.compact_some()
+    assert not names.overflowed
+    assert IdJournal.attach(bytearray(buffer))[1].engines == {1: engine}
 
 
 # ---- names of one process
