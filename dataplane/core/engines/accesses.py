@@ -133,8 +133,10 @@ class AccessTrace:
         marks = array("Q", (words >> _SHIFT).tobytes())
         if continued is not None:
             hits = continued.hits + (hits if continued.hits == len(continued.marks) else 0)
-            marks = continued.marks + marks
+            chain = continued.marks
             self._clear(continued)
+            chain.extend(marks)  # in place: a copy for each piece would cost as much as the whole chain
+            marks = chain
         elif not acquired:
             last = self._acquired.pop(client, None)
             if last is not None and last.space == space and now - last.at <= REQUEST_S:

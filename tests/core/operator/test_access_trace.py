@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from dataplane.core.engines import accesses
@@ -392,6 +394,27 @@ def test_old_requests_are_not_shown_although_they_are_dropped_bit_by_bit() -> No
     assert len(lines.splitlines()) == 1
     assert msgspec.json.decode(lines)["timestamp"] == 4_000_000
     assert trace.part(later + 1, 0, 1 << 20, Spaces()) == (b"", 0)
+
+
+def test_a_further_piece_does_not_copy_the_chain_before_it() -> None:
+    bench, _ = bench_of(8)
+    tenant = bench.node.pool.tenants.get("")
+    trace = AccessTrace(bench.now, 1 << 17)
+    chain = np.arange(60_100, dtype=np.uint64) << np.uint64(11)
+    tracemalloc.start()
+    try:
+        trace.record(1, tenant, 1, PAGE, chain[:60_000], 0, bench.now)
+        for at in range(60_000, 60_100):
+            continued = trace.continued(1, 1, chain[at - 1].tobytes(), bench.now, acquired=False)
+            assert continued is not None
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            trace.record(1, tenant, 1, PAGE, chain[at : at + 1], 0, bench.now, continued)
+            assert tracemalloc.get_traced_memory()[1] - before < 60_000 * 8 // 4
+    finally:
+        tracemalloc.stop()
+    (line,) = trace.part(0.0, 0, 1 << 20, Spaces())[0].splitlines()
+    assert msgspec.json.decode(line)["hash_ids"] == list(range(60_100))
 
 
 def test_a_number_beyond_the_last_request_ends_the_trace() -> None:
