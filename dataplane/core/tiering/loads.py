@@ -143,18 +143,19 @@ class Loads:
         self._table.leave(iter(self._table.loading.values()), client=client)
         self._catalog.wake()
 
-    def _is_queried(self, request: LoadRequest) -> bool:
-        """Return whether shared tiers are being asked for the next block of a request."""
+    def _waits(self, request: LoadRequest) -> bool:
+        """Return whether no source is known for the next block of a request and a shared tier has not answered yet."""
         space = self._catalog.identity(request.space)
         if space is None or request.at >= len(request.keys):
             return False
-        return self._catalog.existence.is_queried(BlockName(space, request.keys[request.at]))
+        name = BlockName(space, request.keys[request.at])
+        return self._catalog.existence.is_queried(name) and self._catalog.source(name) is None
 
     def waiting_bytes(self) -> int:
         """Return about how many bytes wait to be planned."""
         total = 0
         for request in self._queue:
-            if self._is_queried(request):
+            if self._waits(request):
                 continue
             declared = self._pool.spaces.by_number.get(request.space)
             total += (len(request.keys) - request.at) * (declared.block_bytes if declared else 0)
@@ -171,7 +172,7 @@ class Loads:
                 continue
             job: TierJob | None = None
             before = -1
-            while job is None and before < request.at < len(request.keys) and not self._is_queried(request):
+            while job is None and before < request.at < len(request.keys):
                 before = request.at
                 job = self._plan(request, now, busy)
             if request.at >= len(request.keys):
@@ -195,7 +196,7 @@ class Loads:
             return None
         chosen = self._catalog.source(BlockName(space, request.keys[first]))
         if chosen is None or request.tenant not in (None, chosen.tenant):
-            if chosen is not None or not self._is_queried(request):
+            if chosen is not None or not self._waits(request):
                 # No tier has it for the tenant, so no later block of the chain is of use.
                 request.at = len(request.keys)
             return None

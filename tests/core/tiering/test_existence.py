@@ -270,6 +270,19 @@ def test_a_request_does_not_wait_for_a_lookup_that_hangs_in_a_tier_out_of_servic
     assert (len(tiers.tiering.loads), tiers.tiering.loads.idle) == (0, True)
 
 
+def test_blocks_that_a_tier_has_do_not_wait_for_the_answer_of_another(tiers: TierBench) -> None:
+    first, second, _ = tiers.tiering.tiers
+    tiers.ask(SHORT)
+    slow = begin_lookup(tiers, second)
+    tiers.begin()
+    assert (tiers.loads, tiers.tiering.loads.waiting_bytes()) == ([], 0), "nothing is known yet"
+    answer_names(tiers, first, begin_lookup(tiers, first), holds=True)
+    assert tiers.catalog.existence.is_queried(slow[0])
+    assert tiers.tiering.loads.waiting_bytes() == len(SHORT) * PAGE
+    tiers.settle()
+    assert tiers.engine.lookup(SHORT) == 4
+
+
 def test_a_late_answer_does_not_stand_for_that_of_another_tier(tiers: TierBench) -> None:
     first, second, _ = tiers.tiering.tiers
     tiers.ask(SHORT)
