@@ -118,7 +118,8 @@ class Mover:
         run.worker.retire(closed)
 
     def step(self) -> None:
-        """Do the periodic work: probe tiers, detect tiers that hang, and update the directory."""
+        """Do the periodic work: probe tiers, detect tiers that hang, forget old answers of shared ones, and update the
+        directory."""
         now = self._clock()
         for job in list(self._table.crossing.values()):
             if time.monotonic() >= job.give_up_at:
@@ -131,6 +132,7 @@ class Mover:
             if not run.shrinking and run.state.listed_blocks is None:
                 self._shrink(run)
             self._publish(run)
+        self._catalog.existence.step(now)
         for number in [number for number in self._views if number not in self._memory.segments]:
             del self._views[number]
         self._work()

@@ -111,9 +111,7 @@ class Tiering:
         self.pin_loads.changed(changed)
 
     def tick(self, now: float) -> None:
-        """Do the periodic work: forget old answers of shared tiers, apply lowered limits, invalidations and changed
-        pins, and let the sources propose."""
-        self.catalog.existence.step(now)
+        """Do the periodic work: apply lowered limits, invalidations and changed pins, and let the sources propose."""
         self.loads.detach()
         self.catalog.sweep()
         self.catalog.keep_limits(now)

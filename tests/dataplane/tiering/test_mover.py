@@ -106,6 +106,18 @@ def test_blocks_invalidated_during_an_outage_of_the_tier_are_deleted_after_it(ru
     run.until(lambda: not run.tombstones)
 
 
+def test_the_mover_answers_in_place_of_a_tier_out_of_service(run: MoverBench) -> None:
+    """Its steps come every 0.1 s, those of the node perhaps every 10 s."""
+    existence = run.tiering.catalog.existence
+    name = BlockName(b"space", make.key("block"))
+    run.state.shared = True
+    existence.query([name], 1)
+    run.state.serves = False
+    assert existence.is_queried(name)
+    run.mover.step()
+    assert not existence.is_queried(name)
+
+
 def test_a_stop_waits_a_bounded_time_for_a_tier_that_hangs() -> None:
     bench = MoverBench()
     bench.store(make.keys(8, "chain"))
