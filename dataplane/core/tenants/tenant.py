@@ -24,6 +24,7 @@ COUNTERS = (
     "hit_tokens",
     "hit_bytes",
 )
+_COUNTS = (*GAUGES, *COUNTERS)
 COUNTERS_BY_NAME = ("refused", "evicted", "missed_tokens", "tier_hit_tokens", "tier_hit_bytes")
 """Fields that a tenant and its statistics have in common."""
 _LIMITS = ("limit_bytes", "floor_bytes", "weight", "pin_budget_bytes", "store_rate_bytes", "on_exceed", "mode")
@@ -262,10 +263,12 @@ class Tenant:
 
     def stats(self) -> TenantStats:
         stats = TenantStats(tenant=shown(self.salt), over_limit=self.over_bytes > 0, managed=self.managed)
-        for name in (*GAUGES, *COUNTERS):
-            setattr(stats, name, getattr(self, name))
+        for name in _COUNTS:  # most tenants have few counts, and there may be 1,000 tenants
+            if count := getattr(self, name):
+                setattr(stats, name, count)
         for name in COUNTERS_BY_NAME:
-            setattr(stats, name, dict(getattr(self, name) or {}))
+            if counts := getattr(self, name):
+                setattr(stats, name, dict(counts))
         if self.spec is not None:
             for name in _LIMITS:
                 setattr(stats, name, getattr(self.spec, name))
