@@ -3,8 +3,9 @@
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from dataplane.tiers.values import value_name
 from tests.threads import join
 from tests.tiers.blocks import CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store
 from tests.tiers.redis_server import SLOTS, RedisServer, redis_cluster, redis_server, unused_address, wait_until
-from tests.tiers.shared_faults import MIB, SharedTierFaults, failure_of
+from tests.tiers.shared_faults import MIB, SHORT_S, SharedTierFaults, failure_of
 from tests.tiers.tcp_proxy import scripted_server, tcp_proxy
 
 SECRET = "correct-horse-battery"
@@ -212,6 +213,47 @@ def test_a_server_without_memory_is_full(tiers: Any) -> None:
 def test_a_server_that_accepts_and_never_answers_is_given_up_after_the_connect_timeout(tiers: Any) -> None:
     with scripted_server(b"", stays_open=True) as mute:
         assert "no answer within 0.3 s" in fails(tiers(mute.address, connect_timeout_s=0.3))
+
+
+@contextmanager
+def full_listener() -> Iterator[int]:
+    """Give a port that loses the packets of whoever connects: the kernel drops them when its queue is full."""
+    with ExitStack() as opened:
+        listener = opened.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        try:
+            while True:
+                opened.enter_context(socket.create_connection(listener.getsockname(), 0.2))
+        except TimeoutError:
+            yield listener.getsockname()[1]
+
+
+def resolves_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
+    """Let the name of every server stand for several addresses."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port)) for port in ports]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_an_address_that_loses_packets_leaves_time_for_the_next(
+    tiers: Any, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    with redis_server(tls=tls) as server, full_listener() as lost:
+        trust = {"tls": True, "ca_file": str(server.certificate)} if tls else {}
+        tier = tiers(server.address, password="", **trust)
+        resolves_to(monkeypatch, lost, *[server.port] * 59)  # so that the first gets half a second of 30
+        assert store(tier, block(1, 100)) == [Outcome.OK]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_all_addresses_share_the_time_of_a_call(tiers: Any, monkeypatch: pytest.MonkeyPatch, tls: bool) -> None:
+    with scripted_server(b"", stays_open=True) as mute, full_listener() as lost:
+        tier = tiers(mute.address, password="", tls=tls)
+        resolves_to(monkeypatch, *[lost] * 20, mute.port)
+        began = time.monotonic()
+        assert tier.store([block(1, 100)], began + SHORT_S) == [Outcome.LATE]
+        assert time.monotonic() - began < 10 * SHORT_S
 
 
 def test_a_connection_that_is_cut_is_replaced_once(tiers: Any, server: RedisServer) -> None:

@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from typing import Any
 
 from dataplane.protocol.stored_blocks import Buffer
 from dataplane.tiers.redis.parameters import Address, RedisParameters
@@ -25,23 +26,25 @@ class BlockConnection:
     def __init__(self, address: Address, parameters: RedisParameters, deadline: float) -> None:
         """Connect. Raises TierError, or TimeoutError if the deadline has passed."""
         self.address = address
-        timeout = min(parameters.connect_timeout_s, deadline - time.monotonic())
-        if timeout <= 0:
-            raise TimeoutError("the deadline has passed")
-        until = time.monotonic() + timeout
+        _left(deadline)
         commands = _handshake(parameters)
         for field in ("ca_file", "certificate_file", "key_file"):
             if path := getattr(parameters, field):
                 read_certificates(field, path)  # OpenSSL would read a device for ever
         with ExitStack() as opened:
             try:
-                self._sock = opened.enter_context(closing(TimedSocket(_connected(address, parameters, timeout))))
+                found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)  # has no timeout, so it is not counted
+                until = min(deadline, time.monotonic() + parameters.connect_timeout_s)
+                sock = _connected(found, until)
+                if parameters.tls:
+                    sock = _encrypted(sock, address[0], parameters, until)
+                self._sock = opened.enter_context(closing(TimedSocket(sock)))
                 self.replies = ReplyReader(self._sock)
                 refused = self._refused(commands, until)
             except (OSError, ValueError) as error:
                 if isinstance(error, TimeoutError) and time.monotonic() >= deadline:
                     raise TimeoutError("the deadline has passed") from None
-                raise TierError(f"{server(address)}: {_why_not(error, timeout)}") from None
+                raise TierError(f"{server(address)}: {_why_not(error, parameters)}") from None
             if refused is not None:
                 why = refusal(refused) or "the server refuses the connection with an error"
                 raise TierError(f"{server(address)}: {why}")
@@ -112,35 +115,62 @@ def _handshake(parameters: RedisParameters) -> list[list[bytes]]:
     return commands
 
 
-def _connected(address: Address, parameters: RedisParameters, timeout: float) -> socket.socket:
-    """Connect, with TLS if the parameters say so. Raises OSError, ValueError."""
-    sock = socket.create_connection(address, timeout)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEP_ALIVE:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        if not parameters.tls:
+def _connected(found: Sequence[tuple[int, int, int, str, Any]], deadline: float) -> socket.socket:
+    """Connect to the first address that answers. Raises OSError.
+
+    Each gets an equal share of the time that is left: the first ones may be of a network that loses packets.
+    """
+    failure = OSError()
+    for number, (family, kind, protocol, _, target) in enumerate(found):
+        sock = None
+        try:
+            sock = socket.socket(family, kind, protocol)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEP_ALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            sock.settimeout(_left(deadline) / (len(found) - number))
+            sock.connect(target)
+        except OSError as error:
+            failure = error
+            if sock is not None:
+                sock.close()
+        else:
             return sock
+    raise failure
+
+
+def _encrypted(sock: socket.socket, host: str, parameters: RedisParameters, deadline: float) -> ssl.SSLSocket:
+    """Begin TLS on a connection, which is closed if that fails. Raises OSError, ValueError."""
+    try:
         context = ssl.create_default_context()
         if parameters.ca_file:
             context.load_verify_locations(parameters.ca_file)
         if parameters.certificate_file or parameters.key_file:
             context.load_cert_chain(parameters.certificate_file, parameters.key_file or None)
-        return context.wrap_socket(sock, server_hostname=address[0])
+        sock.settimeout(_left(deadline))
+        return context.wrap_socket(sock, server_hostname=host)
     except BaseException:
         sock.close()
         raise
 
 
-def _why_not(error: OSError | ValueError, timeout: float) -> str:
+def _left(deadline: float) -> float:
+    """Return the seconds to a deadline. Raises TimeoutError."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("the deadline has passed")
+    return seconds
+
+
+def _why_not(error: OSError | ValueError, parameters: RedisParameters) -> str:
     """Return a clause that says why there is no connection. Text of the server is not part of it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate is not trusted: {error.verify_message}"
     if isinstance(error, (FileNotFoundError, PermissionError)):
         return f"ca_file, certificate_file or key_file cannot be read: {error.strerror}"
     if isinstance(error, TimeoutError):
-        return f"no answer within {timeout:.1f} s"
+        return f"no answer within {parameters.connect_timeout_s:.1f} s"
     if isinstance(error, OSError):
         return f"cannot connect: {error.strerror or 'no connection'}"
     return "the server answers, but not in the protocol of Redis"
