@@ -1,5 +1,6 @@
 """What the tier for Redis does when a server or the network fails. No message ever contains the password."""
 
+import os
 import re
 import socket
 import threading
@@ -91,6 +92,15 @@ def test_a_refused_connection_names_the_wrong_parameter(
 ) -> None:
     monkeypatch.setenv("LARDER_TEST_OTHER", f"{SECRET}-old")
     assert message in fails(tiers(server.address, **parameters))
+
+
+def test_a_password_may_have_any_bytes(tiers: Any, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    password = b"no \xff UTF-8"
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "bytes", "on", b">" + password, "~*", "+@all")
+    monkeypatch.setitem(os.environb, b"LARDER_TEST_OTHER", password)
+    tier = tiers(server.address, username="bytes", password="env:LARDER_TEST_OTHER")
+    assert store(tier, block(1, 100)) == [Outcome.OK]
 
 
 def test_a_password_that_the_server_does_not_want_is_reported(tiers: Any) -> None:

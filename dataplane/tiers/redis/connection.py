@@ -109,7 +109,8 @@ def _handshake(parameters: RedisParameters) -> list[list[bytes]]:
     commands: list[list[bytes]] = []
     if password := resolve("password", parameters.password):
         user = [parameters.username.encode()] if parameters.username else []
-        commands.append([b"AUTH", *user, password.encode()])
+        # Bytes of the environment that are no UTF-8 are surrogates in its strings.
+        commands.append([b"AUTH", *user, password.encode(errors="surrogateescape")])
     if parameters.database:
         commands.append([b"SELECT", b"%d" % parameters.database])
     return commands
