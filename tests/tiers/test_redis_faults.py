@@ -15,7 +15,9 @@ import pytest
 from redis.crc import key_slot
 
 from dataplane.protocol.stored_blocks import Loaded, Outcome
-from dataplane.tiers.redis.resp import ReplyReader, TimedSocket
+from dataplane.tiers.redis.connection import BlockConnection
+from dataplane.tiers.redis.parameters import RedisParameters
+from dataplane.tiers.redis.resp import ReplyReader, TimedSocket, packed
 from dataplane.tiers.redis.tier import RedisTier
 from dataplane.tiers.registry import ParameterError, TierContext, open_tier
 from dataplane.tiers.tier import BlockLoad, BlockStore, TierError
@@ -101,6 +103,16 @@ def test_a_password_may_have_any_bytes(tiers: Any, server: RedisServer, monkeypa
     monkeypatch.setitem(os.environb, b"LARDER_TEST_OTHER", password)
     tier = tiers(server.address, username="bytes", password="env:LARDER_TEST_OTHER")
     assert store(tier, block(1, 100)) == [Outcome.OK]
+
+
+def test_a_server_without_users_gets_the_password_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARDER_TEST_REDIS", SECRET)
+    answers = b"-ERR wrong number of arguments for 'auth' command\r\n+OK\r\n+PONG\r\n"
+    with scripted_server(answers, stays_open=True) as old:
+        parameters = RedisParameters(servers=[old.address], username="larder", password="env:LARDER_TEST_REDIS")
+        BlockConnection(("127.0.0.1", old.port), parameters, soon()).close()
+        alone = packed(b"AUTH", SECRET.encode())
+        wait_until(lambda: alone in old.received, "the server receives the password alone")
 
 
 def test_a_password_that_the_server_does_not_want_is_reported(tiers: Any) -> None:

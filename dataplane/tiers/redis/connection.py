@@ -18,6 +18,8 @@ from dataplane.tiers.tier import TierError
 
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 """Seconds without traffic after which the kernel asks an idle server, between its questions, and how many it asks."""
+_WITHOUT_USERS = "wrong number of arguments for 'auth'"
+"""What a server before Redis 6, which has one password and no users, answers to AUTH with a user."""
 
 
 class BlockConnection:
@@ -54,6 +56,8 @@ class BlockConnection:
         """Introduce this client. Return the error with which the server refuses it, or None."""
         for words in commands:
             reply = self.execute(*words, deadline=deadline)
+            if isinstance(reply, ErrorReply) and _WITHOUT_USERS in reply.message.lower():
+                reply = self.execute(words[0], words[-1], deadline=deadline)
             if isinstance(reply, ErrorReply):
                 return reply
             if reply != b"OK":
