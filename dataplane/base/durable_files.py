@@ -11,8 +11,10 @@ _DIGEST_BYTES = 32
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file of mode 0600 in place of an earlier one, and sync it to the device. Raises OSError."""
     making = path.with_suffix(".new")
+    making.unlink(missing_ok=True)  # one that is there may be a link, or a file that others can read
+    descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with open(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

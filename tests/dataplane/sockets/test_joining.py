@@ -24,6 +24,7 @@ from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.control.messages import VERSION
 from dataplane.protocol.control.nodes import Hello, Welcome
 from dataplane.protocol.join import SECRET_BYTES, Join, Joined, JoinRefused, JoinReply, JoinToken, token_text, with_host
+from dataplane.sockets.curve import key_pair
 from tests import forked
 from tests.dataplane import factories as make
 from tests.dataplane.blocks import connect
@@ -173,6 +174,22 @@ def welcome(fleet: ManagementPlane, url: str, key: str) -> Welcome:
     answer = msgspec.msgpack.decode(socket.recv(), type=Welcome)
     socket.close()
     return answer
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_that_is_there_already_gets_no_secret_key(tmp_path: Path, link: bool) -> None:
+    path, readable = tmp_path / "curve.key", tmp_path / "readable"
+    left = path.with_suffix(".new")
+    readable.touch(0o644)
+    readable.chmod(0o644)
+    if link:
+        left.symlink_to(readable)
+    else:
+        left.hardlink_to(readable)
+    made = key_pair(path)
+    assert readable.read_bytes() == b""
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert key_pair(path) == made
 
 
 def test_a_node_sends_its_name_and_address_and_then_serves_its_management_plane_alone(
