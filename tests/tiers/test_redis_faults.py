@@ -180,6 +180,13 @@ def test_a_certificate_that_is_not_trusted_is_reported(tiers: Any) -> None:
     assert "the server's certificate is not trusted" in message
 
 
+def test_a_certificate_of_another_host_is_reported(tiers: Any) -> None:
+    with redis_server(tls=True) as server:
+        trust = {"password": "", "tls": True, "ca_file": str(server.certificate)}
+        message = fails(tiers(f"localhost:{server.port}", **trust))
+    assert "the server's certificate is not trusted: Hostname mismatch" in message
+
+
 def test_a_server_that_demands_a_certificate_gets_one(tiers: Any) -> None:
     with redis_server(tls=True, client_certificates=True) as strict:
         certificate = str(strict.certificate)
@@ -251,10 +258,17 @@ def full_listener() -> Iterator[int]:
             yield listener.getsockname()[1]
 
 
-def resolves_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
-    """Let the name of every server stand for several addresses."""
+def resolves_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> list[tuple[str, int]]:
+    """Let the name of every server stand for several addresses. Return what is looked up."""
+    looked_up = []
     found = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port)) for port in ports]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    def resolve(host: str, port: int, **_: Any) -> Any:
+        looked_up.append((host, port))
+        return found
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return looked_up
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -276,6 +290,14 @@ def test_all_addresses_share_the_time_of_a_call(tiers: Any, monkeypatch: pytest.
         began = time.monotonic()
         assert tier.store([block(1, 100)], began + SHORT_S) == [Outcome.LATE]
         assert time.monotonic() - began < 10 * SHORT_S
+
+
+def test_an_address_of_ipv6_is_looked_up_without_brackets(
+    tiers: Any, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = resolves_to(monkeypatch, server.port)
+    assert store(tiers("[::1]:6379"), block(1, 100)) == [Outcome.OK]
+    assert looked_up == [("::1", 6379)]
 
 
 def test_a_connection_that_is_cut_is_replaced_once(tiers: Any, server: RedisServer) -> None:
@@ -314,6 +336,13 @@ GARBAGE = [
 def test_a_server_other_than_redis_is_reported(tiers: Any, answer: bytes) -> None:
     with scripted_server(answer) as strange:
         assert f"Redis server {strange.address}: " in fails(tiers(strange.address))
+
+
+@pytest.mark.parametrize("answers", [b"+QUEUED\r\n", b":1\r\n", b"+OK\r\n$-1\r\n"])
+def test_another_answer_than_ok_to_auth_or_select_is_reported(tiers: Any, answers: bytes) -> None:
+    with scripted_server(answers + b"+PONG\r\n", stays_open=True) as strange:
+        message = fails(tiers(strange.address, database=1))
+    assert "the server answers, but not in the protocol of Redis" in message
 
 
 def test_a_line_without_an_end_is_given_up(tiers: Any) -> None:
