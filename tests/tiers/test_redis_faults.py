@@ -424,6 +424,27 @@ def test_a_reply_of_arrays_within_each_other_is_bounded(depth: int) -> None:
                 reader.read_short(soon())
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [b"*1048577\r\n", b"*-7\r\n", b"*3\r\n*1048000\r\n" + b":1\r\n" * 1_048_000 + b"*600\r\n"],
+    ids=["at once", "negative", "in several arrays"],
+)
+def test_elements_of_a_reply_are_bounded(reply: bytes) -> None:
+    class Ended:
+        def __init__(self) -> None:
+            self._left = memoryview(reply)
+
+        def receive(self, memory: memoryview, deadline: float, *, whole: bool) -> int:
+            piece, self._left = self._left[: len(memory)], self._left[len(memory) :]
+            assert piece, "more is read"
+            memory[: len(piece)] = piece
+            return len(piece)
+
+    sock: Any = Ended()
+    with pytest.raises(ValueError, match="a reply of at most 1048576 elements"):
+        ReplyReader(sock).read_short(soon())
+
+
 def test_a_connection_that_is_reset_is_lost() -> None:
     ours, theirs = socket.socketpair()
     with ours:

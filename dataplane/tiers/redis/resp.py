@@ -23,6 +23,8 @@ _TOLERANCE = 1.05
 _BUFFER_BYTES = 16_384
 _MAX_SHORT_BYTES = 1024 * 1024
 _MAX_REPLY_BYTES = 16 * 1024 * 1024
+_MAX_REPLY_ELEMENTS = 1024 * 1024
+"""Elements of all arrays of a reply. The reply to CLUSTER SLOTS has a few for each of 16,384 slots at most."""
 _MAX_VALUE_BYTES = 512 * 1024 * 1024
 _MAX_DEPTH = 8
 """Arrays within each other. The reply to CLUSTER SLOTS has four levels."""
@@ -144,6 +146,7 @@ class ReplyReader:
         self._start = self._end = 0
         self._left_bytes = 0
         """Bytes that the current reply may still have, apart from a value that is read into memory."""
+        self._left_elements = 0
         self._deadline = 0.0
 
     def read_short(self, deadline: float) -> Reply:
@@ -178,6 +181,7 @@ class ReplyReader:
     def _begin(self, deadline: float) -> None:
         self._deadline = deadline
         self._left_bytes = _MAX_REPLY_BYTES
+        self._left_elements = _MAX_REPLY_ELEMENTS
 
     def _read(self, depth: int) -> Reply:
         line = self._read_line()
@@ -196,7 +200,11 @@ class ReplyReader:
             return self._read_string(_length(text, _MAX_SHORT_BYTES))
         if not depth:
             raise ValueError(f"a reply has more than {_MAX_DEPTH} arrays within each other")
-        return [self._read(depth - 1) for _ in range(int(text))]
+        count = int(text)
+        if not 0 <= count <= self._left_elements:
+            raise ValueError(f"expected a reply of at most {_MAX_REPLY_ELEMENTS} elements")
+        self._left_elements -= count
+        return [self._read(depth - 1) for _ in range(count)]
 
     def _read_line(self) -> bytes:
         """Return the next line without its end."""
