@@ -13,6 +13,7 @@ import pytest
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases, SpaceLock
 from dataplane.core.inprocess import InProcess
+from dataplane.core.operator.listing import list_blocks
 from dataplane.gateways.lmcache.handlers.sessions import (
     MAX_LOOKUPS_PER_SCHEDULER,
     RESULTS,
@@ -24,6 +25,8 @@ from dataplane.gateways.lmcache.handlers.sessions import (
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.gateways.lmcache.zmtp import processes
+from dataplane.policies.registry import POLICIES
+from dataplane.protocol.control.lookups import ListBlocks
 from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.control.requests import RequestRecord
 from dataplane.protocol.events import LeaseBroken
@@ -41,8 +44,30 @@ def test_a_lookup_finds_and_leases_stored_chunks(worker: Client, gateway: Gatewa
     worker.store(prompt(3))
     assert worker.lookup(prompt(4)) == 3
     assert gateway.leased() == 3
+    assert [each.leases for each in list_blocks(gateway.bench.node.pool, ListBlocks("n"))[0]] == [1, 1, 1]
     assert worker.ask("end_session", "r") is NOTHING
     assert gateway.leased() == 0
+    assert [each.leases for each in list_blocks(gateway.bench.node.pool, ListBlocks("n"))[0]] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param(name, marks=() if name in ("lru", "s3fifo") else pytest.mark.full)
+        for name in sorted(set(POLICIES) - {"noop"})
+    ],
+)
+def test_lookups_that_come_and_go_let_every_algorithm_make_room(
+    worker: Client, gateway: Gateway, algorithm: str
+) -> None:
+    assert gateway.bench.apply(make.policy(algorithm=algorithm)) == []
+    for name in range(gateway.bench.pool.capacity_bytes // CHUNK_BYTES // 4 + 80):
+        assert worker.store(prompt(4, name), f"r{name}") is True
+        assert worker.lookup(prompt(4, name), f"r{name}") == 4
+        worker.ask("end_session", f"r{name}")
+    stats = gateway.bench.node.stats(gateway.bench.now)
+    assert stats.totals.evicted_blocks > 0
+    assert stats.refused == {}
 
 
 def broken(gateway: Gateway) -> list[tuple[str, int]]:

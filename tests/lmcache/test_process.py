@@ -477,6 +477,22 @@ def dealers(plane: Plane, count: int) -> Iterator[list[zmq.Socket[bytes]]]:
         context.term()
 
 
+def test_a_burst_of_half_again_the_pool_drops_the_oldest_prompts_alone(plane: Plane) -> None:
+    with Client(url_of(plane)) as client, mapped(client.register()) as segment:
+        room = plane.describe().pool.capacity_bytes // CHUNK_BYTES // 16
+        prompts = room * 3 // 2
+        for name in range(prompts):
+            assert store(client, segment, prompt(16, name), name, f"r{name}") is True
+            # What was reported as stored is there, at once and whole.
+            assert check(client, segment, prompt(16, name), name, f"r{name}")
+        stats = plane.describe()
+        assert stats.totals.stored_blocks == 16 * prompts
+        assert stats.refused == {}
+        whole = [check(client, segment, prompt(16, name), name, f"again{name}") for name in range(prompts)]
+        assert whole.count(True) >= room - 2
+        assert whole == sorted(whole)  # the oldest ones went
+
+
 def test_a_thousand_connections_lease_and_release_their_hits(plane: Plane) -> None:
     count = size(1000, 12)
     with Client(url_of(plane)) as worker:
