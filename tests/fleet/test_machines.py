@@ -82,6 +82,20 @@ def test_a_node_behind_a_cut_cable_serves_on_and_catches_up_when_it_heals(fleet:
     assert [stored(node, "late", 3) for node in nodes] == [1, 1, 1]
 
 
+def test_records_committed_before_a_kill_of_the_management_plane_are_pushed_by_the_next(fleet: Fleet) -> None:
+    app, nodes = fleet.app, list(fleet.nodes.values())
+    for node in nodes:
+        node.machine.cut()
+    app.put_quota("acme", 2 * PAGE)
+    app.kill()
+    for node in nodes:
+        node.machine.heal()
+    app.start()
+    app.until_states(a="in_sync", b="in_sync", c="in_sync")
+    app.until_applied("acme", NAMES)
+    assert [stored(node, "acme", 5) for node in nodes] == [2, 2, 2]
+
+
 def test_a_node_is_drained_and_forgotten_by_the_command_line(fleet: Fleet) -> None:
     app = fleet.app
     fleet.node("d", "zone=d").start()
