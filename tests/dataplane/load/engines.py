@@ -75,7 +75,7 @@ def holders(plane: Plane, count: int) -> Iterator[Callable[[], None]]:
     def end() -> None:
         engines.assert_alive()
         engines.kill_all()
-        assert engines.wrong() == []
+        assert engines.wrong() == [], engines.wrong()[:5]
         assert engines.worked(0)
 
     try:

@@ -109,6 +109,7 @@ def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> No
     with supervised(socket_dir) as plane, holders(plane, ENGINES) as end, connect(plane) as client:
         with plane.manager() as manager:
             manager.push(make.quotas({"t0": None}, 1))
+        wait_for((plane.folder / "quotas.snapshot").exists, "the snapshot is saved, which an ACK does not wait for")
         memory = client._memory.current.index.cells[H_MEMORY]
         times: dict[bool, list[float]] = {True: [], False: []}
         counted = 0
