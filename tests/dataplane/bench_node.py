@@ -256,6 +256,8 @@ class Bench:
         self.index = IndexMemory(bytearray(index_bytes(max_blocks)), max_blocks)
         self.index.format(7, 1)
         self.fences = 0
+        self.at_fence: Callable[[], object] = lambda: None
+        """What other processes do at the moment of a barrier."""
         options = NodeOptions(
             name="bench",
             epoch="0000000000000007",
@@ -279,6 +281,7 @@ class Bench:
 
     def _fence(self) -> None:
         self.fences += 1
+        self.at_fence()
 
     def attach(
         self, *spaces: Space | SpaceRequest, group: str | None = None, pid: int = 100, gateway: str = ""

@@ -102,6 +102,11 @@ class LeaseTable:
         are withdrawn.
         """
         self._fence()
+        return self.raised(blocks)
+
+    def raised(self, blocks: Sequence[Block]) -> list[bool]:
+        """Return for each block whether any process seems to hold it. There is no barrier, so a lease that was just
+        acquired may not show."""
         at: I64 = np.array([block.number for block in blocks], np.int64)
         total = np.zeros(len(at), np.uint64)
         spaces = {block.space for block in blocks}

@@ -35,6 +35,24 @@ MAX_REFUSALS = 64
 Flags = npt.NDArray[np.bool_]
 
 
+def _split(
+    groups: Sequence[Sequence[Block]], is_leased: Sequence[bool]
+) -> tuple[Sequence[Sequence[Block]], Sequence[Sequence[Block]], list[Block]]:
+    """Return the groups without and with a leased block, and the leased blocks. `is_leased` has a flag for each block
+    of all groups."""
+    if not any(is_leased):
+        return groups, (), []
+    flags = iter(is_leased)
+    without: list[Sequence[Block]] = []
+    with_leased: list[Sequence[Block]] = []
+    leased: list[Block] = []
+    for group in groups:
+        found = [block for block in group if next(flags)]
+        (with_leased if found else without).append(group)
+        leased += found
+    return without, with_leased, leased
+
+
 def _position(slot: Slot) -> int:
     return slot.slab.segment.number << 44 | slot.offset
 
@@ -120,21 +138,17 @@ class Reclaimer:
         victims = [block for group in groups for block in group]
         if not victims:
             return 0
-        is_leased = self._leased_among(victims)
-        if any(is_leased):
-            unleased: list[Block] = []
-            waiting = iter(is_leased)
-            for group in groups:
-                group_leased = [next(waiting) for _ in group]
-                if any(group_leased):
-                    self._table.step(group, BlockStep.PUT_BACK)
-                else:
-                    unleased += group
-            self._pass_over(
-                [block for block, group_leased in zip(victims, is_leased, strict=True) if group_leased], now
-            )
-        else:
-            unleased = victims
+        # A lease usually shows without a barrier. Only blocks that show none are hidden from their readers.
+        candidates, _, leased = _split(groups, self._leases.raised(victims))
+        hidden = [block for group in candidates for block in group]
+        if hidden:
+            candidates, kept, late = _split(candidates, self._leased_among(hidden))
+            for group in kept:
+                self._table.step(group, BlockStep.PUT_BACK)
+            leased += late
+        unleased = [block for group in candidates for block in group]
+        if leased:
+            self._pass_over(leased, now)
         if not unleased:  # all victims are leased: read all counters at once, since the whole pool may be leased
             self._leased = self._leases.held_by_any(self._table.space_of)
             return 0

@@ -12,7 +12,7 @@ from tests.dataplane.load.plane import main
 class BlindLeaseTable(LeaseTable):
     """Sees no reader."""
 
-    def held(self, blocks: Sequence[Block]) -> list[bool]:
+    def raised(self, blocks: Sequence[Block]) -> list[bool]:
         return [False] * len(blocks)
 
 

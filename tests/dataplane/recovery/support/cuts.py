@@ -59,6 +59,7 @@ class KillBench(Bench):
     ) -> None:
         self.now = 1_000_000.0 if image is None else image.now
         self.fences = 0
+        self.at_fence = lambda: None
         self.checks = []
         self.emitted = []
         self.options = NodeOptions(
