@@ -199,6 +199,8 @@ async def test_pushes_database_process_tokens_and_lag_are_measured(new_plane: Pl
     await parts.access.token_expiries.read()
     await until(lambda: any(parts.process.loop_lag.counts))
     new_plane.http.headers.update(headers)
+    # What a node has comes with its next report, which its ACK does not wait for.
+    await until(lambda: [stats.observed["quotas"].generation for stats in parts.fleet.stats()] == [1])
     found = await samples(new_plane)
     on = {"node": new_node.name, "type": "quotas"}
     assert (of(found, "push_seconds_count", **on) or 0) >= 2
