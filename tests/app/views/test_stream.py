@@ -3,12 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from struct import pack
 from typing import Any
 
 import msgspec
 import pytest
 
+from app.http.routes.views.events import EventMessages
 from app.ingest.rates import RateMeter
 from app.observe.catalogue.fleet import NodeLost
 from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered
@@ -159,6 +161,18 @@ async def test_a_returning_reader_gets_the_events_that_it_missed(new_plane: Plan
     everything = [(f"{bus.boot}-{event.seq}", event.name) for event in bus.ring]
     for of_unknown in ("ffffffff-3", "x", "7", "", f"{bus.boot}-{'9' * 30}"):
         assert await ids(new_plane, of_unknown, len(everything)) == everything
+
+
+async def test_an_event_that_occurs_while_a_reader_returns_is_sent_once(lone: Plane) -> None:
+    bus, overview = lone.app.parts.bus, lone.app.parts.views.overview
+    bus.publish(DatabaseLost("gone"))
+    stream = EventMessages(bus, overview).stream(f"{bus.boot}-{bus.ring[-1].seq}")
+    async with asyncio.timeout(60), aclosing(stream):
+        sent = await anext(stream)
+        bus.publish(NodeLost())
+        while b"event: overview" not in sent:
+            sent += await anext(stream)
+    assert sent.count(f"id: {bus.boot}-{bus.ring[-1].seq}\n".encode()) == 1
 
 
 def stats(node: str = "a", epoch: str = "1", **totals: int) -> NodeStats:

@@ -75,11 +75,9 @@ class EventMessages:
         """Yield the messages for one reader. `last_id` is the id of the last event that the reader received."""
         bus = self._bus
         with bus.subscribe() as subscriber:
-            yield b"retry: 1000\n\n"
+            # Before the first message: an event that occurs while that is sent is in the subscription alone.
             missed = [] if last_id is None else bus.after(*_read_id(last_id))
-            missed = visible_events(missed, by)
-            if missed:
-                yield b"".join(map(self.event, missed))
+            yield b"retry: 1000\n\n" + b"".join(map(self.event, visible_events(missed, by)))
             shown, shown_at = -1, -1e9
             while not subscriber.closed:
                 parts = [self.event(event) for event in visible_events(subscriber.take(), by)]
