@@ -153,9 +153,10 @@ class NodeJournal:
         for entry in batch:
             if entry.push is not None and not (may_be_written and await pushes.exists(session, **entry.push)):
                 session.add(pushes.PushRow(**entry.push))
-        kinds_by_node: dict[str, tuple[FleetNode, set[SnapshotType]]] = {}
+        kinds_by_node: dict[tuple[str, str], tuple[FleetNode, set[SnapshotType]]] = {}
         for entry in batch:
-            kinds_by_node.setdefault(entry.node.name, (entry.node, set()))[1].update(entry.kinds)
+            identity = entry.node.name, entry.node.public_key
+            kinds_by_node.setdefault(identity, (entry.node, set()))[1].update(entry.kinds)
         for node, kinds in kinds_by_node.values():
             if not await _save(session, node):
                 continue
@@ -205,10 +206,12 @@ def _refusal(row: nodes.ObservationRow) -> SnapshotRefusal:
 async def _save(session: AsyncSession, node: FleetNode) -> bool:
     """Save a node and return whether it is still known.
 
-    A node that joined is first recorded by its enrolment, and may be forgotten while its answer is on the way.
+    A node that joined is first recorded by its enrolment. It may be forgotten while its answer is on the way, and
+    another node may join under its name: the row then has another key.
     """
     row = _node_row(node)
-    if node.public_key and await session.get(nodes.NodeRow, node.name) is None:
+    stored = await session.get(nodes.NodeRow, node.name)
+    if node.public_key != ("" if stored is None else stored.public_key):
         return False
     await nodes.save_node(session, row)
     return True

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.ingest.fleet import Fleet
+from app.ingest.fleet import Fleet, FleetNode
 from app.push.node_journal import NodeJournal, stored_node
 from app.store.base.database import Database
 from app.store.fleet import nodes
 from app.store.fleet.nodes import NodeRow
+from dataplane.protocol.observed import Observed
 
 pytestmark = pytest.mark.anyio
 Change = Callable[[Fleet], None]
@@ -65,6 +66,33 @@ async def test_what_a_manager_changes_while_it_reads_is_not_undone(
     monkeypatch.undo()
     await journal.catch_up(fleet, time.monotonic())
     assert states(fleet) == {name: ({"zone": "a"}, False) for name in "ab"}, "the next time it follows the database"
+
+
+async def test_a_late_answer_of_a_node_does_not_replace_another_that_joined_under_its_name(database: Database) -> None:
+    journal, earlier, joined = NodeJournal(database), row("a"), row("a")
+    joined.public_key = "k" * 40
+    async with database.write() as session:
+        session.add(joined)
+    journal.record_join(answered(earlier, generation=7))
+    await journal.flush()
+    assert await recorded(database) == ("k" * 40, [])
+    journal.record_join(answered(earlier, generation=7))
+    journal.record_join(answered(joined, generation=9))
+    await journal.flush()
+    assert await recorded(database) == ("k" * 40, [9]), "the answers of both nodes are written together"
+
+
+def answered(stored: NodeRow, generation: int) -> FleetNode:
+    node = stored_node(stored, time.monotonic())
+    node.observed["quotas"] = Observed(generation, "digest", "store")
+    return node
+
+
+async def recorded(database: Database) -> tuple[str, list[int]]:
+    """Return the key of the node, and the generations of its observations."""
+    async with database.read() as session:
+        (node,) = await nodes.all_nodes(session)
+        return node.public_key, [seen.generation for seen in await nodes.all_observations(session) if seen.store]
 
 
 def states(fleet: Fleet) -> dict[str, tuple[dict[str, str], bool]]:
