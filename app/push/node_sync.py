@@ -5,6 +5,7 @@ a crash finds the same work. While another manager is the leader, the task track
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Coroutine, Sequence
 
@@ -364,11 +365,10 @@ class NodeSync:
         return bodies
 
     async def _unless_forgotten(self, node: FleetNode, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
-        """Return the answer. Raise NoAnswer as soon as the process that should answer is known to be gone."""
+        """Return the answer. Raise NoAnswer as soon as the process that should answer is known to be gone. The push
+        itself has a bound for each answer, and waits for the database while it reads the bodies."""
         push_task = asyncio.ensure_future(push)
-        abandoned = asyncio.ensure_future(
-            self._fleet.change_signal.until(lambda: not node.welcomed, self._timeout_s * 4)
-        )
+        abandoned = asyncio.ensure_future(self._fleet.change_signal.until(lambda: not node.welcomed, math.inf))
         try:
             await asyncio.wait({push_task, abandoned}, return_when=asyncio.FIRST_COMPLETED)
             if push_task.done():
@@ -377,7 +377,7 @@ class NodeSync:
         finally:
             for task in (push_task, abandoned):
                 task.cancel()
-            await asyncio.wait({push_task, abandoned})
+            await asyncio.gather(push_task, abandoned, return_exceptions=True)
 
 
 def _ended(state: PushState, row: PushRow) -> PlaneEvent:
