@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from app.child_process import child_process
 from app.supervisor.descriptors import allow_descriptors
 from app.supervisor.node_process import KILLED_S, NodeProcess, find_running, has_begun, start
 from dataplane.base.child_command import module_command
@@ -265,16 +266,15 @@ class Supervisor:
         """
         if not self._serving.is_set():
             raise CannotReplace("no data plane serves now; try again when one does")
-        process = await asyncio.create_subprocess_exec(
-            *self._command, "--check-memory", env=dict(environ), stderr=asyncio.subprocess.PIPE
-        )
+        command = (*self._command, "--check-memory")
         try:
-            async with asyncio.timeout(CHECK_S):
-                _, errors = await process.communicate()
+            async with child_process(command, env=dict(environ), stderr=subprocess.PIPE) as process:
+                async with asyncio.timeout(CHECK_S):
+                    _, errors = await process.communicate()
         except TimeoutError:
-            process.kill()
-            await asyncio.wait_for(process.wait(), KILLED_S)
             raise CannotReplace(f"a new data plane process did not answer within {CHECK_S:g} s") from None
+        except OSError as error:
+            raise CannotReplace(f"a new data plane process would not start: {error.strerror}") from None
         if process.returncode == 0:
             return ""
         lines = errors.decode(errors="replace").strip().splitlines()

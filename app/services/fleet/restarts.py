@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from app import __version__
+from app.child_process import child_process
 from app.errors import Conflict
 from app.ingest.fleet import Fleet, FleetNode
 from app.observe.catalogue.service import ManagerRestartRequested
@@ -25,8 +26,6 @@ from dataplane.base.settings import SettingsError
 from dataplane.base.units import format_size
 
 CHECK_TIMEOUT_S = 60.0
-KILLED_S = 10.0
-"""Seconds in which the kernel ends a killed process."""
 REPORT_TIMEOUT_S = 60.0
 """Seconds in which the new data plane reports its stats, which say how much it adopted."""
 FIXED = ("state_dir", "engine_socket", "control_url", "events_url", "database_url", "http_host", "http_port")
@@ -139,15 +138,15 @@ class Restarts:
 
     async def _check_command(self, *module: str) -> None:
         """Check that the code on disk starts: a new release may be half installed. Raises Conflict."""
-        process = await asyncio.create_subprocess_exec(
-            *module_command(*module), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         try:
-            _, errors = await asyncio.wait_for(process.communicate(), CHECK_TIMEOUT_S)
+            async with child_process(module_command(*module), **streams) as process:
+                async with asyncio.timeout(CHECK_TIMEOUT_S):
+                    _, errors = await process.communicate()
         except TimeoutError:
-            process.kill()
-            await asyncio.wait_for(process.wait(), KILLED_S)
             raise Conflict(f"a new process did not start within {CHECK_TIMEOUT_S:g} s") from None
+        except OSError as error:
+            raise Conflict(f"a new process would not start: {error.strerror}") from None
         if process.returncode:
             lines = errors.decode(errors="replace").strip().splitlines()
             output = lines[-1] if lines else f"exit code {process.returncode}"

@@ -1,14 +1,15 @@
 """Runs jobs of `app.texts`, each in its own process, a few at a time, shared fairly among callers."""
 
 import asyncio
-import contextlib
 import os
 import signal
+import subprocess
 import sys
 
 import msgspec
 
-from app.errors import Invalid
+from app.child_process import child_process
+from app.errors import Invalid, ServerBusy
 from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.principals import Principal
 from app.texts.jobs import CPU_S, MEMORY_BYTES, WALL_S, Answer, EncodeError, EncodeJob, EncodeResult
@@ -16,8 +17,7 @@ from dataplane.base.child_command import module_command
 from dataplane.base.units import format_size
 
 BOUNDS = Bounds(at_once=3, each_at_once=2, waiting=64, each_waiting=16)
-EXIT_TIMEOUT_S = 10.0
-"""Longest wait, in seconds, for a killed process to exit."""
+RETRY_AFTER_S = 1.0
 _CPU_LIMIT_SIGNALS = (-signal.SIGXCPU, -signal.SIGKILL)
 
 
@@ -27,7 +27,7 @@ class EncodeService:
 
     async def run(self, job: EncodeJob, field: str, by: Principal) -> EncodeResult:
         """Run a job and return its result. A failure is reported as an error of the request field `field`. Raises
-        Invalid, TooManyRequests."""
+        Invalid, ServerBusy, TooManyRequests."""
         async with self._limiter.turn(by.share):
             answer = await _run_process(job, field)
         if isinstance(answer, EncodeError):
@@ -37,23 +37,15 @@ class EncodeService:
 
 async def _run_process(job: EncodeJob, field: str) -> Answer:
     packed = await asyncio.to_thread(msgspec.msgpack.encode, job)
-    child = await asyncio.create_subprocess_exec(
-        *module_command("app.texts"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=_environ(),
-    )
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     try:
-        async with asyncio.timeout(WALL_S):
-            output, _ = await child.communicate(packed)
+        async with child_process(module_command("app.texts"), **streams, env=_environ()) as child:
+            async with asyncio.timeout(WALL_S):
+                output, _ = await child.communicate(packed)
     except TimeoutError:
         return EncodeError(field, f"encoding took longer than {WALL_S:g} s")
-    finally:
-        if child.returncode is None:
-            child.kill()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(child.wait(), EXIT_TIMEOUT_S)
+    except OSError as error:
+        raise ServerBusy(f"the process that encodes cannot be started: {error.strerror}", RETRY_AFTER_S) from None
     if child.returncode in _CPU_LIMIT_SIGNALS:
         return EncodeError(field, f"encoding took longer than {CPU_S} s of processor time")
     try:
