@@ -201,8 +201,22 @@ async def test_the_command_cancels_a_move(new_plane: Plane, new_node: FakeNode) 
     await move(new_plane, tenant="acme", tier="disk")
     out = await output(new_plane, "move", "--cancel", "2", "--node", "node-a")
     assert out.splitlines()[-1] == "move 2 had ended before"
-    for options in (["--cancel", "1"], ["--cancel", "1", "--node", "node-a", "--tenant", "acme"], []):
+    for options in (["--cancel", "1"], ["--cancel", "1", "--node", "node-a", "--node", "node-b"], []):
         assert "--cancel" in await refused(new_plane, 2, "move", *options)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [["--tenant", "acme"], ["--to", "disk"], ["--from", "disk"], ["--release"], ["--deadline", "5m"], ["--dry-run"]],
+)
+async def test_the_command_cancels_no_move_with_an_option_that_it_would_ignore(
+    new_plane: Plane, new_node: FakeNode, option: list[str]
+) -> None:
+    new_node.held_moves = True
+    await move(new_plane, "0s", tenant="acme", tier="disk")
+    error = await refused(new_plane, 2, "move", "--cancel", "1", "--node", "node-a", *option)
+    assert f"--cancel cannot be combined with {option[0]}" in error
+    assert not any(state.cancelled for state in new_node.moves.values())
 
 
 async def test_a_real_node_moves_a_tenant_to_disk_and_back(

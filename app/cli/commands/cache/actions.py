@@ -1,4 +1,5 @@
-"""`larder lookup`, `locate`, `invalidate`, `demote`, `clear`, `verify` and `move`: actions on cached blocks."""
+"""`larder lookup`, `locate`, `invalidate`, `demote`, `clear`, `verify`, `move` and `compress`: actions on cached
+blocks."""
 
 import sys
 import time
@@ -11,7 +12,7 @@ from app.cli.support.api.short import whole
 from app.cli.support.keys import key_fields, key_options, seconds, text_fields, text_options, together
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, agrees, say, table
-from app.cli.support.resources.options import Output, request_options
+from app.cli.support.resources.options import Output, check_combined, request_options
 
 VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")
@@ -181,7 +182,8 @@ def move(
     memory (`--to memory`). A prefix includes all blocks after it. The command shows the number of the move, for
     `--cancel`, and waits for the end."""
     if cancel is not None:
-        _cancel_move(cancel, tier, url, options, output)
+        check_combined("--cancel", "cancel", "nodes", "yes")
+        _cancel_move(cancel, options["nodes"], url, output)
         return
     if tier is None:
         raise click.UsageError("expected --to TIER, or --cancel NUMBER")
@@ -201,11 +203,10 @@ def move(
     _run_move("move", "moved", url, {**body, "dry_run": dry_run}, output)
 
 
-def _cancel_move(number: int, tier: str | None, url: str | None, options: dict[str, Any], output: Output) -> None:
+def _cancel_move(number: int, nodes: tuple[str, ...], url: str | None, output: Output) -> None:
     """Cancel a move, wait for its end, and print the result."""
-    nodes = options.pop("nodes")
-    if len(nodes) != 1 or tier is not None or any(options.values()):
-        raise click.UsageError("--cancel: expected one --node, and no option that selects blocks")
+    if len(nodes) != 1:
+        raise click.UsageError("--cancel: expected one --node")
     path = f"/api/v1/actions/move/{segment(nodes[0])}/{number}"
     item = _ended(url, call(url, "DELETE", path, None, {"wait": VERIFY_WAIT}), "move", "move", "moved_blocks")
     if output.data(item, item["node"]):

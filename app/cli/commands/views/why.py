@@ -16,7 +16,7 @@ from app.cli.support.printing import findings, show
 from app.cli.support.printing.findings import at, author
 from app.cli.support.printing.terminal import say, table, wrapped
 from app.cli.support.resources.events import EVENT_COLUMNS, concerns
-from app.cli.support.resources.options import Output, request_options
+from app.cli.support.resources.options import Output, check_combined, request_options
 
 MAX_ALERTS = 200
 MAX_CHANGES = 1000
@@ -59,6 +59,7 @@ def why(name: str | None, kind: str | None, request: str | None, since: str, url
     if (name is None) == (request is None):
         raise click.UsageError("expected either TENANT|NODE or --request ID")
     if request is not None:
+        check_combined("--request", "request")
         _request(request, url, output)
         return
     assert name is not None

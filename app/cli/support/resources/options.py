@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from app.cli.support.api.client import print_json, url_option
@@ -119,6 +120,21 @@ output_option = together(
 
 request_options = together(url_option, output_option)
 """Adds the options of both; the command gets `url` and `output`."""
+_OF_REQUESTS = ("url", "context", "timeout", "output", "json")
+
+
+def check_combined(mode: str, *used: str) -> None:
+    """Raise UsageError for options that the running command was given and that it ignores with the option `mode`:
+    those that are neither named in `used` nor of `request_options`."""
+    context = click.get_current_context()
+    ignored = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name not in (*used, *_OF_REQUESTS)
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if ignored:
+        raise click.UsageError(f"{mode} cannot be combined with {', '.join(ignored)}")
 
 
 def print_yaml(answer: Any) -> None:
