@@ -118,6 +118,8 @@ def main(
         console.print("\nstopped")
     except (DemoError, SettingsError, OSError) as error:
         raise click.ClickException(str(error)) from None
+    except httpx.TransportError as error:
+        raise click.ClickException(f"{error.request.method} {error.request.url}: {error}") from None
 
 
 def _stop(_number: int, _frame: object) -> None:
@@ -273,7 +275,8 @@ def _demo(
 
 
 def _set_s3_tier(api: httpx.Client, server: s3_server.LocalS3Server | None, folder: Path, log: Path) -> None:
-    """Set the tier of the server; without a server, remove the tier of an earlier demonstration. Raises DemoError."""
+    """Set the tier of the server; without a server, remove the tier of an earlier demonstration. Raises DemoError,
+    TransportError."""
     path = f"/api/v1/tiers/{s3_server.TIER}"
     current = api.get(path)
     exists = current.is_success and current.json()["note"] == s3_server.NOTE
@@ -348,7 +351,7 @@ class TierShares:
 
 
 def _scene(console: Console, children: ExitStack, api: httpx.Client, url: str, disk: Path) -> Scene:
-    """Return a scene with a token for the actor. Raises DemoError."""
+    """Return a scene with a token for the actor. Raises DemoError, TransportError."""
     api.delete(f"/api/v1/tokens/{ACTOR}")  # that of an earlier run in the same state directory
     answer = api.post("/api/v1/tokens", json={"name": ACTOR, "role": "operator"})
     if not answer.is_success:
@@ -415,11 +418,9 @@ def _wait_until_ready(api: httpx.Client, up: subprocess.Popen[bytes], log: Path)
 
 
 def _put(api: httpx.Client, path: str, record: dict[str, Any], headers: dict[str, str] | None = None) -> None:
-    """Store a record, or leave the one of an earlier demonstration as it is. Raises DemoError if the API refuses it."""
-    try:
-        reply = api.put(path, json=record, headers=headers)
-    except httpx.TransportError as error:
-        raise DemoError(f"PUT {path}: {error}") from None
+    """Store a record, or leave the one of an earlier demonstration as it is. Raises DemoError if the API refuses it,
+    TransportError."""
+    reply = api.put(path, json=record, headers=headers)
     if not reply.is_success and reply.status_code != httpx.codes.PRECONDITION_REQUIRED:
         raise DemoError(f"PUT {path}: {reply.status_code} {reply.text[:500]}")
 

@@ -17,9 +17,12 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
+from app.demo import command
 from app.demo import s3 as demo_s3
 from app.demo.command import DemoError, _wait_until_tier_serves, main
+from app.demo.incidents import ACTOR
 from dataplane.base import allowed_secrets
 from dataplane.replay.sessions import SYSTEM_PROMPT_BLOCKS
 from tests.dataplane.plane import wait_for
@@ -131,6 +134,33 @@ def test_the_demonstration_reports_why_its_s3_tier_is_not_in_service():
     with httpx.Client(base_url="http://test", transport=transport) as api, pytest.raises(DemoError) as raised:
         _wait_until_tier_serves(api, "/api/v1/tiers/s3")
     assert str(raised.value) == "node-a refused the tier s3: tiers.s3: expected no such parameter"
+
+
+@pytest.mark.parametrize(
+    ("step", "request_line"),
+    [
+        (lambda api, folder, _: command._set_s3_tier(api, None, folder, folder), "GET http://test/api/v1/tiers/s3"),
+        (
+            lambda api, folder, children: command._scene(Console(), children, api, "http://test", folder),
+            f"DELETE http://test/api/v1/tokens/{ACTOR}",
+        ),
+        (lambda api, *_: command._put(api, "/api/v1/quotas/a", {}), "PUT http://test/api/v1/quotas/a"),
+    ],
+    ids=["tier", "incident", "record"],
+)
+def test_the_demonstration_reports_an_api_that_does_not_answer(monkeypatch, step, request_line):
+    def silent(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("timed out")
+
+    def demo(console, children, configured, folder, *_, **__):
+        with httpx.Client(base_url="http://test", transport=httpx.MockTransport(silent)) as api:
+            step(api, folder, children)
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(command, "_demo", demo)
+    monkeypatch.setenv("LARDER_HTTP_PORT", "0")
+    ended = CliRunner().invoke(main, [])
+    assert (ended.exit_code, ended.output) == (1, f"Error: {request_line}: timed out\n")
 
 
 def test_the_demonstration_waits_until_its_s3_tier_serves(monkeypatch):
