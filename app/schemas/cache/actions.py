@@ -212,7 +212,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True):
 
 
 class NodeAction(msgspec.Struct, frozen=True):
-    """Answer of one node: the sweep that it started, or an error."""
+    """Error of a node that did not answer."""
 
     node: str
     sweep: int | None

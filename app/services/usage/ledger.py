@@ -29,7 +29,7 @@ KEEP_POSITIONS_S = 86_400.0
 
 
 class UsageLedger:
-    """`run` reads and writes forever; `close` does both once more."""
+    """`run` reads and writes forever; `read_last` and `write_last` do both once more, at a stop."""
 
     def __init__(
         self,

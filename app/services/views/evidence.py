@@ -147,7 +147,7 @@ class EvidenceReader:
         oldest = overview.at - ENDED_SHOWN_S
         all_findings = await asyncio.to_thread(findings, self.state(overview, evidence, further, by))
         recent = [finding for finding in all_findings if finding.ended_at is None or finding.ended_at >= oldest]
-        # A tenant that evicts its own blocks at its limit works as its quota says: only who asks about it is told.
+        # A tenant that evicts its own blocks at its limit works as its quota says: only a request about it shows that.
         quiet = (finding for finding in recent if (finding.code, finding.severity) != ("tenant_at_limit", "info"))
         return bounded(visible(quiet, by), further.more)
 

@@ -49,7 +49,7 @@ CLOSE_TIMEOUT_S = 0.5
 closing a connection. They make an HTTP caller learn within seconds that the database hangs. SQLite: the last one."""
 R = TypeVar("R", bound=Base)
 _WRITE = "larder_write"
-_LOCK_TIMEOUT = "larder_patience_ms"
+_LOCK_TIMEOUT = "larder_lock_timeout_ms"
 _LIGHT = "larder_light"
 _SINGLE = "larder_single"
 _PASSED = "larder_passed"

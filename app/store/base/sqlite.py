@@ -136,7 +136,7 @@ def _run(calls: "SimpleQueue[_Call | None]") -> None:
     """Make the calls of a connection until None."""
     while (call := calls.get()) is not None:
         _make(*call)
-        del call  # a connection that nobody uses is not kept until its next call
+        del call  # otherwise it would keep an unused connection until the next call
 
 
 def _make(future: asyncio.Future[Any] | None, do: Callable[[], Any]) -> None:
@@ -146,7 +146,7 @@ def _make(future: asyncio.Future[Any] | None, do: Callable[[], Any]) -> None:
     except BaseException as raised:  # noqa: BLE001 - the caller gets it
         error = raised
     if future is not None:
-        with suppress(RuntimeError):  # the loop was closed: nobody waits
+        with suppress(RuntimeError):  # the loop was closed: no caller waits
             future.get_loop().call_soon_threadsafe(_settle, future, result, error)
     del error  # its traceback refers to this frame
 

@@ -11,6 +11,8 @@ import click
 from app.cli.support.printing.terminal import exact, say
 
 DIRECTORY_MODE = 0o755
+_SPECIAL = "%$\"'\\;"
+"""Characters that systemd or a shell interprets."""
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 """Folders that `ProtectHome=yes` and `PrivateTmp=yes` hide from the services."""
 
@@ -60,8 +62,10 @@ def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool
 
 def _check(larder: str, system: bool) -> None:
     """Raise ClickException if a service cannot run this executable."""
-    if not os.path.isabs(larder) or any(character.isspace() or character in "%$\"'\\;" for character in larder):
-        raise click.ClickException(f"--executable: expected an absolute path without spaces and %, got {larder!r}")
+    if not os.path.isabs(larder) or any(character.isspace() or character in _SPECIAL for character in larder):
+        raise click.ClickException(
+            f"--executable: expected an absolute path without spaces and without {' '.join(_SPECIAL)}, got {larder!r}"
+        )
     if system and any(Path(larder).is_relative_to(folder) for folder in _HIDDEN):
         raise click.ClickException(
             f"{larder} is in a home or temporary directory, which the services cannot read; install Larder in "

@@ -214,7 +214,7 @@ def _gateway_memory(settings: Settings, name: str, *, runs: bool) -> Iterator[Ch
         yield CheckResult(
             subject,
             "failure",
-            f"{path} {state}: new workers cannot map the memory (its spare name is {second_name})",
+            f"{path} {state}: new workers cannot map the memory (its backup name is {second_name})",
             fix,
         )
     elif runs and files[0] is None and settings.common.lmcache_port is not None:
