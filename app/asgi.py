@@ -206,7 +206,7 @@ def _open_to_all(app: AppSettings) -> frozenset[str]:
 
 
 def _openapi() -> OpenAPIConfig:
-    described = DescribedOperation(path="/openapi.json")
+    described = DescribedOperation()
 
     async def only_the_description(request: Request[Any, Any, Any]) -> None:
         """Raise NotFound for other paths, because the framework would answer them with its own HTML."""

@@ -150,19 +150,19 @@ class AccessServices:
 
 
 class RecordParts:
-    def __init__(self, base: Foundation, shares: PinQuota) -> None:
+    def __init__(self, base: Foundation, pin_quota: PinQuota) -> None:
         common = base.database, base.changes, base.progress, base.fleet
         self.prefixes = PrefixService(base.node_requests)
         self.tokenizers = Tokenizers(*common, EncodeService())
-        self.pins = Pins(*common, self.prefixes, self.tokenizers, shares)
+        self.pins = Pins(*common, self.prefixes, self.tokenizers, pin_quota)
         self.services = RecordServices(*common, (self.pins, self.tokenizers))
         self.tenants = Tenants(base.database, base.changes, base.fleet, self.services.of(Quotas))
 
 
 class DocumentServices:
-    def __init__(self, base: Foundation, tokenizers: Tokenizers, shares: PinQuota) -> None:
+    def __init__(self, base: Foundation, tokenizers: Tokenizers, pin_quota: PinQuota) -> None:
         app, database = base.settings.app, base.database
-        self.apply = Apply(database, base.changes, base.progress, base.fleet, tokenizers, shares)
+        self.apply = Apply(database, base.changes, base.progress, base.fleet, tokenizers, pin_quota)
         self.export = Export(database)
         self.startup = StartupDocument(
             app.apply_file, app.apply_prune, app.apply_limit_bytes, self.apply, database, base.bus
@@ -262,10 +262,10 @@ class Parts:
         self.database, self.bus, self.fleet = base.database, base.bus, base.fleet
         self.limits = RequestLimits(settings.app)
         self.process = ProcessMeter()
-        shares = PinQuota(settings.app.pins_per_tenant)
+        pin_quota = PinQuota(settings.app.pins_per_tenant)
         self.access = AccessServices(base)
-        self.records = RecordParts(base, shares)
-        self.documents = DocumentServices(base, self.records.tokenizers, shares)
+        self.records = RecordParts(base, pin_quota)
+        self.documents = DocumentServices(base, self.records.tokenizers, pin_quota)
         self.fleet_services = FleetServices(base)
         chains = Chains(self.records.tokenizers, self.limits.large_work)
         self.cache = CacheServices(base, self.records, chains)

@@ -103,7 +103,7 @@ class ServerBusy(LarderError):
 
     code = "server-busy"
 
-    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+    def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 

@@ -131,8 +131,8 @@ _OWN_HEADERS = {
 class DescribedOperation(JsonRenderPlugin):
     """Serves `/api/openapi.json`. The document is built once, in a thread, because that takes half a second."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path=path)
+    def __init__(self) -> None:
+        super().__init__(path="/openapi.json")
         self._lock = asyncio.Lock()
         self._encoded = b""
 
@@ -303,7 +303,7 @@ def _parameters(operation: Json) -> None:
 
 def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Json) -> None:
     """Describe the body of a merge patch: the fields of the record's PUT, all of them optional; null resets a field to
-    its default. In `opt`, `fixed` is a struct whose fields a patch may not change. A route without a PUT gives
+    its default. In `opt`, `kept` is a struct whose fields a patch may not change. A route without a PUT gives
     the struct of the patch as `patch`."""
     content = operation.get("requestBody", {}).get("content", {}).get(MERGE_PATCH)
     if method != "patch" or content is None or "$ref" in content["schema"]:

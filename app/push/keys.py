@@ -39,7 +39,7 @@ class ManagerKeyPair:
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4000)
 
 
-def key_path(state_dir: Path, configured: str = "") -> Path:
+def key_path(state_dir: Path, configured: str) -> Path:
     """Return the key file named in the settings, or else the one in the state directory."""
     return Path(configured).expanduser() if configured else state_dir / KEY_FILE
 
@@ -55,7 +55,7 @@ def key_pair(state_dir: Path, configured: str = "") -> ManagerKeyPair:
     return _read(path)
 
 
-def check_key(state_dir: Path, configured: str = "") -> None:
+def check_key(state_dir: Path, configured: str) -> None:
     """Check the key file if there is one. Raise SettingsError."""
     path = key_path(state_dir, configured)
     if configured or os.path.exists(path):

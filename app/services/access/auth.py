@@ -27,8 +27,6 @@ from app.store.access.tokens import SETUP_ROLE, SessionRow, TokenRow
 from app.store.base import identity
 from app.store.base.database import Database
 
-FRESH_S = 1.0
-"""Largest age, in seconds, of cached tokens and sessions."""
 MAX_CACHED = 10_000
 SHARES = {401: MinuteShare(whole=20, each=5, reserve=20), 403: MinuteShare(whole=60, each=20, reserve=60)}
 """Entries per minute that the audit keeps: of failures by address block, and of refusals by token. More are only
@@ -82,9 +80,9 @@ class Auth:
         self._may_open = may_open
         self._closed = bool(configured)
         self._hasher: Hasher | None = None
-        self._tokens = LoadingCache(partial(database.row, TokenRow), FRESH_S, MAX_CACHED)
-        self._sessions = LoadingCache(partial(database.row, SessionRow), FRESH_S, MAX_CACHED)
-        self._tokens_exist = LoadingCache(self._load_tokens_exist, FRESH_S, 1)
+        self._tokens = LoadingCache(partial(database.row, TokenRow), MAX_CACHED)
+        self._sessions = LoadingCache(partial(database.row, SessionRow), MAX_CACHED)
+        self._tokens_exist = LoadingCache(self._load_tokens_exist, 1)
         self._throttle = Throttle()
         self._refusals: dict[int, RefusalAudit[_Refused]] = {
             status: RefusalAudit(share) for status, share in SHARES.items()
@@ -270,7 +268,7 @@ class Auth:
         suppressed, refusals.suppressed = refusals.suppressed, 0
         await self._write_down(refused, {"left_out_before": suppressed} if suppressed else None)
 
-    async def keep_repeated(self, now: float, *, all_of_them: bool = False) -> None:
+    async def keep_repeated(self, now: float, *, all_of_them: bool) -> None:
         """Audit how often refusals of past minutes (at Unix time `now`) were repeated."""
         for refusals in self._refusals.values():
             for refused, count in refusals.take_repeated(now, all_of_them=all_of_them):

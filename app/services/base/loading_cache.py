@@ -8,16 +8,18 @@ from typing import Generic, TypeVar
 from cachetools import TLRUCache
 
 V = TypeVar("V")
+FRESH_S = 1.0
+"""Largest age of a value, in seconds."""
 
 
 class LoadingCache(Generic[V]):
-    """`get` returns a value that was loaded at most `seconds` ago."""
+    """`get` returns a value that was loaded at most FRESH_S seconds ago."""
 
-    def __init__(self, load: Callable[[str], Awaitable[V]], seconds: float, max_entries: int) -> None:
+    def __init__(self, load: Callable[[str], Awaitable[V]], max_entries: int) -> None:
         self._load = load
         # The value is as old as the start of the load: changes during the load may be missing from it.
         self._loaded: TLRUCache[str, tuple[V, float]] = TLRUCache(
-            max_entries, lambda _, loaded, now: loaded[1] + seconds, time.monotonic
+            max_entries, lambda _, loaded, now: loaded[1] + FRESH_S, time.monotonic
         )
         self._loads: dict[str, asyncio.Task[V]] = {}
 

@@ -59,14 +59,14 @@ class Apply:
         progress: RecordProgress,
         fleet: Fleet,
         tokenizers: Tokenizers,
-        shares: PinQuota,
+        pin_quota: PinQuota,
     ) -> None:
         self._database = database
         self._changes = changes
         self._progress = progress
         self._fleet = fleet
         self._tokenizers = tokenizers
-        self._shares = shares
+        self._pin_quota = pin_quota
         # Limits the number of documents in memory. Dry runs have their own limit, so that they do not delay changes.
         self._turns = {dry_run: FairLimiter("documents", BOUNDS) for dry_run in (True, False)}
         self._uncollected = 0
@@ -177,7 +177,7 @@ class Apply:
             if step.before is not None and step.before["spill"] == "drain":
                 check_drained(step.key, self._fleet)
         pins = _pins(stored["pins"], result)
-        await in_thread(self._shares.check_all, by, stored["pins"].values(), pins)
+        await in_thread(self._pin_quota.check_all, by, stored["pins"].values(), pins)
         await in_thread(_check_sizes, stored, result, pins)
         return result
 

@@ -37,13 +37,7 @@ def accepted(record: RecordState) -> Condition:
 
 
 def applied_on(
-    node: FleetNode,
-    record: RecordState,
-    state: NodeState,
-    is_applied: bool,
-    faults: Sequence[Fault],
-    *,
-    whole: bool = True,
+    node: FleetNode, record: RecordState, state: NodeState, is_applied: bool, faults: Sequence[Fault], *, whole: bool
 ) -> Condition:
     """Return the condition `Applied` of a record on a node, with the reason if it is not applied. The first of the
     `faults` of a refusal may be in another tenant's record, so the message contains it only if the caller may see the
@@ -74,9 +68,9 @@ def effective_on(
     applied: Condition,
     policy: str | None,
     *,
-    gpu_copies_elsewhere: bool = False,
-    resident_elsewhere: bool = False,
-    whole: bool = True,
+    gpu_copies_elsewhere: bool,
+    resident_elsewhere: bool,
+    whole: bool,
 ) -> Condition:
     """Return the condition `Effective` of a record on a node. `policy` is the name of the policy that is in force
     there. A node without GPU copies lacks nothing where another node of the record has them: not every machine has

@@ -15,7 +15,6 @@ from dataplane.protocol.control.records import MAX_PINNED_KEYS
 from dataplane.protocol.control.snapshots import MAX_SNAPSHOT_BYTES
 from dataplane.protocol.salts import shown
 
-MAX_PINS = 10_000
 MAX_KEYS = MAX_PINNED_KEYS // 4
 """Largest number of keys of all pins of a tenant."""
 MAX_BYTES = MAX_SNAPSHOT_BYTES // 16
@@ -25,7 +24,7 @@ MAX_BYTES = MAX_SNAPSHOT_BYTES // 16
 class PinQuota:
     """Limits the pins that callers limited to tenants may add."""
 
-    def __init__(self, max_pins: int = MAX_PINS) -> None:
+    def __init__(self, max_pins: int) -> None:
         self._max_pins = max_pins
 
     async def check(self, session: AsyncSession, by: Principal, salt: str, before: SnapshotSize | None) -> None:

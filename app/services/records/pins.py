@@ -79,12 +79,12 @@ class Pins(RecordService[PinRow, PinPut, PinAnswer]):
         fleet: Fleet,
         prefixes: PrefixService,
         tokenizers: Tokenizers,
-        shares: PinQuota,
+        pin_quota: PinQuota,
     ) -> None:
         super().__init__(database, changes, progress, fleet)
         self._prefixes = prefixes
         self._tokenizers = tokenizers
-        self._shares = shares
+        self._pin_quota = pin_quota
 
     async def keys(self, name: str, by: Principal) -> PinKeys:
         """Return the keys of the pin, with which it can be created again. Raises Invalid, NotFound."""
@@ -121,12 +121,12 @@ class Pins(RecordService[PinRow, PinPut, PinAnswer]):
             return await super()._store(change, key, row, values)
         salt, digest = values["tenant"], values["keys_digest"]
         old_digest = None if row is None else row.keys_digest
-        share = await self._shares.before(change.session, change.by, salt)
+        size_before = await self._pin_quota.before(change.session, change.by, salt)
         await bulk.put_bodies(change.session, {digest: body}, change.now)
         row = PINS.write(change, key, row, values, owner=change.by.actor)
         if old_digest not in (None, digest):
             await bulk.drop_unused_bodies(change.session, [str(old_digest)])
-        await self._shares.check(change.session, change.by, salt, share)
+        await self._pin_quota.check(change.session, change.by, salt, size_before)
         return row
 
     async def remove(self, change: Change, row: PinRow) -> None:

@@ -196,7 +196,7 @@ class RecordService(Generic[R, P, A]):
             raise self.kind.missing(key)
         return row
 
-    async def _existing(self, change: Change, key: str, expected: Precondition = ANY) -> R:
+    async def _existing(self, change: Change, key: str, expected: Precondition) -> R:
         """Return a record that the caller may change. Raises NotFound, PreconditionFailed, PreconditionRequired."""
         row = self._visible(key, await change.session.get(self.kind.row, key), change.by)
         self.kind.check_state(expected, key, row)

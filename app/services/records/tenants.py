@@ -92,7 +92,7 @@ class Tenants:
 
 
 async def known_tenants(
-    database: Database, stats: Sequence[NodeStats], salts: Collection[str] | None = None
+    database: Database, stats: Sequence[NodeStats], salts: Collection[str] | None
 ) -> list[TenantAnswer]:
     """Return all tenants, or the known ones among these salts. The work is proportional to the requested tenants and
     runs in a thread, not on the event loop. Raises StoreUnavailable."""

@@ -129,7 +129,7 @@ class Alerts:
         async with self._database.write() as session:
             rows = await alerts.locked(session, newest)
             for fingerprint, alert in newest.items():
-                event = _merge(rows[fingerprint], alert, now)
+                event = _merge(rows[fingerprint], alert)
                 counts[event] += 1
                 if event != "repeated" and not (event == "resolved" and not rows[fingerprint].received_at):
                     events.append(_event(rows[fingerprint]))
@@ -238,7 +238,7 @@ def _start(text: str, now: float) -> float:
     return at
 
 
-def _merge(row: AlertRow, alert: _Received, now: float) -> str:
+def _merge(row: AlertRow, alert: _Received) -> str:
     """Update the row of an alert. Return `fired`, `resolved` or `repeated`."""
     was, began = row.state, row.starts_at
     # A late message describes an earlier state than the stored one. The start alone is not enough to detect that:

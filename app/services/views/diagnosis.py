@@ -14,17 +14,16 @@ A record that was deleted since explains nothing that lasts.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
 
 from app.ingest.refusal_runs import Refusal
 from app.observe.events import LarderEvent
-from app.schemas.fleet.nodes import NodeAnswer, NodeCondition
+from app.schemas.fleet.nodes import NodeAnswer, NodeCondition, NodeNumbers
 from app.schemas.records.pins import PinAnswer
 from app.schemas.records.tenants import TenantAnswer
 from app.schemas.views.alerts import AlertAnswer
@@ -96,7 +95,7 @@ class FleetState:
     """Unix seconds. Earlier events say only in which state nodes and tiers were, and earlier changes are not known."""
     alerts: Sequence[AlertAnswer] = ()
     """Alerts that fire."""
-    hit_ratio: Sequence[tuple[float, float | None]] = field(default=())
+    hit_ratio: Sequence[tuple[float, float | None]] = ()
     """Time and hit ratio of the RATIO_STEP_S before it."""
     further_pins: Sequence[PinAnswer] = ()
     """Pins with a problem that the overview does not list."""
@@ -151,7 +150,7 @@ def findings(state: FleetState) -> list[Finding]:
     return sorted((finding for rule in _RULES for finding in rule(state)), key=_order)
 
 
-def bounded(findings: Sequence[Finding], more_of: Mapping[str, int] = MappingProxyType({})) -> list[Finding]:
+def bounded(findings: Sequence[Finding], more_of: Mapping[str, int]) -> list[Finding]:
     """Return the first findings of each type, and in place of the others how many there are. `more_of`: how many others
     of a type there are besides those that are found."""
     counts = Counter(finding.code for finding in findings)
@@ -324,7 +323,7 @@ def _nodes(state: FleetState) -> Iterator[Finding]:
         for condition in node.conditions:
             yield _condition(state, node, condition)
         if node.stats is not None:
-            yield from _reported(state, node)
+            yield from _reported(state, node, node.stats)
 
 
 def _drains(node: str) -> Callable[[ChangeAnswer], bool]:
@@ -374,11 +373,9 @@ def _condition(state: FleetState, node: NodeAnswer, condition: NodeCondition) ->
     return _finding(condition.type, _of_node(node), what, detail, since=since, ended_at=ended_at, change=change)
 
 
-def _reported(state: FleetState, node: NodeAnswer) -> Iterator[Finding]:
+def _reported(state: FleetState, node: NodeAnswer, stats: NodeNumbers) -> Iterator[Finding]:
     """Yield the findings that follow from the statistics of a node."""
-    stats, subject, start = node.stats, _of_node(node), node.stats.start if node.stats else None
-    assert stats is not None
-    assert start is not None
+    subject, start = _of_node(node), stats.start
     if not stats.armed:
         what, detail = f"Quotas are not enforced on node {node.name}", "it has no snapshot of the quotas yet"
         yield _finding("quotas_not_enforced", subject, what, detail)
@@ -429,7 +426,7 @@ def _reported(state: FleetState, node: NodeAnswer) -> Iterator[Finding]:
 
 
 def _refused_clients(node: str, clients: Iterable[GatewayClient]) -> Iterator[Finding]:
-    """Yield clients whose requests are refused as a whole: they store and find nothing, and do not say so. Connections
+    """Yield clients whose requests are refused as a whole: they store and find nothing, without a report. Connections
     with the same fault are one finding."""
     refused: dict[tuple[int, str, str, str], int] = {}
     for client in clients:

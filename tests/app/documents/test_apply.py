@@ -79,7 +79,7 @@ class Store:
         progress = RecordProgress(fleet, DesiredState(self.database))
         self.ceilings = Ceilings(self.database, changes, progress, fleet)
         tokenizers = Tokenizers(self.database, changes, progress, fleet, EncodeService())
-        self.apply_service = Apply(self.database, changes, progress, fleet, tokenizers, PinQuota())
+        self.apply_service = Apply(self.database, changes, progress, fleet, tokenizers, PinQuota(max_pins=10_000))
         self.exports = Export(self.database)
 
     async def apply(self, document: Any, by: Principal = BY, **options: Any) -> ApplyAnswer:

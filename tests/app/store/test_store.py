@@ -61,7 +61,7 @@ def services(database: Database) -> tuple[Quotas, Pins]:
         fleet,
         PrefixService(NodeRequests(fleet, 1.0)),
         Tokenizers(database, changes, progress, fleet, EncodeService()),
-        PinQuota(),
+        PinQuota(max_pins=10_000),
     )
 
 

@@ -258,7 +258,7 @@ def test_many_findings_of_one_type_are_counted() -> None:
     def over(raw: Json) -> None:
         raw["tenants"] = [{**raw["tenants"][0], "tenant": f"t{n}", "over_limit": True} for n in range(MAX_OF_TYPE + 5)]
 
-    problems = bounded(findings(state(over)))
+    problems = bounded(findings(state(over)), {})
     assert (len(problems), problems[-1].what) == (MAX_OF_TYPE, "6 more: tenant over limit")
     assert sum(problem.count for problem in problems) == MAX_OF_TYPE + 5
     assert trouble(msgspec.to_builtins(problems)) == f"{MAX_OF_TYPE + 5} times tenant over limit"

@@ -76,7 +76,7 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
                 release_memory(settings, "released by `larder up --fresh`")
             code = _serve(settings, listener, handover, early)
         if handover.listener is not None:
-            _replace_this_process(handover)
+            _replace_this_process(handover, handover.listener)
         sys.exit(code)
 
 
@@ -92,8 +92,9 @@ class _Handover:
         """The stop signal that arrived after the restart had begun."""
 
 
-def _replace_this_process(handover: _Handover) -> None:
-    """Run the same command again in this process, with the code and the settings as they are now.
+def _replace_this_process(handover: _Handover, listener: socket.socket) -> None:
+    """Run the same command again in this process, with the HTTP socket `listener`, and with the code and the settings
+    as they are now.
 
     Signals are blocked until the new code handles them: otherwise they would end this process and leave the data plane
     running.
@@ -101,8 +102,7 @@ def _replace_this_process(handover: _Handover) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     if handover.signal is not None:
         signal.pthread_kill(threading.get_ident(), handover.signal)
-    if handover.listener is not None:
-        _hand_on(LISTENER_VARIABLE, handover.listener.fileno())
+    _hand_on(LISTENER_VARIABLE, listener.fileno())
     _hand_on(LOCK_VARIABLE, handover.lock)
     arguments = [argument for argument in sys.orig_argv[1:] if argument != "--fresh"]
     os.execv(sys.executable, [sys.executable, *arguments])  # noqa: TID251 - as it was started
@@ -370,7 +370,7 @@ def _last_act(parts: "Parts", handover: _Handover) -> Callable[[], None]:
 
     def act() -> None:
         if handover.listener is not None:
-            _replace_this_process(handover)
+            _replace_this_process(handover, handover.listener)
         elif parts.fleet_services.supervisor is not None:
             parts.fleet_services.supervisor.kill()
 

@@ -11,8 +11,6 @@ from app.cli.support.resources.options import NONE, selector, selector_option
 from app.descriptions import descriptions
 from dataplane.base.field_errors import member_types
 
-NO_FLAGS: Mapping[str, str] = {}
-
 
 class NumberOrNone(click.ParamType[Any]):
     """A finite number, or `none` for null."""
@@ -35,10 +33,7 @@ class Duration(click.ParamType[Any]):
 
 
 def field_options(
-    put: type[msgspec.Struct],
-    field_names: Iterable[str],
-    flags: Mapping[str, str] = NO_FLAGS,
-    required: Set[str] = frozenset(),
+    put: type[msgspec.Struct], field_names: Iterable[str], flags: Mapping[str, str], required: Set[str]
 ) -> Callable[[F], F]:
     """Add an option for each of these fields, with the field's description as its help: `--floor` for `floor_bytes`,
     `--admission/--no-admission` for a bool. `none` stands for null. `flags` are those that do not follow from the name
