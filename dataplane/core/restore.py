@@ -32,14 +32,7 @@ from dataplane.core.blocks.slabs import SMALL_SLAB_BYTES, Slab, Slot, slot_bytes
 from dataplane.core.engines.engines import Engine, Expulsion, OpenReservation
 from dataplane.core.engines.rings import RingReader
 from dataplane.core.journal.id_journal import EngineName, JournalContents
-from dataplane.core.journal.recovery_table import (
-    B_TENANT,
-    ROW_HITS,
-    ROW_PARENT,
-    ROW_RESERVATION,
-    ROW_TENANT_OWNER,
-    ROW_USED,
-)
+from dataplane.core.journal.recovery_table import ROW_HITS, ROW_PARENT, ROW_RESERVATION, ROW_TENANT_OWNER, ROW_USED
 from dataplane.protocol.layout import (
     A_RING_TAIL,
     COLD_STORED_AT,
@@ -145,7 +138,6 @@ def restore(node: Node, surviving: SurvivingMemory, now: float) -> Restored:
     tenants = {
         number: pool.tenants.restore(number, surviving.journal.tenants[number]) for number in _distinct(rows.tenant)
     }
-    pool.tenants.never_below(pool.table.recovery_table.highest(B_TENANT))
     pool.table.names.only_tenants(tenants)
     slots = _restore_slabs(pool, rows, surviving)
     entries = rows.entries()

@@ -204,7 +204,7 @@ class BlockTable:
         """Record the segments and the tenant that the rows of blocks refer to, before the rows are written."""
         journal, tenant = self.names, blocks[0].tenant
         for segment in {block.slot.slab.segment for block in blocks}:
-            if (SegmentName, segment.number) not in journal.record_bytes:
+            if not journal.has(SegmentName, segment.number):
                 self.recovery_table.assigned(B_SEGMENT, segment.number)
                 journal.append(name_of_segment(segment))
         if not tenant.blocks:  # after the segments: a compaction omits tenants without blocks

@@ -193,6 +193,6 @@ def write_down_spaces(pool: Pool, numbers: Iterable[int]) -> None:
     """Write the records of spaces to the id journal, before an engine can access anything of them."""
     table, spaces = pool.table, pool.spaces.by_number
     for number in numbers:
-        if (SpaceName, number) not in table.names.record_bytes:
+        if not table.names.has(SpaceName, number):
             table.recovery_table.assigned(B_SPACE, number)
             table.names.append(SpaceName(number, spaces[number]))

@@ -279,6 +279,10 @@ class IdJournal:
             if self._process_bytes[pid] <= 0:
                 del self._process_bytes[pid]
 
+    def has(self, kind: type[Record], number: int) -> bool:
+        """Return whether the journal has a live record of this kind and number."""
+        return (kind, number) in self.record_bytes
+
     def refusal(self, pid: int, spaces: Iterable[Space]) -> str | None:
         """Return the reason why a process may not attach with these spaces, or None when it may.
 
@@ -315,7 +319,7 @@ class IdJournal:
         if number in self._unused:
             self._unused.remove(number)
             self._unused_bytes -= self.record_bytes[TenantName, number]
-        elif (TenantName, number) not in self.record_bytes:
+        elif not self.has(TenantName, number):
             self.append(TenantName(number, salt))
 
     def tenant_unused(self, number: int) -> None:

@@ -55,10 +55,14 @@ class TenantTable:
 
     def get(self, salt: str) -> Tenant:
         """Return the tenant with a salt; create it on first use."""
+        return self.restore(self._next, salt)
+
+    def restore(self, number: int, salt: str) -> Tenant:
+        """Return the tenant with a salt; create it with the number that it had before a restart."""
         tenant = self.by_salt.get(salt)
         if tenant is None:
-            tenant = self.by_salt[salt] = Tenant(salt, self._next, self.common)
-            self.never_below(self._next)
+            tenant = self.by_salt[salt] = Tenant(salt, number, self.common)
+            self.never_below(number)
             fingerprint = tenant_fingerprint(salt)
             self._by_fingerprint[fingerprint] = tenant
             seen = self._unknown.pop(fingerprint, None)
@@ -67,11 +71,6 @@ class TenantTable:
                 for space, requested in seen.leading.items():
                     self.usage.looked_up(tenant, space, requested)
         return tenant
-
-    def restore(self, number: int, salt: str) -> Tenant:
-        """Return the tenant with a salt, created with the number that it had before a restart."""
-        self._next = number
-        return self.get(salt)
 
     def never_below(self, number: int) -> None:
         """Do not assign numbers up to this one."""

@@ -111,7 +111,7 @@ class DiskDirectory:
             self._fill(segment, records[start:end])
         try:
             if recovered.journal_size:
-                self._journal.resume(Checkpoint(recovered.tenants, recovered.records), recovered.journal_size)
+                self._journal.resume(Checkpoint(recovered.tenants, recovered.records, recovered.journal_size))
             else:
                 self._journal.replace(self._checkpoint())
         except OSError as error:

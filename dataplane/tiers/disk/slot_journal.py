@@ -125,11 +125,11 @@ class SlotJournal:
         """Whether a new checkpoint would make the journal much shorter."""
         return self._bytes > self._compact_at
 
-    def resume(self, contents: Checkpoint, size: int) -> None:
+    def resume(self, contents: Checkpoint) -> None:
         """Append to the journal that was read, after its last complete frame. It says the same as `contents`."""
         self._fd = open_own(self._path, os.O_WRONLY | os.O_APPEND)
-        os.ftruncate(self._fd, size)
-        self._bytes = size
+        os.ftruncate(self._fd, contents.size)
+        self._bytes = contents.size
         self._compact_at = max(_MIN_COMPACTED_BYTES, _GROWTH * contents.nbytes)
         self.tenants = len(contents.tenants)
         self.append(HEAD, self._head())
@@ -225,7 +225,9 @@ def read_journal(directory: Path, identity: str) -> Checkpoint:
 def _read_tenant(payload: memoryview, tenants: Container[str]) -> str:
     """Return the next tenant. Records name tenants by their place, so that none may occur twice."""
     if len(payload) > MAX_TENANT_BYTES:
-        raise JournalError(f"{JOURNAL}: the name of a tenant has {len(payload)} bytes, expected {MAX_TENANT_BYTES}")
+        raise JournalError(
+            f"{JOURNAL}: the name of a tenant has {len(payload)} bytes, expected at most {MAX_TENANT_BYTES}"
+        )
     try:
         tenant = str(payload, "utf-8")
     except UnicodeDecodeError:

@@ -85,12 +85,11 @@ def open_superblock(directory: Path, context: TierContext, segment_bytes: int) -
     """Return the superblock of a locked directory, and write one to a new directory. A node that continues the
     directory of another one logs a warning.
 
-    Raises TierError if the directory is of another cluster, of a newer version, or holds something else.
+    Raises TierError if the directory is of another cluster or of a newer version, or its superblock cannot be used.
     """
     cluster = context.cluster.hex()
     superblock = read_superblock(directory)
     if superblock is None:
-        _check_new(directory)
         superblock = Superblock(MAGIC, VERSION, cluster, context.node, uuid4().hex, segment_bytes)
         _write(directory, superblock)
     if superblock.cluster != cluster:
