@@ -1,7 +1,7 @@
 """What distinguishes the KV values of two engines of one model.
 
-Each option of an engine counts whose value is not the engine's default, unless it is known to change no KV value. So an
-option of a later release separates blocks until it is known, and one that nobody has set separates none.
+An option of an engine counts if its value is not the engine's default, unless it is known to change no KV value. So an
+option of a later release separates blocks until it is known, and an option that is not set separates none.
 """
 
 from __future__ import annotations

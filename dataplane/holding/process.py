@@ -48,7 +48,7 @@ DEFAULT_KEEP_S = 60.0
 
 
 class Holder:
-    """Serves the peers of a state directory, and releases the memory when nobody comes for it."""
+    """Serves the peers of a state directory, and releases the memory when no data plane comes for it."""
 
     def __init__(self, folder: Folder, *, stay: bool) -> None:
         self._folder = folder

@@ -13,8 +13,8 @@ from struct import calcsize, unpack
 _SO_PEERPIDFD = 77
 _CREDENTIALS = "iII"
 NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
-"""Errors of pidfd_open(2) for a number that is the pid of no process: nobody has it, or a thread does (EINVAL, or
-ENOENT of newer kernels). Others say nothing about the process."""
+"""Errors of pidfd_open(2) for a number that is the pid of no process: it is not in use, or it is that of a thread
+(EINVAL, or ENOENT of newer kernels). Other errors say nothing about the process."""
 
 
 def start_time(pid: int) -> int:

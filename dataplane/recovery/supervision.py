@@ -20,7 +20,7 @@ class SupervisorConnection:
 
     @classmethod
     def wait(cls, fd: int) -> SupervisorConnection:
-        """Wait for the supervisor's word to begin. Raises SupervisorGone, and OSError if the fd is not a socket."""
+        """Wait until the supervisor sends `begin`. Raises SupervisorGone, and OSError if the fd is not a socket."""
         connection = socket.socket(fileno=fd)
         connection.set_inheritable(False)
         supervisor = cls(connection)
@@ -28,7 +28,7 @@ class SupervisorConnection:
         message = connection.recv(MAX_BYTES)
         if message != BEGIN:
             connection.close()
-            raise SupervisorGone("the supervisor ended" if not message else f"the supervisor said {message!r:.40}")
+            raise SupervisorGone("the supervisor ended" if not message else f"the supervisor sent {message!r:.40}")
         supervisor._send(BEGUN)
         return supervisor
 

@@ -51,12 +51,14 @@ def _order(pool: Pool, blocks: list[Block]) -> list[str]:
     evictable = sum(
         block.state is State.READY and block not in pool.pins.guaranteed and block not in pool.dead for block in blocks
     )
-    shelved = sum(block.queue is not None for block in blocks)
-    if not evictable == shelved == len(pool.order):
-        faults.append(f"shelves hold {len(pool.order)} blocks, {shelved} say so, {evictable} are evictable")
+    queued = sum(block.queue is not None for block in blocks)
+    if not evictable == queued == len(pool.order):
+        faults.append(
+            f"eviction queues hold {len(pool.order)} blocks, {queued} blocks name one, {evictable} may be evicted"
+        )
     misplaced = sum(block.queue is not None and block.queue is not block.tenant.account.queue for block in blocks)
     if misplaced:
-        faults.append(f"{misplaced} blocks are on the shelf of another account")
+        faults.append(f"{misplaced} blocks are in the eviction queue of another account")
     if any(block.entry is not None for block in pool.dead):
         faults.append("a dead block is in the index")
     noted = (*pool.dead, *pool.pins.marked, *pool.pins.guaranteed, *pool.hints.hinted)

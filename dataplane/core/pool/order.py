@@ -61,7 +61,7 @@ class EvictionOrder(Accounts):
             return
         targets: dict[Tenant, Account] = {tenant: Account(EvictionQueue(self._make)) for tenant in moving}
         targets.update(dict.fromkeys(leaving, self.common))
-        self._reshelve(targets, blocks, now, whole=bool(leaving))
+        self._requeue(targets, blocks, now, whole=bool(leaving))
         for tenant, account in targets.items():
             old = tenant.account
             old.bytes -= tenant.bytes
@@ -78,7 +78,7 @@ class EvictionOrder(Accounts):
                 self.ranking.changed(account)
         self.ranking.changed(self.common)
 
-    def _reshelve(self, targets: Mapping[Tenant, Account], blocks: Iterable[Block], now: float, *, whole: bool) -> None:
+    def _requeue(self, targets: Mapping[Tenant, Account], blocks: Iterable[Block], now: float, *, whole: bool) -> None:
         """Move blocks to the new eviction queues of their tenants. With `whole`, merge blocks that return to the common
         queue with those already in it, by last use."""
         members: dict[EvictionQueue, list[Block]] = {}
@@ -103,11 +103,11 @@ class EvictionOrder(Accounts):
         """Replace the eviction policy of every account; no block is dropped."""
         self.changes += 1
         self._make = make
-        shelved: dict[EvictionQueue, list[Block]] = {account.queue: [] for account in self.accounts()}
+        by_queue: dict[EvictionQueue, list[Block]] = {account.queue: [] for account in self.accounts()}
         for block in blocks:
             if block.queue is not None and block.rank is Rank.NORMAL:
-                shelved[block.queue].append(block)
-        for queue, members in shelved.items():
+                by_queue[block.queue].append(block)
+        for queue, members in by_queue.items():
             queue.switch(make, members, now)
 
     def demoting(self) -> Iterator[Account]:

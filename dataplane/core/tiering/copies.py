@@ -35,7 +35,7 @@ class Copies:
     """Plans copies to tiers."""
 
     def __init__(self, catalog: Catalog, table: JobTable, client: int) -> None:
-        """`client` is the mover's engine, for which nobody waits."""
+        """`client` is the mover's engine, for which no request waits."""
         self._catalog, self._table, self._client = catalog, table, client
         self._pool = catalog.pool
         self._requests: dict[tuple[TierState, JobReason], CopyRequest] = {}

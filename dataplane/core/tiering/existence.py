@@ -54,7 +54,7 @@ class BlockListings:
             self._directory.remove(pack_keys(keys), space_word(space.hex()), number)
 
     def note_missing(self, name: BlockName, *, missing: bool) -> None:
-        """Note whether all shared tiers said that they lack a block."""
+        """Note whether all shared tiers answered that they lack a block."""
         self._directory.note_missing(name.key, space_word(name.space.hex()), missing=missing)
 
 

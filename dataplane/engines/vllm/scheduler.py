@@ -95,7 +95,7 @@ class _LookUp:
     loadable: int
     """Number of these tokens that the engine's own cache lacks."""
     offered: int
-    """Number of these tokens that the engine was told to load."""
+    """Number of these tokens that the engine was offered."""
     reason: str
     """Why the next chunk is not in memory, of `ENGINE_REASONS`; empty if the engine does not know."""
 

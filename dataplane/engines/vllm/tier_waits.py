@@ -56,7 +56,7 @@ class TierWait:
     requested_spaces: int = 0
     """Spaces of the client in which the blocks were asked for."""
     asking: bool = False
-    """Whether shared tiers have not said yet what they hold."""
+    """Whether shared tiers have not reported yet what they hold."""
     requested: range = range(0)
     """Chunks that shared tiers were asked for. They may be in memory before a look-up has seen the answer."""
     sources: dict[int, str] = field(default_factory=dict)

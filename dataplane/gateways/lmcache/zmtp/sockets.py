@@ -76,7 +76,7 @@ def sorted_out(
 
 def _in_this_network(listener: socket.socket) -> bool:
     """Return whether a listener is in the network namespace of this process. After a container was killed and started
-    again, it is not, and nobody can connect to it: the address is free here."""
+    again, it is not, and no client can connect to it: the address is free here."""
     with socket.socket(listener.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
