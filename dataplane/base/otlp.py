@@ -46,9 +46,7 @@ MAX_ANSWER_BYTES = 64 << 10
 class Telemetry:
     """The queue of ended spans and the thread that exports them. A `SpanProcessor` of the SDK."""
 
-    def __init__(
-        self, exporter: SpanExporter, max_queued: int = MAX_QUEUED, batch: int = BATCH, delay_s: float = DELAY_S
-    ) -> None:
+    def __init__(self, exporter: SpanExporter, max_queued: int, batch: int, delay_s: float) -> None:
         self.dropped = 0
         """Spans that did not fit into the queue, or that the collector did not accept."""
         self._exporter = exporter

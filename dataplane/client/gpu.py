@@ -121,7 +121,6 @@ class PagedCache:
         *,
         tokens_per_block: int,
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
-        runtime: DeviceRuntime | None = None,
         gpu_copies: bool = True,
     ) -> PagedCache:
         """Return a cache of CUDA tensors, one per layer. Raise DeviceError without CUDA, or ValueError."""
@@ -130,7 +129,7 @@ class PagedCache:
         devices = {tensor.device for tensor in tensors}
         if len(devices) != 1 or next(iter(devices)).type != "cuda":
             raise ValueError(f"expected tensors of one CUDA device, got {sorted(map(str, devices))}")
-        runtime = runtime or find()
+        runtime = find()
         uuid = str(torch.cuda.get_device_properties(next(iter(devices))).uuid)
         try:
             planes = [planes_of(tuple(tensor.shape), tensor.stride(), tensor.element_size()) for tensor in tensors]

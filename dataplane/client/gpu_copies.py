@@ -126,8 +126,7 @@ class Aside:
     """Runs work items one after another on a thread, which starts with the first item. The device may be slow, and
     closing waits for all work that runs on it."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -136,7 +135,7 @@ class Aside:
         with self._lock:
             self._work.put(work)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=_run, args=(self._work,), name=self._name, daemon=True)
+                self._thread = threading.Thread(target=_run, args=(self._work,), name="larder-extents", daemon=True)
                 self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
@@ -168,7 +167,7 @@ class GpuCopies:
         self._device = device
         self._lock = threading.RLock()
         self._opened = threading.Condition(self._lock)
-        self._aside = Aside("larder-extents")
+        self._aside = Aside()
         self._attachment = 0
         self._plane = 0
         """Data plane, as counted by the link, that numbered these extents."""
@@ -446,8 +445,8 @@ class GpuCopies:
         extent = OpenExtent(number, plane, opened, grant.offset, grant.nbytes)
         end = grant.offset + grant.nbytes
         with self._lock:
-            extents_needed = self._side is side and number in side.grants
-            if extents_needed and end <= opened.nbytes:
+            is_needed = self._side is side and number in side.grants
+            if is_needed and end <= opened.nbytes:
                 side.open[number] = extent
                 side.waiting.pop(number, None)
             side.opening.discard(number)
@@ -455,7 +454,7 @@ class GpuCopies:
             if number in side.open:
                 return
         self._close(extent)
-        if extents_needed:
+        if is_needed:
             with self._lock:
                 self._protocol_failed(f"an extent ends at {end} of an allocation of {opened.nbytes} bytes")
 

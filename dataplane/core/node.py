@@ -66,6 +66,8 @@ from dataplane.protocol.usage import UsageCounters
 ID_JOURNAL_WARNS, ID_JOURNAL_RESTS = 0.8, 0.7
 """Fractions of the id journal's capacity. An event is published when use reaches the first; another one is published
 only after use has fallen below the second."""
+TRACE_BLOCKS = 1 << 20
+"""Number of blocks in the access trace."""
 SETTLE_INTERVAL_S = 0.5
 """Seconds between attempts to bring tenants under their limits while their blocks are leased."""
 
@@ -82,8 +84,6 @@ class NodeOptions:
     pin_budget_ratio: float
     """Fraction of the capacity that guaranteed pins may hold."""
     max_clients: int
-    trace_blocks: int = 1 << 20
-    """Number of blocks in the access trace."""
     page_bytes: int = SLOT_ALIGN
     """Page size in bytes; a segment is a whole number of pages."""
     named_bytes: int = 0
@@ -125,7 +125,7 @@ class Node:
         self.tiering: Tiering | None = None
         """Tiers behind memory, or None without any."""
         self.prefixes = PrefixSketches()
-        self.accesses = AccessTrace(now, options.trace_blocks)
+        self.accesses = AccessTrace(now, TRACE_BLOCKS)
         self.uses = AccessReports(self.pool, self.prefixes, self.accesses)
         self.storing = StoreService(self.pool, self.room, options.reservation_ttl_s, self.uses.store_requested)
         self.intent = Intent(self.pool, self.room)

@@ -63,9 +63,7 @@ class TorchTensor(Protocol):
 class Pages:
     """Paged tensors of one KV-cache group in CPU memory, one tensor per layer, that share block numbers."""
 
-    def __init__(
-        self, tensors: Sequence[Layout], *, tokens_per_block: int, chunk_tokens: int, owner: object = None
-    ) -> None:
+    def __init__(self, tensors: Sequence[Layout], *, tokens_per_block: int, chunk_tokens: int, owner: object) -> None:
         """Prepare for copies. Raise LayoutRefused for tensors whose blocks cannot be separated, or ValueError.
 
         `owner` is an object that keeps the tensors' memory alive.

@@ -361,7 +361,7 @@ def free_bytes(folder: Path = FOLDER, inherited: Iterable[Inode] = ()) -> int:
     return space.f_bavail * space.f_frsize + sum(coming.values()) - PAGE_BYTES
 
 
-def left_behind(folder: Path = FOLDER, *, remove: bool = False) -> dict[Path, int]:
+def left_behind(folder: Path, *, remove: bool = False) -> dict[Path, int]:
     """Return the allocated bytes of the files of this user's dead owners by their names, 0 for the second name of a
     file. `remove` removes the names, and so gives the memory back to the machine.
 

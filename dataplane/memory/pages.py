@@ -25,7 +25,7 @@ _ZEROS = bytes(PIECE_BYTES)
 class PageTaker:
     """A mapping of one file through which its pages are allocated, piece by piece. No call holds the GIL."""
 
-    def __init__(self, fd: int, nbytes: int, *, lock: bool, offset: int = 0) -> None:
+    def __init__(self, fd: int, nbytes: int, *, lock: bool, offset: int) -> None:
         self._address = map_shared(fd, nbytes, writable=True, offset=offset)
         self._nbytes = nbytes
         self._lock = lock

@@ -43,7 +43,7 @@ class SharedFile:
             raise
 
     @classmethod
-    def unsealed(cls, name: str, nbytes: int, *, huge: bool = False) -> SharedFile:
+    def unsealed(cls, name: str, nbytes: int, *, huge: bool) -> SharedFile:
         """Create a zeroed memfd whose size is not final: it must not be shared before it is `sealed`. Raises
         MemoryError."""
         kind = os.MFD_HUGETLB | os.MFD_HUGE_2MB if huge else 0

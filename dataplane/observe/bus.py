@@ -30,7 +30,7 @@ class EventFanout:
     """Queues events, up to a limit, until `deliver`. An exception of a subscriber is counted, and delivery
     continues."""
 
-    def __init__(self, block_events_per_s: float = inf) -> None:
+    def __init__(self, block_events_per_s: float) -> None:
         """Further events of block traffic within a second are summed up by tenant and reason."""
         self._block_events_per_s = block_events_per_s
         self._queue: deque[Event] = deque()

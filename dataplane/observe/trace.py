@@ -78,7 +78,7 @@ class RequestSpans:
                 span.set({"larder.evicted_blocks": evicted})
                 self._causes.append(span.traceparent)
 
-    def gateway_request(self, operation: str, seconds: float, evicted: int = 0) -> None:
+    def gateway_request(self, operation: str, seconds: float, evicted: int) -> None:
         """Record an operation of a gateway that was answered just now, unless too many of the same operation were
         recorded in this second."""
         name = f"lmcache.{operation}"

@@ -153,8 +153,9 @@ class LayoutError(Exception):
     """The memory does not have the layout of this version of Larder."""
 
 
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
+def _page_aligned(nbytes: int) -> int:
+    """Round up to whole pages."""
+    return -(-nbytes // PAGE) * PAGE
 
 
 def bucket_count(max_blocks: int) -> int:
@@ -165,12 +166,12 @@ def bucket_count(max_blocks: int) -> int:
 def index_bytes(max_blocks: int) -> int:
     """Return the size of the index memory in bytes."""
     buckets = bucket_count(max_blocks)
-    return _round_up(PAGE + 8 * (buckets * BUCKET_ENTRIES + max_blocks * (HOT_WORDS + COLD_WORDS)), PAGE)
+    return _page_aligned(PAGE + 8 * (buckets * BUCKET_ENTRIES + max_blocks * (HOT_WORDS + COLD_WORDS)))
 
 
 def area_bytes(max_blocks: int, ring_entries: int = DEFAULT_RING_ENTRIES) -> int:
     """Return the size of one process's area in bytes."""
-    return _round_up(PAGE + _round_up(4 * max_blocks, PAGE) + 8 * RING_WORDS * ring_entries, PAGE)
+    return _page_aligned(PAGE + _page_aligned(4 * max_blocks) + 8 * RING_WORDS * ring_entries)
 
 
 class IndexMemory:
@@ -370,7 +371,7 @@ class AreaMemory:
     def __init__(self, buffer: memoryview | bytearray, max_blocks: int, ring_entries: int) -> None:
         if len(buffer) < area_bytes(max_blocks, ring_entries):
             raise LayoutError(f"an area of {max_blocks} blocks needs {area_bytes(max_blocks, ring_entries)} bytes")
-        ring_at = PAGE + _round_up(4 * max_blocks, PAGE)
+        ring_at = PAGE + _page_aligned(4 * max_blocks)
         self.max_blocks = max_blocks
         self.ring_entries = ring_entries
         self.header: U64 = np.frombuffer(buffer, np.uint64, PAGE // 8)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dataplane.recovery.adoption import Core
 
 
-def cache_start(core: Core, before: CacheRecord | None, now: float, holder_failure: str = "") -> CacheStart:
+def cache_start(core: Core, before: CacheRecord | None, now: float, holder_failure: str) -> CacheStart:
     """Return the description of this start. `before` is the record of the previous data plane, and `holder_failure`
     says why the holder did not hand the memory over."""
     restored = core.restored

@@ -18,7 +18,7 @@ CALL_S = 30.0
 
 
 def store_blocks(
-    blocks: Sequence[JobBlock], codec: BlockCodec | None, tier: Tier, *, encoded_only: bool = False
+    blocks: Sequence[JobBlock], codec: BlockCodec | None, tier: Tier, *, encoded_only: bool
 ) -> list[CopyEnd]:
     """Store the blocks of a job. A block that cannot be encoded into fewer bytes is stored as it is, or with
     `encoded_only` not at all: its end is then FAILED with a reason. Raises TierError."""

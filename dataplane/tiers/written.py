@@ -30,7 +30,7 @@ class _Entry(NamedTuple):
 class Written:
     """Blocks with their sizes, in the order of their last use, and the budget that they are charged to. Thread-safe."""
 
-    def __init__(self, budget_bytes: int, ttl_s: float = 0) -> None:
+    def __init__(self, budget_bytes: int, ttl_s: float) -> None:
         """A `budget_bytes` of 0 is no limit; a `ttl_s` of 0 means that blocks do not expire."""
         self._budget_bytes = budget_bytes
         self._ttl_s = ttl_s

@@ -253,7 +253,7 @@ class Slabs:
         """Do not assign segment numbers up to this one, because engines may still map these segments."""
         self._next_segment = max(self._next_segment, segment + 1)
 
-    def restore_segment(self, number: int, space: int, nbytes: int, *, small: bool, base: int | None = None) -> Segment:
+    def restore_segment(self, number: int, space: int, nbytes: int, *, small: bool, base: int | None) -> Segment:
         """Adopt a segment of a previous data plane; all of it counts as unused.
 
         Raise ValueError when its range of the named segment is not free.
@@ -308,7 +308,7 @@ class Slabs:
                 ranges.give(segment.base, segment.nbytes)
         return ranges
 
-    def empties_for(self, size: int, spaces: int = 1, *, named: bool = False) -> list[Segment]:
+    def empties_for(self, size: int, spaces: int, *, named: bool) -> list[Segment]:
         """Return the empty segments to retire so that `plan_segment` can plan the best segment; no more than needed."""
         free_bytes = self.capacity_bytes - self.committed_bytes
         empties = sorted(self.empty_segments(), key=lambda segment: segment.nbytes)
@@ -411,7 +411,7 @@ class Slabs:
         return slab
 
 
-def _fresh(number: int, space: int, nbytes: int, *, small: bool, base: int | None = None) -> Segment:
+def _fresh(number: int, space: int, nbytes: int, *, small: bool, base: int | None) -> Segment:
     step = SMALL_SLAB_BYTES if small else nbytes
     extents = [(offset, min(step, nbytes - offset)) for offset in range(0, nbytes, step)]
     return Segment(number, space, nbytes, small, base, extents[::-1])

@@ -46,9 +46,8 @@ class TierCharge:
 class UsageTable:
     """All usage accounts. Call `pass_to` with the current time before any change."""
 
-    def __init__(self, spaces: Spaces, most: int = MAX_ACCOUNTS) -> None:
+    def __init__(self, spaces: Spaces) -> None:
         self._spaces = spaces
-        self._most = most
         self._now_us = 0
         self._numbers = 0
         self._own: dict[tuple[str, str], UsageAccount] = {}
@@ -185,7 +184,7 @@ class UsageTable:
         account = self._own.get((salt, key))
         if account is not None:
             return account
-        if len(self._own) < self._most or managed:
+        if len(self._own) < MAX_ACCOUNTS or managed:
             account = self._own[salt, key] = self._new(salt, key, model, family)
             return account
         account = self._others.get(key)

@@ -40,7 +40,7 @@ SOON_OF_TENANT, MAX_NEAR_LIMIT = 64, 16
 class TierContents:
     """The blocks of one tier. `used_bytes` includes room that was taken for blocks that are being written."""
 
-    def __init__(self, budget_bytes: int, name: str = "") -> None:
+    def __init__(self, budget_bytes: int, name: str) -> None:
         self.budget_bytes = budget_bytes
         """The most bytes that the tier may hold now."""
         self.target_bytes = budget_bytes

@@ -48,7 +48,7 @@ class TierState:
         self.shared = shared
         """Whether other nodes write to the tier, too."""
         self.stored_size = stored_size
-        self.contents = TierContents(spec.budget_bytes, name=spec.name)
+        self.contents = TierContents(spec.budget_bytes, spec.name)
         self.invalidations = TierInvalidations(self.contents)
         self.deletions: deque[BlockName] = deque()
         """Blocks that the tier must delete."""

@@ -182,8 +182,9 @@ def test_a_state_directory_below_a_file_fails(folder: Path, monkeypatch: pytest.
 
 def test_shared_memory_that_is_too_small_for_lmcache_clients_is_reported() -> None:
     size = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
-    assert checkup._shared_memory().state == checkup._shared_memory(min(size, 1 << 20)).state
-    found = checkup._shared_memory(1 << 50)
+    none, little = (checkup._shared_memory(each, configured=False) for each in (0, min(size, 1 << 20)))
+    assert none.state == little.state
+    found = checkup._shared_memory(1 << 50, configured=False)
     assert (found.state, "--shm-size=1048576g" in found.fix) == ("warning", True)
     assert "LARDER_LMCACHE_PORT=0" in found.fix
     assert checkup._shared_memory(1 << 50, configured=True).state == "failure"

@@ -212,9 +212,9 @@ def test_an_account_that_was_used_again_is_not_closed() -> None:
     assert read(bench, noted=bench.now + 1)
 
 
-def test_beyond_the_most_accounts_unmanaged_tenants_share_one() -> None:
+def test_beyond_the_most_accounts_unmanaged_tenants_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, engine = bench_of(64)
-    bench.node.pool.usage._most = 2
+    monkeypatch.setattr(core_usage, "MAX_ACCOUNTS", 2)
     for tenant in ("a", "b", "c", "d"):
         fill(engine, tenant, 2)
     bench.apply(make.shares(QuotaSpec("paid")))
@@ -229,9 +229,9 @@ def test_beyond_the_most_accounts_unmanaged_tenants_share_one() -> None:
     assert not bench.faults()
 
 
-def test_a_shared_account_is_closed_like_others_and_opened_again() -> None:
+def test_a_shared_account_is_closed_like_others_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, engine = bench_of(4096, spaces=(make.space("idle"), make.space("busy")))
-    bench.node.pool.usage._most = 0
+    monkeypatch.setattr(core_usage, "MAX_ACCOUNTS", 0)
     engine.store(make.keys(1), PAGE, tenant="a", space=1)
     engine.abort(engine.reserve(make.keys(1), PAGE, tenant="a").reservation)
     engine.abort(engine.reserve(make.keys(2, "b"), PAGE, tenant="b").reservation)

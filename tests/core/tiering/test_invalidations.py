@@ -43,7 +43,7 @@ def stored(
 
 def filled(blocks: int) -> TierContents:
     """Blocks of two tenants in turn, in chains of eight."""
-    contents = TierContents(blocks * SIZE)
+    contents = TierContents(blocks * SIZE, "disk")
     for number in range(1, blocks + 1):
         parent = None if number % 8 == 1 else number - 1
         contents.add(stored(number, "ab"[number // 8 % 2], parent=parent), SIZE, float(number))
@@ -140,7 +140,7 @@ def test_slices_find_covered_blocks_although_blocks_change(seed: int, monkeypatc
     chance = random.Random(seed)
     monkeypatch.setattr(invalidations, "SLICE_VISITS", chance.randrange(1, 40))
     monkeypatch.setattr(invalidations, "SLICE_DEAD", chance.randrange(1, 10))
-    contents = TierContents(1000 * SIZE)
+    contents = TierContents(1000 * SIZE, "disk")
     chains = {0: ("a", SPACE)}
     """Tenant and space of each block: a chain has one of each."""
     for number in range(1, 300):
@@ -267,7 +267,7 @@ def keys_of(catalog: Catalog, scope: Scope) -> list[bytes]:
 @pytest.mark.parametrize("parents", CYCLES.values(), ids=list(CYCLES))
 @pytest.mark.parametrize("prefix", [[0], [1], [5], [5, 0]])
 def test_an_invalidation_ends_and_covers_what_its_tombstone_covers(parents: dict[int, int], prefix: list[int]) -> None:
-    contents = TierContents(1 << 20)
+    contents = TierContents(1 << 20, "disk")
     for block in blocks_of(parents):
         contents.add(block, PAGE, 0.0)
     keys = [KEYS[number] for number in prefix]

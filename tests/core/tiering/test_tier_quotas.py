@@ -142,7 +142,7 @@ def test_quotas_apply_to_blocks_stored_earlier_in_the_tier() -> None:
 
 def test_blocks_beyond_a_limit_that_arrive_late_are_given_up() -> None:
     """A tier is read in parts after it is opened, and quotas are applied meanwhile."""
-    contents = TierContents(20 * SIZE)
+    contents = TierContents(20 * SIZE, "disk")
     contents.set_shares({"acme": TierShare(limit_bytes=2 * SIZE)})
     assert contents.beyond_limits(1.0, 100) == []
     for number in range(5):

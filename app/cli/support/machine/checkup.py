@@ -176,7 +176,7 @@ def _gateway_bytes(settings: Settings, table: dict[str, Any], pool_bytes: int) -
     return int(table.get("lmcache_pool_bytes") or pool_bytes)
 
 
-def _shared_memory(gateway_bytes: int = 0, *, configured: bool = False) -> CheckResult:
+def _shared_memory(gateway_bytes: int, *, configured: bool) -> CheckResult:
     """Check the size of /dev/shm. The LMCache gateway needs `gateway_bytes` of it; less is a failure only if that size
     was configured (`configured`)."""
     try:
