@@ -1,4 +1,4 @@
-"""Wakes the mover, once for all that one message or the end of one call makes for it to do."""
+"""Wakes the mover when messages or ended calls have made work for it, once for all of them."""
 
 from __future__ import annotations
 
