@@ -211,7 +211,7 @@ class UsageServices:
         intervals_s = app.usage_poll_interval_s, app.usage_write_interval_s
         self.reports = UsageReports(database)
         self.ledger = UsageLedger(base.node_requests, base.fleet, database, *intervals_s, base.pushes)
-        self.retention = Retention(database, app.events_retention_days, app.max_kept_pushes, app.usage_retention_days)
+        self.retention = Retention(database, app.events_retention_days, app.usage_retention_days)
 
 
 class Ingest:

@@ -51,7 +51,7 @@ class BackgroundTasks:
         self._zmq: zmq.asyncio.Context | None = None
         self._node_sessions: NodeSessions | None = None
         self._joining: EnrolmentServer | None = None
-        self._journal = NodeJournal(parts.database)
+        self._journal = NodeJournal(parts.database, parts.settings.app.max_kept_pushes)
         self._log = structlog.get_logger()
 
     async def start(self) -> None:

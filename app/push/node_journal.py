@@ -1,7 +1,7 @@
 """Records the answers of nodes in the database, so that every manager sees them, also after a restart.
 
 Pushes do not wait for this: answers are queued, and `run` writes them in batches. While the database is unavailable,
-the queue grows up to a limit.
+the queue grows up to a limit. A batch of pushes deletes the oldest ones: a large fleet records hundreds a second.
 """
 
 import asyncio
@@ -21,12 +21,15 @@ from app.store.base.database import Database
 from app.store.base.notify import Notification
 from app.store.fleet import nodes, pushes
 from app.store.records import generations, pins
+from app.store.retention import delete_below, newest
 from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, SnapshotType
 from dataplane.protocol.observed import Observed
 
 MAX_WAITING = 1_000
 """Maximum number of queued answers; beyond it the oldest are dropped."""
 AT_ONCE = 100
+MAX_DELETED = 1_000
+"""Maximum number of old pushes that one batch deletes: more than it adds, so that an excess shrinks."""
 _STORED = (
     "name",
     "control_url",
@@ -57,8 +60,10 @@ class _Entry:
 class NodeJournal:
     """Database records of nodes, their observations, and pushes."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, max_kept_pushes: int) -> None:
+        """`max_kept_pushes`: number of the newest pushes that are kept."""
         self._database = database
+        self._max_kept_pushes = max_kept_pushes
         self._pending: deque[_Entry] = deque()
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -153,6 +158,9 @@ class NodeJournal:
         for entry in batch:
             if entry.push is not None and not (may_be_written and await pushes.exists(session, **entry.push)):
                 session.add(pushes.PushRow(**entry.push))
+        if any(entry.push is not None for entry in batch):
+            oldest = newest(pushes.PushRow.id, self._max_kept_pushes)
+            await delete_below(session, pushes.PushRow.id, oldest, MAX_DELETED)
         kinds_by_node: dict[tuple[str, str], tuple[FleetNode, set[SnapshotType]]] = {}
         for entry in batch:
             identity = entry.node.name, entry.node.public_key

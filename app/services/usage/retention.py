@@ -1,4 +1,4 @@
-"""Deletes old events, pushes and usage. The audit is kept forever."""
+"""Deletes old events, alerts and usage. The audit is kept forever; `app.push.node_journal` deletes old pushes."""
 
 import asyncio
 import time
@@ -10,7 +10,6 @@ from sqlalchemy.orm import InstrumentedAttribute
 from app.errors import StoreUnavailable
 from app.ingest.usage import HOUR_S
 from app.store.base.database import Database
-from app.store.fleet.pushes import PushRow
 from app.store.retention import delete_below, newest
 from app.store.usage.ledger import TierUsageRow, UsageRow
 from app.store.views.alerts import AlertRow
@@ -27,12 +26,9 @@ DAY_S = 86_400
 class Retention:
     """Call `step` now and then on the leader."""
 
-    def __init__(
-        self, database: Database, events_retention_days: float, max_kept_pushes: int, usage_retention_days: float
-    ) -> None:
+    def __init__(self, database: Database, events_retention_days: float, usage_retention_days: float) -> None:
         self._database = database
         self._keep_events_s = events_retention_days * DAY_S
-        self._max_kept_pushes = max_kept_pushes
         self._keep_usage_s = usage_retention_days * DAY_S
         self._log = structlog.get_logger()
 
@@ -53,7 +49,6 @@ class Retention:
             "events": await self._delete(EventRow.at, since)
             + await self._delete(EventRow.id, newest(EventRow.id, MAX_KEPT_EVENTS)),
             "alerts": await self._delete(AlertRow.ended_at, since),
-            "pushes": await self._delete(PushRow.id, newest(PushRow.id, self._max_kept_pushes)),
             "usage": await self._delete(UsageRow.hour, hour),
             "tier_usage": await self._delete(TierUsageRow.hour, hour),
         }

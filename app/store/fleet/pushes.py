@@ -1,4 +1,4 @@
-"""Snapshots sent to nodes, and their answers. `app.services.usage.retention` deletes old ones."""
+"""Snapshots sent to nodes, and their answers. `app.push.node_journal` deletes old ones."""
 
 from collections.abc import Collection, Sequence
 from typing import Any

@@ -90,7 +90,7 @@ def test_an_answer_with_an_invalid_value_is_malformed(reply: ControlReply) -> No
 
 
 async def test_the_largest_valid_answer_can_be_stored(database: Database) -> None:
-    fleet, journal = Fleet(), NodeJournal(database)
+    fleet, journal = Fleet(), NodeJournal(database, 100)
     journal.record_join(fleet.welcome(decode(_replies, encode(WELCOME)), ("ipc://a", ""), 1.0, 1.0))
     await journal.flush()
     async with database.read() as session:

@@ -1,4 +1,5 @@
-"""Managers learn from the database what others changed of nodes, without undoing what they changed themselves."""
+"""Managers learn from the database what others changed of nodes, without undoing what they changed themselves, and
+record pushes, of which the newest are kept."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,8 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.ingest.fleet import Fleet, FleetNode
 from app.push.node_journal import NodeJournal, stored_node
 from app.store.base.database import Database
-from app.store.fleet import nodes
+from app.store.base.notify import Notification
+from app.store.fleet import nodes, pushes
 from app.store.fleet.nodes import NodeRow
+from app.store.fleet.pushes import PushRow
 from dataplane.protocol.observed import Observed
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +48,7 @@ def admit(fleet: Fleet) -> None:
 async def test_what_a_manager_changes_while_it_reads_is_not_undone(
     database: Database, monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
-    fleet, journal = Fleet(), NodeJournal(database)
+    fleet, journal = Fleet(), NodeJournal(database, 100)
     async with database.write() as session:
         session.add_all([row("a"), row("b")])
     await journal.catch_up(fleet, time.monotonic())
@@ -69,7 +72,7 @@ async def test_what_a_manager_changes_while_it_reads_is_not_undone(
 
 
 async def test_a_late_answer_of_a_node_does_not_replace_another_that_joined_under_its_name(database: Database) -> None:
-    journal, earlier, joined = NodeJournal(database), row("a"), row("a")
+    journal, earlier, joined = NodeJournal(database, 100), row("a"), row("a")
     joined.public_key = "k" * 40
     async with database.write() as session:
         session.add(joined)
@@ -97,3 +100,31 @@ async def recorded(database: Database) -> tuple[str, list[int]]:
 
 def states(fleet: Fleet) -> dict[str, tuple[dict[str, str], bool]]:
     return {name: (node.own_labels, node.draining) for name, node in fleet.nodes.items()}
+
+
+async def test_no_more_pushes_are_kept_than_the_setting_says(database: Database) -> None:
+    journal, node = NodeJournal(database, 100), FleetNode("a", "tcp://a:1")
+    async with database.write() as session:  # from before the setting was lowered
+        session.add_all(push(generation) for generation in range(300))
+    for generation in range(300, 505):
+        journal.record_push(node, "quotas", push(generation), Notification("push.acked", 0.0, {}))
+        if generation % 50 == 0:
+            await journal.flush()
+            assert await kept(database) == list(range(generation, generation - 100, -1))
+    await journal.flush()
+    assert await kept(database) == list(range(504, 404, -1))
+
+
+def push(generation: int) -> PushRow:
+    return PushRow(
+        type="quotas", node="a", generation=generation, digest="", state="acked", reason="change", attempt=1,
+        size_bytes=1, bodies=0, sent_at=float(generation), answered_at=None, applied_s=None, faults=[],
+    )  # fmt: skip
+
+
+async def kept(database: Database) -> list[int]:
+    """Return the generations of all stored pushes, the newest first."""
+    async with database.read() as session:
+        rows, total = await pushes.newest(session, kind=None, node=None, state=None, limit=1000)
+    assert len(rows) == total
+    return [row.generation for row in rows]

@@ -55,7 +55,7 @@ async def test_an_end_that_hits_moved_outlives_the_process_that_saw_them(plane: 
 
 
 async def test_an_end_is_written_down_when_it_has_moved_far(plane: Plane) -> None:
-    journal = NodeJournal(plane.app.parts.database)
+    journal = NodeJournal(plane.app.parts.database, 100)
     put = await plane.put_pin("p", ttl_s=1000, refresh_on_hit=True)
     reported_at = put["updated_at"] + 2000
     assert await journal.move_ends({"p": put["expires_at"] + 400}, reported_at, 300) == []

@@ -287,7 +287,7 @@ async def test_waiting_answers_beyond_the_bound_are_dropped_oldest_first(
     monkeypatch.setattr("app.push.node_journal.MAX_WAITING", 5)
     database = Database(f"sqlite:///{socket_dir / 'larder.db'}")
     await migrate.upgrade(database)
-    journal, node = NodeJournal(database), FleetNode("n", "ipc://n")
+    journal, node = NodeJournal(database, 100), FleetNode("n", "ipc://n")
     for number in range(8):
         row = PushRow(
             type="quotas", node="n", generation=number, digest="", state="acked", reason="change", attempt=1,

@@ -34,12 +34,9 @@ from app.services.records.progress import RecordProgress
 from app.services.records.quotas import Quotas
 from app.services.records.tokenizers import Tokenizers
 from app.services.records.tokenizing import EncodeService
-from app.services.usage.retention import Retention
 from app.store.access import audit
 from app.store.base import identity, migrate
 from app.store.base.database import Database
-from app.store.fleet import pushes
-from app.store.fleet.pushes import PushRow
 from app.store.records import bulk, generations, pins, quotas, snapshot_size
 from app.store.records.quotas import QuotaRow
 from app.store.records.snapshot_size import SnapshotSize
@@ -358,17 +355,6 @@ async def test_records_of_the_release_before_mean_the_same_after_the_upgrade(dat
     await after.refresh()
     assert after.desired({}) == before.desired({})
     assert (await quota_service.get("acme", BY)).weight == 1.0
-
-
-async def test_as_many_pushes_are_kept_as_the_settings_say(database: Database) -> None:
-    push = {"type": "quotas", "node": "a", "digest": "", "state": "acked", "reason": "change", "attempt": 1}
-    rows = [{**push, "generation": at, "size_bytes": 1, "bodies": 0, "sent_at": at, "faults": []} for at in range(205)]
-    async with database.write() as session:
-        session.add_all(PushRow(**row) for row in rows)
-    await Retention(database, events_retention_days=30, max_kept_pushes=150, usage_retention_days=400).tidy()
-    async with database.read() as session:
-        (newest,), total = await pushes.newest(session, kind=None, node=None, state=None, limit=1)
-    assert (newest.generation, total) == (204, 150)
 
 
 async def test_a_closed_database_opens_no_connection_again(database: Database) -> None:
