@@ -8,13 +8,11 @@ space: enough to tell blocks apart, and few enough for any JSON reader.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,7 +39,15 @@ MAX_CONTINUED_BLOCKS = 65_536
 MAX_DROPPED = 512
 """Maximum number of old requests that are dropped when one request is added."""
 MAX_RECORDS = 262_144
+MARK_BYTES = 8
+MIN_GROWING_BYTES = 4096
+"""Bytes of the blocks of a record from which on further pieces are added in place: a copy for each piece would cost as
+much as the whole chain. Fewer bytes are copied, because without room to grow they take half the memory."""
 _SHIFT = np.uint64(11)
+_ROW = np.dtype(
+    [("at", np.float64), ("space", np.int64), ("nbytes", np.int64), ("hits", np.int64), ("before", np.int64)]
+)
+"""The numbers of a `RecordedRequest`, which would take four times as much as objects."""
 
 
 class AccessRecord(msgspec.Struct):
@@ -59,25 +65,22 @@ class AccessRecord(msgspec.Struct):
     hit_blocks: int
 
 
-@dataclass(eq=False, slots=True)
-class RecordedRequest:
+class RecordedRequest(NamedTuple):
     """One request, as far as it is known."""
 
-    number: int
-    """Number of the record, in the order of the trace."""
     at: float
-    client: int
     space: int
-    salt: str
     nbytes: int
-    marks: array[int]
-    """All its blocks, in chain order; empty once another record has replaced this one."""
     hits: int
+    before: int
+    """Number of the record before with the same client, space and last block; -1 for none."""
+    salt: str
+    marks: bytes | bytearray
+    """All its blocks, in chain order, MARK_BYTES each; empty once another record has replaced this one."""
 
     @property
-    def end(self) -> tuple[int, int, int]:
-        """Client, space and last block."""
-        return self.client, self.space, self.marks[-1]
+    def blocks(self) -> int:
+        return len(self.marks) // MARK_BYTES
 
 
 class AccessTrace:
@@ -86,30 +89,36 @@ class AccessTrace:
     def __init__(self, started_at: float, capacity_blocks: int) -> None:
         self._started_at = started_at
         self._capacity_blocks = capacity_blocks
-        self._requests: deque[RecordedRequest] = deque()
-        """Oldest first."""
+        self._rows = np.zeros(MAX_RECORDS + 1, _ROW)  # one is dropped after the next is added
+        """Numbers of records, by the number of the record modulo the length. Memory is taken as rows are written."""
+        self._salts: deque[str] = deque()
+        self._marks: deque[bytes | bytearray] = deque()
+        """Salts and blocks of the records from the oldest on."""
+        self._oldest = self._next = 0
+        """Number of the oldest record, and of the next one."""
         self._blocks = 0
-        """Number of their blocks."""
-        self._next = 0
-        """Number of the next record."""
-        self._acquired: dict[int, RecordedRequest] = {}
-        """Each engine's last acquire that no store has followed yet, by client number."""
-        self._ends: OrderedDict[tuple[int, int, int], deque[RecordedRequest]] = OrderedDict()
-        """Requests, oldest first, by their `end`; the end that was recorded last is the last one."""
+        """Number of the blocks of all records."""
+        self._acquired: dict[int, int] = {}
+        """Record of each engine's last acquire that no store has followed yet, by client number."""
+        self._ends: OrderedDict[tuple[int, int, int], int] = OrderedDict()
+        """Last record that ends with a block, by client, space and block; the end that was recorded last is the last
+        one. A record that was dropped keeps its end until others take the place."""
 
-    def continued(
-        self, client: int, space: int, parent: bytes, now: float, *, acquired: bool
-    ) -> RecordedRequest | None:
+    def _request(self, number: int) -> RecordedRequest:
+        at = number - self._oldest
+        return RecordedRequest._make((*self._rows[number % len(self._rows)].item(), self._salts[at], self._marks[at]))
+
+    def continued(self, client: int, space: int, parent: bytes, now: float, *, acquired: bool) -> int | None:
         """Return the record of an engine's request of which a chain behind the key `parent` is the next piece, which
         the caller then adds; None if it is of another request. `acquired`: whether the chain was acquired, not
         stored."""
-        requests = self._ends.get((client, space, int.from_bytes(parent[:8], "little") >> int(_SHIFT)))
-        if requests is None:
+        number = self._ends.get((client, space, int.from_bytes(parent[:8], "little") >> int(_SHIFT)), -1)
+        if number < self._oldest:
             return None
-        last = requests[-1]
-        is_hit, age = last.hits == len(last.marks), now - last.at
+        last = self._request(number)
+        is_hit, age = last.hits == last.blocks, now - last.at
         is_continued = (is_hit or not acquired) and age <= (REQUEST_S if is_hit and not acquired else PIECES_S)
-        return last if is_continued and len(last.marks) < MAX_CONTINUED_BLOCKS else None
+        return number if is_continued and last.blocks < MAX_CONTINUED_BLOCKS else None
 
     def record(
         self,
@@ -120,7 +129,7 @@ class AccessTrace:
         words: U64,
         hits: int,
         now: float,
-        continued: RecordedRequest | None = None,
+        continued: int | None = None,
         *,
         acquired: bool = False,
     ) -> None:
@@ -130,91 +139,116 @@ class AccessTrace:
         When the engine's last acquire is the start of a chain that it stores, or this chain is its first piece, the new
         record replaces that of the acquire.
         """
-        marks = array("Q", (words >> _SHIFT).tobytes())
+        marks: bytes | bytearray = (words >> _SHIFT).tobytes()
         if continued is not None:
-            hits = continued.hits + (hits if continued.hits == len(continued.marks) else 0)
-            chain = continued.marks
-            self._clear(continued)
-            chain.extend(marks)  # in place: a copy for each piece would cost as much as the whole chain
-            marks = chain
+            request = self._request(continued)
+            hits = request.hits + (hits if request.hits == request.blocks else 0)
+            self._replace(client, continued)
+            marks = _extended(request.marks, marks)
         elif not acquired:
-            last = self._acquired.pop(client, None)
-            if last is not None and last.space == space and now - last.at <= REQUEST_S:
-                count = min(len(last.marks), len(marks))
-                if count and last.marks[:count] == marks[:count]:
-                    hits = min(last.hits, len(marks))
-                    self._clear(last)
-        request = RecordedRequest(self._next, now, client, space, tenant.salt, nbytes, marks, hits)
+            last = self._acquired.pop(client, -1)
+            if last >= self._oldest:
+                request = self._request(last)
+                count = min(len(request.marks), len(marks))
+                is_open = request.space == space and now - request.at <= REQUEST_S
+                if is_open and count and request.marks[:count] == marks[:count]:
+                    hits = min(request.hits, len(words))
+                    self._replace(client, last)
         if acquired:
-            self._acquired[client] = request
-        self._next += 1
-        self._requests.append(request)
-        self._blocks += len(marks)
-        self._ends.setdefault(request.end, deque()).append(request)
-        self._ends.move_to_end(request.end)
+            self._acquired[client] = self._next
+        end = _end(client, space, marks)
+        self._rows[self._next % len(self._rows)] = now, space, nbytes, hits, self._ends.get(end, -1)
+        self._salts.append(tenant.salt)
+        self._marks.append(marks)
+        self._blocks += len(marks) // MARK_BYTES
+        self._ends[end] = self._next
+        self._ends.move_to_end(end)
         if len(self._ends) > MAX_ENDS:
             self._ends.popitem(last=False)
+        self._next += 1
         self._drop_old(now)
 
     def forget(self, client: int) -> None:
         """Drop the state of an engine that is gone."""
         self._acquired.pop(client, None)
 
-    def _clear(self, request: RecordedRequest) -> None:
-        """Remove the blocks of a request, whose record then counts no more."""
-        end = request.end
-        of_end = self._ends.get(end, deque())
-        if of_end and of_end[-1] is request:
-            of_end.pop()
-        elif request in of_end:
-            of_end.remove(request)
-        if not of_end:
-            self._ends.pop(end, None)
-        self._blocks -= len(request.marks)
-        request.marks = array("Q")
+    def _replace(self, client: int, number: int) -> None:
+        """Remove the blocks of a record that a longer one of the same engine replaces."""
+        request = self._request(number)
+        self._blocks -= request.blocks
+        self._marks[number - self._oldest] = b""
+        end = _end(client, request.space, request.marks)
+        if self._ends.get(end) != number:
+            return
+        while request.before >= self._oldest:
+            before = request.before
+            request = self._request(before)
+            if request.marks:
+                self._ends[end] = before
+                return
+        del self._ends[end]
 
     def _drop_old(self, now: float) -> None:
-        for _ in range(min(MAX_DROPPED, len(self._requests) - 1)):
-            oldest = self._requests[0]
-            fits = self._blocks <= self._capacity_blocks and len(self._requests) <= MAX_RECORDS
+        for _ in range(min(MAX_DROPPED, self._next - self._oldest - 1)):
+            oldest = self._request(self._oldest)
+            fits = self._blocks <= self._capacity_blocks and self._next - self._oldest <= MAX_RECORDS
             if oldest.marks and fits and now - oldest.at <= RETAINED_S:
                 return
-            if oldest.marks:
-                self._clear(oldest)
-            self._requests.popleft()
+            self._blocks -= oldest.blocks
+            self._salts.popleft()
+            self._marks.popleft()
+            self._oldest += 1
 
     def part(self, since: float, after: int, max_bytes: int, spaces: Spaces) -> tuple[bytes, int]:
         """Return requests from number `after` on as JSON lines, and the number to continue with (0 at the end)."""
         encoder = msgspec.json.Encoder()
         lines: list[bytes] = []
         size = 0
-        for request in self._from(since, after):
+        for number, request in self._from(since, after):
             line = encoder.encode(self._line(request, spaces))
             if lines and size + len(line) > max_bytes:
-                return b"\n".join([*lines, b""]), request.number
+                return b"\n".join([*lines, b""]), number
             lines.append(line)
             size += len(line) + 1
         return b"\n".join([*lines, b""]), 0
 
-    def _from(self, since: float, after: int) -> Iterator[RecordedRequest]:
-        """Return the requests that an export includes, oldest first."""
-        requests = self._requests
-        if not requests:
-            return iter(())
-        since = max(since, requests[-1].at - RETAINED_S)
-        first = max(after - requests[0].number, bisect_left(requests, since, key=lambda request: request.at))
-        return (request for request in islice(requests, min(first, len(requests)), None) if request.marks)
+    def _from(self, since: float, after: int) -> Iterator[tuple[int, RecordedRequest]]:
+        """Yield the requests that an export includes, with their numbers, oldest first."""
+        if self._oldest == self._next:
+            return
+        numbers = range(self._oldest, self._next)
+        since = max(since, self._at(numbers[-1]) - RETAINED_S)
+        first = max(after - self._oldest, bisect_left(numbers, since, key=self._at))
+        kept = (islice(each, min(first, len(each)), None) for each in (numbers, self._salts, self._marks))
+        for number, salt, marks in zip(*kept, strict=True):
+            if marks:
+                yield number, RecordedRequest._make((*self._rows[number % len(self._rows)].item(), salt, marks))
+
+    def _at(self, number: int) -> float:
+        return float(self._rows["at"][number % len(self._rows)])
 
     def _line(self, request: RecordedRequest, spaces: Spaces) -> AccessRecord:
         space = spaces.declared(request.space)
         of_space = 0 if space is None else int(space.identity()[:16], 16) >> int(_SHIFT)
         return AccessRecord(
             timestamp=int((request.at - self._started_at) * 1000),
-            input_length=len(request.marks) * DEFAULT_CHUNK_TOKENS,
+            input_length=request.blocks * DEFAULT_CHUNK_TOKENS,
             output_length=0,
-            hash_ids=[mark ^ of_space for mark in request.marks],
+            hash_ids=[mark ^ of_space for mark in memoryview(request.marks).cast("Q")],
             tenant=shown(request.salt),
             model="" if space is None else space.model,
             block_bytes=request.nbytes if space is None else spaces.chunk_bytes(space, request.nbytes),
             hit_blocks=request.hits,
         )
+
+
+def _end(client: int, space: int, marks: bytes | bytearray) -> tuple[int, int, int]:
+    """Return what identifies the last block of an engine's request."""
+    return client, space, int.from_bytes(marks[-MARK_BYTES:], "little")
+
+
+def _extended(marks: bytes | bytearray, more: bytes | bytearray) -> bytes | bytearray:
+    if len(marks) >= MIN_GROWING_BYTES and isinstance(marks, bytes):
+        marks = bytearray(marks)
+    marks += more  # in place, if it is a bytearray
+    return marks
