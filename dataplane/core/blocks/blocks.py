@@ -55,7 +55,7 @@ class Block(Evictable):
     children: int = 0
     """Number of times a block was stored behind it; from the second time on, prefixes branch here."""
     passed_over: int = 0
-    """Number of the last search for room that found it leased or had to skip it."""
+    """Number of the last search for room that found it leased."""
 
     @property
     def state(self) -> State:

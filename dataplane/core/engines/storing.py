@@ -84,10 +84,18 @@ class StoreService:
     # ---- reserve
 
     def reserve(
-        self, engine: Engine, message: Reserve, now: float, *, from_tier: bool = False, lines_up: bool = True
+        self,
+        engine: Engine,
+        message: Reserve,
+        now: float,
+        *,
+        from_tier: bool = False,
+        lines_up: bool = True,
+        protected: set[Block] | None = None,
     ) -> GrantResult:
         """Reserve room for the missing blocks of a chain. Blocks that come from a tier pass no admission and no rate.
-        `lines_up` says whether the commit makes the blocks before the chain as recent as the chain.
+        `lines_up` says whether the commit makes the blocks before the chain as recent as the chain. `protected` are
+        blocks of the chain that earlier calls have found, and that make no room; this call adds what it finds.
 
         Raise ProtocolError, and change nothing, if the request is invalid.
         """
@@ -100,8 +108,9 @@ class StoreService:
         granted = GrantResult(len(words))
         missing, chain = _sorted_out(blocks, granted)
         present = ready = [block for _, block in chain]
+        protected = set() if protected is None else protected
         if parent is not None:
-            present = chains_up_to(pool.table, [parent])[::-1] + ready
+            present = chains_up_to(pool.table, [parent], protected)[::-1] + ready
         if not from_tier:
             # The acquire of this request, or an earlier piece of it, already counted as the use of its blocks.
             counted = {block.number for block in present} if message.parent else engine.last_run
@@ -109,7 +118,8 @@ class StoreService:
             leading = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
             before = present[: len(present) - len(ready)]
             self._requested(engine, message, tenant, words, before, leading, now)
-        self._reclaimer.protect(present)
+        protected.update(present)
+        self._reclaimer.protect(protected)
         hint = Hint(message.ttl_s, message.pin_s) if isinstance(message, HintedReserve) else None
         if hint is not None and hint.pin_s:
             # A ttl must not shorten the life of blocks that were stored before.
@@ -126,6 +136,7 @@ class StoreService:
             if not from_tier:
                 self._refuse(request, refusal, refused)
         if writing:
+            protected.update(writing.values())
             self._open_reservation(request, granted, [*blocks, parent], writing, chain, hint)
         return granted
 

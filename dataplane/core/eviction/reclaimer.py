@@ -116,7 +116,7 @@ class Reclaimer:
         """A byte for each descriptor, nonzero where it is leased; read when a search finds only leased blocks."""
         self._passed: list[int] = []
         """Descriptors that the current search passed over."""
-        self._protected: Sequence[Block] = ()
+        self._protected: Collection[Block] = ()
         """Blocks that the current search must not evict."""
         self._taken_back = 0
         """Blocks whose leases of look-ups the current search has asked for."""
@@ -220,9 +220,9 @@ class Reclaimer:
             else:
                 block.queue.refresh(block, now)
 
-    def protect(self, blocks: Iterable[Block]) -> None:
-        """Start a search for room that must not evict these blocks."""
-        self._protected = list(blocks)
+    def protect(self, blocks: Collection[Block]) -> None:
+        """Start a search for room that must not evict these blocks: a set, if there are any."""
+        self._protected = blocks
         self._taken_back = 0
         self._begin_search()
 
@@ -230,9 +230,6 @@ class Reclaimer:
         self._search += 1
         self._leased = None
         self._passed = []
-        for block in self._protected:
-            block.passed_over = self._search
-            self._passed.append(block.number)
 
     def _take_back(
         self, asking: Account | None, blocks: int, search: Callable[[], object], among: Collection[int] | None = None
@@ -275,7 +272,8 @@ class Reclaimer:
 
     def _skip(self, block: Block) -> bool:
         leased = self._leased
-        return block.passed_over == self._search or (leased is not None and leased[block.number] != 0)
+        passed_over = block.passed_over == self._search or block in self._protected
+        return passed_over or (leased is not None and leased[block.number] != 0)
 
     def shrink_tenant(self, tenant: Tenant, target_bytes: int, now: float) -> None:
         """Evict blocks of a tenant with an enforced quota, in its own order, until it is charged at most
@@ -381,11 +379,13 @@ class Reclaimer:
         return self._slabs.releases, self._order.changes, self._order.ranking.changes
 
     def _blocked(self, leased: bytes | None) -> Flags:
-        """Return a mask of the descriptors that are leased or that this search passed over."""
+        """Return a mask of the descriptors that are leased, protected, or passed over by this search."""
         blocked = np.zeros(self._table.max_blocks, np.bool_)
         if leased is not None:
             blocked |= np.frombuffer(leased, np.bool_)
         blocked[self._passed] = True
+        blocks = self._table.blocks
+        blocked[[block.number for block in self._protected if blocks.get(block.number) is block]] = True
         return blocked
 
     def _refused_before(self, request: Hashable, pool_version: Hashable) -> Code | None:

@@ -18,7 +18,8 @@ before the first one is forgotten, because a walk needs the blocks in between.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 import msgspec
@@ -42,6 +43,19 @@ MAX_STARTED = 1024
 MAX_WALK = 4096
 """Maximum number of ancestors that `is_dead` visits for one block. A block with more undecided ancestors counts as dead
 until it is decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPositions:
+    """Where keys are in a chain, of which a part was asked for."""
+
+    of_key: Mapping[bytes, int]
+    """Position of each known key, counted from the first one that was asked for; -1 for those before it."""
+    is_whole: bool = True
+    """Whether the first key of the chain is known."""
+
+
+NOWHERE = ChainPositions({})
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -80,17 +94,16 @@ class Tombstone(msgspec.Struct, frozen=True):
             self.spaces is None or space in self.spaces
         )
 
-    def covers_behind(self, block: StoredBlock, before: Sequence[bytes], *, whole: bool) -> bool:
-        """Return whether a block of a shared tier is covered.
+    def covers_behind(self, block: StoredBlock, at: int, positions: ChainPositions) -> bool:
+        """Return whether a block of a shared tier is covered, which has the position `at` in its chain.
 
-        `before` are the keys that precede it in its chain, and `whole` whether they begin with its first one. Where
-        they do not, a block that may be behind the prefix counts as covered.
+        If the first key of the chain is not known, a block that may be behind the prefix counts as covered.
         """
         if not self.covers(block):
             return False
-        if self.keys is None or block.name.key in self.keys or self.last_key in before:
+        if self.keys is None or block.name.key in self.keys or positions.of_key.get(self.last_key, at) < at:
             return True
-        return not whole
+        return not positions.is_whole
 
     def among(self, blocks: Iterable[StoredBlock]) -> set[BlockName]:
         """Return the names of the blocks that are covered. `blocks` are all that one tier holds.

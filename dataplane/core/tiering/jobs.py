@@ -23,7 +23,7 @@ returns, because the thread may still store.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from itertools import chain
@@ -31,6 +31,7 @@ from math import inf
 from types import MappingProxyType
 
 from dataplane.core.blocks.blocks import Block
+from dataplane.core.tiering.invalidations import NOWHERE, ChainPositions
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.stored_blocks import BlockForm, BlockName, StoredBlock
 
@@ -116,8 +117,6 @@ class JobBlock:
     form: BlockForm = _NO_FORM
     position: int = 0
     """Position in the reservation, for loads into memory."""
-    before: Sequence[bytes] = ()
-    """Keys that precede it in its chain; only for loads from shared tiers, while invalidations are in force there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -132,6 +131,10 @@ class LoadRequest:
     """Position of the first key that has not been planned."""
     tenant: str | None = None
     """Only blocks of this tenant are loaded; None for all."""
+    protected: set[Block] = field(default_factory=set)
+    """Blocks of the chain in memory, as far as jobs have found them: its other blocks do not take their room."""
+    positions: ChainPositions | None = None
+    """Its keys and those before them, if one of its jobs needed them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -155,8 +158,8 @@ class TierJob:
     tenant: str = ""
     reservation: int = 0
     """Reservation of the memory that is loaded into."""
-    whole: bool = True
-    """Whether `JobBlock.before` begins with the first key of the chain."""
+    positions: ChainPositions = NOWHERE
+    """Of a load from a shared tier: its keys; while invalidations are in force there, all keys up to them, too."""
     waiters: list[LoadRequest] = field(default_factory=list)
     """Requests that need blocks of a load."""
     state: JobState = JobState.PLANNED

@@ -18,6 +18,7 @@ from dataplane.core.engines.engines import Engine, attach_space
 from dataplane.core.engines.storing import StoreService
 from dataplane.core.packed_keys import check_keys
 from dataplane.core.tiering.catalog import Catalog, Source
+from dataplane.core.tiering.invalidations import NOWHERE, ChainPositions
 from dataplane.core.tiering.jobs import JobBlock, JobReason, JobTable, LoadRequest, TierJob
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
@@ -231,9 +232,9 @@ class Loads:
             request.at += 1
         return None
 
-    def _chain_before(self, request: LoadRequest, at: int, identity: bytes) -> tuple[list[bytes], bool]:
-        """Return the keys before one of a request, as far as they are known, and whether these are all of them."""
-        before = request.keys[:at]
+    def _positions(self, request: LoadRequest, identity: bytes) -> ChainPositions:
+        """Return the keys of a request, and those before them as far as they are known."""
+        positions = {key: at for at, key in enumerate(request.keys)}
         key = request.keys[0]
         for _ in range(MAX_ANCESTORS):
             block = self._pool.table.find(pack_keys([key]), request.space)[0]
@@ -242,26 +243,30 @@ class Loads:
                 stored = self._catalog.stored(BlockName(identity, key))
                 parent = None if stored is None else stored.parent
             if not parent:
-                return before, parent is not None
-            before = [parent, *before]
+                return ChainPositions(positions, is_whole=parent is not None)
+            positions.setdefault(parent, -1)
             key = parent
-        return before, False
+        return ChainPositions(positions, is_whole=False)
 
     def _reserve(self, request: LoadRequest, first: int, last: int, source: Source, now: float) -> TierJob | None:
         """Reserve memory for blocks of a request."""
         tier, nbytes, tenant = source
         space = self._catalog.identity(request.space)
         assert space is not None
-        before, whole = list[bytes](), True
-        if tier.shared and tier.tombstones():
-            before, whole = self._chain_before(request, first, space)
         keys, parent = request.keys[first:last], request.keys[first - 1] if first else b""
+        positions = NOWHERE
+        if tier.shared and tier.tombstones():  # before the first key is in memory, with what the request knows of it
+            positions = request.positions = request.positions or self._positions(request, space)
+        elif tier.shared:
+            positions = ChainPositions({key: first + at for at, key in enumerate(keys)})
         self._engine.spaces[request.space] = True
         message = Reserve(0, request.space, tenant, b"".join(keys), nbytes, parent)
         # The last job of the request lines up the chain, and so do acquires.
         lines_up = last == len(request.keys)
         try:
-            granted = self._storing.reserve(self._engine, message, now, from_tier=True, lines_up=lines_up)
+            granted = self._storing.reserve(
+                self._engine, message, now, from_tier=True, lines_up=lines_up, protected=request.protected
+            )
         except ProtocolError:
             request.at = len(request.keys)
             tier.lose("memory", *(BlockName(space, key) for key in keys))
@@ -277,7 +282,6 @@ class Loads:
                 segment=int(granted.segments[at]),
                 offset=int(granted.offsets[at]),
                 position=at,
-                before=before + keys[:at],
             )
             for at, outcome in enumerate(granted.outcomes.tolist())
             if outcome == _WRITE
@@ -293,7 +297,7 @@ class Loads:
             space=request.space,
             tenant=tenant,
             reservation=granted.reservation,
-            whole=whole,
+            positions=positions,
             waiters=[request],
         )
         self._table.loading.update({(request.space, block.name.key): job for block in blocks})

@@ -121,7 +121,8 @@ class Outcomes:
             return ""
         if self.is_ahead(stored, now):
             return "clock"
-        dead = any(tombstone.covers_behind(stored, block.before, whole=job.whole) for tombstone in tier.tombstones())
+        at = job.positions.of_key[block.name.key]
+        dead = any(tombstone.covers_behind(stored, at, job.positions) for tombstone in tier.tombstones())
         return "invalidated" if dead or stored.tenant != job.tenant else ""
 
     def is_ahead(self, block: StoredBlock, now: float) -> bool:

@@ -11,6 +11,7 @@ from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.engines import storing
 from dataplane.core.eviction.ancestors import chains_up_to
 from dataplane.core.tiering import loads
+from dataplane.core.tiering.invalidations import Tombstone
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.layout import pack_keys
@@ -19,6 +20,7 @@ from dataplane.protocol.stored_blocks import CopyEnd, Outcome
 from dataplane.protocol.tier_directory import space_word
 from tests.core.tiering.tier_bench import PAGE, TierBench, stored_of, tier, tier_bench
 from tests.dataplane import factories as make
+from tests.work import lines_run
 
 
 def listed(run: TierBench, chain: list[bytes]) -> int:
@@ -74,6 +76,48 @@ def test_a_load_of_many_jobs_lines_its_chain_up_once(monkeypatch: pytest.MonkeyP
         assert run.engine.store(make.keys(8, number), PAGE).written == 8
         assert sum(run.engine.has(chain)) == run.engine.lookup(chain), "what is left of it is its start"
     assert 0 < run.engine.lookup(chain) < 32
+
+
+@pytest.mark.parametrize("kept", [0, 2], ids=["no block in memory", "every second block in memory"])
+@pytest.mark.parametrize("invalidated", [False, True])
+def test_a_job_of_a_load_takes_no_more_steps_the_longer_the_chain_before_it_is(
+    monkeypatch: pytest.MonkeyPatch, kept: int, invalidated: bool
+) -> None:
+    monkeypatch.setattr(loads, "BATCH_BYTES", PAGE)
+    run = tier_bench(512, tier())
+    chain = make.keys(240)
+    run.store(chain)
+    if invalidated:
+        run.tiering.tiers[0].shared = True
+        prefix = make.keys(4, "other")
+        run.tiering.tiers[0].tombstones = lambda: [Tombstone(1 << 62, keys=frozenset(prefix), last_key=prefix[-1])]
+    evicted = set(chain[:: kept or 1])
+    blocks = [block for block in run.bench.node.pool.table.blocks.values() if block.key in evicted]
+    assert run.bench.node.room.evict(blocks, "room", run.now) == len(evicted)
+    run.ask(chain)
+    steps: list[int] = []
+    while run.tiering.loads:
+        steps.append(lines_run(run.begin_job) + lines_run(run.end_loads))
+    assert run.engine.lookup(chain) == len(chain)
+    assert len(steps) >= len(evicted)
+    assert max(steps[-20:-2]) <= max(steps[10:30])
+
+
+def test_a_chain_that_does_not_fit_is_loaded_up_to_where_it_would_evict_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "BATCH_BYTES", PAGE)
+    run = tier_bench(16, tier())
+    chain = make.keys(24)
+    run.hold(chain)
+    assert run.engine.store(chain[:3], PAGE).written == 3
+    run.settle()
+    assert run.engine.store(make.keys(13, "older"), PAGE).written == 13
+    run.settle()
+    run.ask(chain)
+    while run.tiering.loads:
+        assert run.begin_job() == bool(run.loads)
+        run.end_loads()
+    assert run.engine.lookup(chain) == 16
+    assert run.tiering.tiers[0].counters.lost == {"memory": 1}
 
 
 def test_a_block_is_leased_while_it_is_copied_and_no_longer() -> None:
