@@ -26,7 +26,7 @@ from app.services.base.snapshot_sizes import size_of
 from app.services.base.yielding import awaited, in_thread, with_pauses
 from app.services.documents.declared import DeclaredRecords, declare
 from app.services.documents.plan import ApplyPlan, PlanStep, StoredRecords, outcome
-from app.services.documents.resource_types import KEPT_FIELDS, KINDS, Encode
+from app.services.documents.resource_types import KINDS, Encode
 from app.services.records import ceilings, owners
 from app.services.records.pin_quota import PinQuota
 from app.services.records.progress import RecordProgress
@@ -164,7 +164,7 @@ class Apply:
         _check_expected(request, numbers, by)
         stored: StoredRecords = {}
         for kind in KINDS.values():
-            columns = (kind.key, *kind.written, *KEPT_FIELDS.get(kind.name, ()), *_ALSO_STORED)
+            columns = (kind.key, *kind.written, *_ALSO_STORED)
             stored[kind.name] = await bulk.rows(change.session, kind.row, kind.key, dict.fromkeys(columns))
         result = await in_thread(
             lambda: outcome(declared, stored, by, now, prune=request.prune, take_over=request.take_over)

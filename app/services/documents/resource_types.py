@@ -84,4 +84,4 @@ RESOLVE: dict[SnapshotType, Resolve] = {
     "tiers": lambda name, intent, *_: DeclaredRecord(_named(name, lambda: tiers.resolve(name, intent))),
 }
 KEPT_FIELDS = {"pins": ("origin",)}
-"""Columns of a pin that stay unchanged while its keys do; changes of them are not shown."""
+"""Columns of a pin that stay unchanged while its keys do."""

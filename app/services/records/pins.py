@@ -58,7 +58,7 @@ PINS = PushedType(
     put=PinPut,
     answer=PinAnswer,
     listing=PinList,
-    written=written(PinRecord),
+    written=(*written(PinRecord), "origin"),
 )
 BODY = "body"
 """Name of the packed keys among the values of a put; they are no column."""
