@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tests.app.statements  # noqa: F401 (shares compiled statements)
+from app.http.middleware import stack
 from app.settings import Settings
 from app.store.base import database as database_module
 from app.store.base.database import Database
@@ -24,6 +25,7 @@ from tests.run_marks import short_folder
 
 database_module.CONNECT_TIMEOUT_S = database_module.COMMAND_TIMEOUT_S = 60.0
 database_module.LOCK_TIMEOUT_MS = 60_000
+stack.HEALTH_TIMEOUT_S = 60.0
 """Of this process alone: a statement of a few milliseconds takes seconds on a busy machine."""
 
 

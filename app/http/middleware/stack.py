@@ -26,7 +26,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import structlog
 from litestar.types import ASGIApp, Message, Receive, Send
 
-from app.errors import Forbidden, ForeignOrigin, LarderError, Malformed, Stopping, Unauthorized
+from app.errors import Forbidden, ForeignOrigin, LarderError, Malformed, Stopping, StoreUnavailable, Unauthorized
 from app.http.cookies import session_cookie
 from app.http.middleware.source import ClientAddresses, trace_id
 from app.http.principals import serve_as
@@ -44,8 +44,12 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEALTH = frozenset({"/healthz", "/readyz", "/healthz/fleet"})
 _WITHOUT_HOST = _HEALTH | {"/metrics"}
+HEALTH_TIMEOUT_S = 3.0
+"""Seconds after which a health check is answered although the database has not: the caller is looked up there first,
+and then it is queried."""
 SURE_S = 1.0
 """Seconds between checks that the token of a stream is still valid."""
+_NO_ANSWER = f"the database did not answer within {HEALTH_TIMEOUT_S:g} s; try again"
 UNANNOUNCED = (
     "a proxy forwarded this request, and only direct requests of this machine need no token: create a token "
     "('larder tokens create NAME --role admin' on the machine itself) and name the proxy in "
@@ -162,11 +166,14 @@ class MiddlewareStack:
                 self._check(scope, headers)
                 if len(headers) < len(scope["headers"]):
                     scope["headers"] = [(name, text.encode("latin-1")) for name, text in headers.items()]
-                identity = await self._identify(method, attempt, headers, scope)
-                serve_as(identity, attempt, exit_stack)
-                await self._app(scope, receive, answer)
+                async with asyncio.timeout(HEALTH_TIMEOUT_S if path in _HEALTH else None):
+                    identity = await self._identify(method, attempt, headers, scope)
+                    serve_as(identity, attempt, exit_stack)
+                    await self._app(scope, receive, answer)
             except LarderError as error:
                 failure = error
+            except TimeoutError as error:
+                failure = StoreUnavailable(_NO_ANSWER) if path in _HEALTH else self._crash(error, path)
             except asyncio.CancelledError:
                 # Only the server cancels, at the end of the grace time, and would log a traceback for each request.
                 failure = Stopping("the server stopped before this request ended; try again")

@@ -9,6 +9,7 @@ from app import __version__
 from app.errors import NotReady, StoreUnavailable
 from app.ingest.fleet import Fleet
 from app.schemas.views.health import FleetHealth, Health, Readiness
+from app.services.base.loading_cache import LoadingCache
 from app.services.records.progress import RecordProgress
 from app.store.base.database import Database
 
@@ -19,6 +20,9 @@ class HealthChecks:
     def __init__(self, database: Database, progress: RecordProgress, fleet: Fleet, serves: Callable[[], bool]) -> None:
         """`serves`: whether the embedded data plane was heard from, or there is none."""
         self._database = database
+        self._pings = LoadingCache(lambda _: database.ping(), 0.0, 1)
+        """Queries of the database, one at a time. A check that ends before its query cancels none: the driver takes
+        seconds to end a connection that hangs."""
         self._progress = progress
         self._fleet = fleet
         self._serves = serves
@@ -27,7 +31,7 @@ class HealthChecks:
     async def ping(self, *, anonymous: bool) -> None:
         """Query the database. Raises StoreUnavailable."""
         try:
-            await self._database.ping()
+            await self._pings.get("")
         except StoreUnavailable as error:
             if anonymous:
                 raise StoreUnavailable("the database does not answer") from error
