@@ -222,8 +222,8 @@ class Outcomes:
                 self._catalog.evict(target, victim)
 
     def _encoded(self, job: TierJob, block: JobBlock, end: CopyEnd, now: float) -> StoredBlock | None:
-        """Apply the end of a block that its tier has encoded again. FAILED with a reason means that it was left as it
-        is."""
+        """Apply the end of a block that its tier has encoded again. FULL, and FAILED with a reason, mean that it was
+        left as it is. After another failure, it may have either form, and is charged for the larger one."""
         tier, stored = job.target, block.stored
         assert tier is not None
         assert stored is not None
@@ -231,12 +231,16 @@ class Outcomes:
         if tier.closing:
             return None
         entry = tier.contents.entries.get(block.name)
-        if dead or (end.outcome is Outcome.OK and entry is None):  # it was forgotten meanwhile, and stored again
+        is_unchanged = end.outcome is Outcome.FULL or bool(end.not_compressed)
+        if dead or (not is_unchanged and entry is None):  # it was forgotten meanwhile, and stored again
             tier.deletions.append(block.name)
-        elif end.outcome is Outcome.OK and entry is not None and entry.stored.sequence == stored.sequence:
-            charge = tier.stored_size(block.nbytes) if end.charge is None else end.charge
+        elif not is_unchanged and entry is not None and entry.stored.sequence == stored.sequence:
+            charge, encoding = entry.charge + block.charge, entry.encoding
+            if end.outcome is Outcome.OK:
+                charge = tier.stored_size(block.nbytes) if end.charge is None else end.charge
+                encoding = end.encoding
             # The same object: the end of a listing compares it.
-            self._catalog.add(tier, entry.stored, charge, now, end.encoding)
+            self._catalog.add(tier, entry.stored, charge, now, encoding)
         if dead or entry is None:
             tier.note("gone", block.name)
         elif end.outcome is not Outcome.OK:

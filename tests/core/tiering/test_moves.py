@@ -782,17 +782,52 @@ def test_room_is_taken_for_blocks_that_become_larger(target: Compress) -> None:
     assert (move.moved_blocks, move.refused) == (2, {"budget": 2})
 
 
-def test_a_block_that_was_forgotten_concurrently_is_deleted_again() -> None:
+@pytest.mark.parametrize("end", [CopyEnd(Outcome.LATE), CopyEnd(Outcome.FAILED)], ids=["late", "failed"])
+def test_blocks_that_may_have_become_larger_are_charged_for_it(end: CopyEnd) -> None:
+    run = encoded(2, 8 * stored_size(PAGE), "fp8", "none")
+    (state,) = run.tiering.tiers
+    job, move = begin_encoding(run)
+    assert state.contents.used_bytes == 2 * stored_size(PAGE), "what they have, and what they may grow by"
+    run.end_copy(job, end)
+    assert [entry.charge for entry in state.contents.entries.values()] == 2 * [stored_size(PAGE)]
+    assert state.contents.used_bytes == 2 * stored_size(PAGE)
+    assert run.tier_faults() == []
+    run.bench.pass_time(0.05)
+    assert move.refused == {end.outcome.value: 2}
+    job, move = begin_encoding(run)
+    assert state.contents.used_bytes == 2 * stored_size(PAGE), "they cannot grow more"
+    run.end_copy(job, CopyEnd(Outcome.OK, stored_size(PAGE) - 1, "none"))
+    run.bench.pass_time(0.05)
+    assert move.moved_blocks == 2
+    assert state.contents.used_bytes == 2 * (stored_size(PAGE) - 1)
+
+
+@pytest.mark.parametrize("end", [CopyEnd(Outcome.FULL), CopyEnd(Outcome.FAILED, not_compressed="size")])
+def test_blocks_that_are_left_as_they_are_keep_their_charge(end: CopyEnd) -> None:
+    run = encoded(2, 8 * stored_size(PAGE), "fp8", "zstd")
+    (state,) = run.tiering.tiers
+    job, _ = begin_encoding(run)
+    run.end_copy(job, end)
+    assert state.contents.used_bytes == 2 * SMALL
+    assert not state.deletions
+
+
+@pytest.mark.parametrize(
+    "end",
+    [CopyEnd(Outcome.OK, SMALL, "zstd"), CopyEnd(Outcome.LATE), CopyEnd(Outcome.FAILED)],
+    ids=["ok", "late", "failed"],
+)
+def test_a_block_that_was_forgotten_concurrently_is_deleted_again(end: CopyEnd) -> None:
     run = encoded(2, 8 * stored_size(PAGE), "none", "zstd")
     (state,) = run.tiering.tiers
     job, move = begin_encoding(run)
     gone, stays = [block.name for block in job.blocks]
     run.catalog.forget(state, gone)
-    run.end_copy(job, CopyEnd(Outcome.OK, SMALL, "zstd"))
+    run.end_copy(job, end)
     run.begin()
     run.bench.pass_time(0.05)
     assert list(run.stores[0]) == [stays]
-    assert move.refused == {"gone": 1}
+    assert move.refused["gone"] == 1
 
 
 def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
