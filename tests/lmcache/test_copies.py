@@ -16,6 +16,8 @@ from dataplane.gateways.lmcache.wire.ipc import CpuShm, MemoryUnsupported, Metad
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
 from dataplane.gateways.lmcache.workers import copies as copies_module
 from dataplane.gateways.lmcache.workers.copies import MAX_REGISTERED_PLANES, Copier, CpuShmCopier
+from dataplane.gateways.lmcache.workers.registry import Registry
+from dataplane.gateways.lmcache.workers.transfers import Transfers
 from tests.lmcache.client import Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.gateway import Gateway
@@ -417,3 +419,34 @@ class TestOverTheWire:
         gateway.restart()
         assert len(gateway.server.registry) == 0
         assert client.ask("store", key(prompt(1)), 7, [list(range(16))], EVENT) == [b"", False]
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["the copy ends", "its pages are there"])
+def test_a_fault_after_a_wait_fails_only_the_store_that_waited(
+    client: Client, gateway: Gateway, engine: EngineMemory, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    def fault(*arguments: object) -> None:
+        raise RuntimeError("a fault")
+
+    client.ask("register_kv_cache", *engine.registration())
+    with monkeypatch.context() as faulty:
+        if waits:
+            faulty.setattr(gateway.pool, "lacking", lambda ranges: ranges)
+            faulty.setattr(gateway.pool, "take", lambda ranges: None)
+        faulty.setattr(Transfers, "grant" if waits else "publish", fault)
+        assert client.ask("store", key(prompt(1)), 7, [list(range(16))], EVENT) == [b"", False]
+    assert gateway.server.counters.of("store").failures == {"internal": 1}
+    (instance,) = gateway.server.registry
+    assert instance.copying == 0
+
+
+def test_a_fault_of_a_registration_fails_it_and_closes_its_memory(
+    client: Client, gateway: Gateway, engine: EngineMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*arguments: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(Registry, "add", fault)
+    assert client.call(1, *map(packed, engine.registration())) == []
+    assert gateway.server.counters.of("register_kv_cache").failures == {"internal": 1}
+    assert not gateway.server.instances._openings._copiers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,7 +21,7 @@ from dataplane.gateways.lmcache.handlers.counters import UNKNOWN
 from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.pending_requests import PendingHead, PendingRequests
-from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result
+from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, MakeResult, Result
 from dataplane.gateways.lmcache.wire.frames import RawRequest, number_or_name, split
 from dataplane.gateways.lmcache.wire.messages import Key
 from dataplane.gateways.lmcache.wire.operations import DecodedRequest, RequestDecoder
@@ -80,13 +81,13 @@ class Dispatcher:
             peer.answer(raw.answer(None))
             return
         self._counters.of(operation.name).requests += 1
-        request = GatewayRequest(peer, client, operation, now, same, raw, began, self._answer_later)
+        request = GatewayRequest(peer, client, operation, now, same, raw, began, self._finish)
         if error is not None:
             result: Result = self._parts.failed(request, OperationFailed(Reason.BAD_ARGUMENTS, error))
             client.note_unknown(peer, f"{operation.name}: {error}")
         else:
             client.note_key(peer, raw, arguments)
-            result = self._result(request, arguments)
+            result = self._result(request, partial(self._handlers.handle, request, arguments))
             if self._cache.unsettled >= SETTLE_BLOCKS and not self._settling:
                 self._settling = True
                 self._parts.later(0.0, self._settle)  # after the answers are sent
@@ -100,10 +101,10 @@ class Dispatcher:
             peer.answer(raw.answer(result))
             self._took(request, self._cache.totals.evicted_blocks - evicted_before)
 
-    def _result(self, request: GatewayRequest, arguments: list[Any]) -> Result:
+    def _result(self, request: GatewayRequest, make_result: MakeResult) -> Result:
         """Return the result of an operation, or its failure answer. Never raise."""
         try:
-            return self._handlers.handle(request, arguments)
+            return make_result()
         except (OperationFailed, ProtocolError, TokenError) as error:
             return self._parts.failed(request, error)
         except Exception as error:  # without an answer, the client would wait for minutes
@@ -127,10 +128,15 @@ class Dispatcher:
         self._settling = False
         self._cache.settle(self._parts.clock())
 
-    def _answer_later(self, request: GatewayRequest, result: bytes | None) -> None:
+    def _finish(self, request: GatewayRequest, make_result: MakeResult) -> None:
+        """Answer a deferred operation, unless its result is still to follow."""
+        request.now = self._parts.clock()
+        result = self._result(request, make_result)
+        if result is LATER:
+            return
         peer, request.answered = request.peer, True
         if peer.open:
-            peer.answer(request.request.answer(result))
+            peer.answer(request.raw.answer(result))
             self._flush(peer)
         else:
             self._counters.unanswered += 1

@@ -8,12 +8,13 @@ clients are served meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from dataplane.copies.copying import CopyFailed
 from dataplane.core.inprocess import LeasedChain
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
-from dataplane.gateways.lmcache.handlers.requests import LATER, Chunks, GatewayRequest, Result
+from dataplane.gateways.lmcache.handlers.requests import LATER, Chunks, GatewayRequest, MakeResult, Result
 from dataplane.gateways.lmcache.wire.messages import (
     FALSE,
     NOT_COPIED,
@@ -29,7 +30,6 @@ from dataplane.gateways.lmcache.wire.messages import (
 from dataplane.gateways.lmcache.workers.copies import Blocks, Copier, Source
 from dataplane.gateways.lmcache.workers.registry import Instance
 from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, OpenStore, locations_of
-from dataplane.protocol.codes import ProtocolError
 
 COPIED = encode([b"", True])
 """Success without an event to wait for: the copy is complete when this is sent, also on a device."""
@@ -138,11 +138,10 @@ class CopyHandlers:
                 copier.gather(blocks, chunk, target)
 
         def done(failed: CopyFailed | None) -> bytes:
-            now = self._parts.clock()
             if failed is not None or not instance.attached:
-                transfers.abort(store.reservation, now)  # only this process was writing there
+                transfers.abort(store.reservation, request.now)  # only this process was writing there
                 raise OperationFailed(Reason.COPY_FAILED, str(failed or "the worker is gone"))
-            transfers.publish(store, now)
+            transfers.publish(store, request.now)
             self._parts.counters.moved.stored(len(store.locations), copier.chunk_bytes)
             return NOT_COPIED if store.refused else COPIED
 
@@ -173,7 +172,7 @@ class CopyHandlers:
 
         def done(failed: CopyFailed | None) -> bytes:
             if failed is None:
-                transfers.end_use(leased, self._parts.clock())
+                transfers.end_use(leased, request.now)
             else:
                 transfers.release(leased)
             self._parts.sessions.read(
@@ -194,10 +193,8 @@ class CopyHandlers:
         copy: Callable[[], None],
         done: Callable[[CopyFailed | None], bytes],
     ) -> Result:
-        """Copy off the loop once the engine's event has occurred.
-
-        `done` returns the answer, or raises OperationFailed or ProtocolError.
-        """
+        """Copy off the loop once the engine's event has occurred. `done` then returns the answer, or raises the
+        failure."""
         copier = _copier(instance)
 
         def work() -> None:
@@ -208,13 +205,8 @@ class CopyHandlers:
                 copier.finish()
 
         def ended(failed: CopyFailed | None) -> None:
-            try:
-                result: bytes | None = done(failed)
-            except (OperationFailed, ProtocolError) as error:
-                result = self._parts.failed(request, error)
-            finally:
-                self._parts.instances.copy_ended(instance)
-            request.reply(result)
+            request.finish(partial(done, failed))
+            self._parts.instances.copy_ended(instance)
 
         instance.copying += 1
         if not self._parts.copying.submit(work, ended, copier if copier.own_thread else None):
@@ -245,18 +237,14 @@ class CopyHandlers:
 
     # ---- memory for stores
 
-    def _when_ready(self, request: GatewayRequest, chunks: Chunks, store: Callable[[], Result]) -> Result:
-        """Return the result of `store` if its memory is ready; otherwise return LATER, and call `store` on the loop
-        later. Raise OperationFailed or ProtocolError on failure."""
-        return LATER if self._waits(request, chunks, store, ROUNDS) else store()
-
-    def _waits(self, request: GatewayRequest, chunks: Chunks, store: Callable[[], Result], rounds: int) -> bool:
-        """Start to allocate the pages that the store lacks. Return whether the store waits for them."""
+    def _when_ready(self, request: GatewayRequest, chunks: Chunks, store: MakeResult, rounds: int = ROUNDS) -> Result:
+        """Return the result of `store` if its memory is ready. Otherwise start to allocate the pages that it lacks,
+        return LATER, and call `store` on the loop later. Raise OperationFailed or ProtocolError on failure."""
         chunk_layout = chunks.instance.chunk_layout
         ranges = self._parts.cache.next_ranges(chunks.transfer.space, chunks.keys, chunk_layout.chunk_bytes)
         lacking = self._parts.pool.lacking(ranges) if ranges else []
         if not lacking:
-            return False
+            return store()
 
         def work() -> None:
             try:
@@ -264,21 +252,16 @@ class CopyHandlers:
             except OSError as error:
                 raise CopyFailed(error.strerror or str(error)) from None
 
-        def done(failed: CopyFailed | None) -> None:
-            request.now = self._parts.clock()
-            try:
-                if not chunks.instance.attached:
-                    raise OperationFailed(Reason.UNKNOWN_INSTANCE, "the worker is gone")
-                # If the machine refused the pages, the core gets the same refusal and handles it.
-                if failed is None and rounds > 1 and self._waits(request, chunks, store, rounds - 1):
-                    return
-                result = store()
-            except (OperationFailed, ProtocolError) as error:
-                result = self._parts.failed(request, error)
-            if result is not LATER:
-                request.reply(result)
+        def done(failed: CopyFailed | None) -> Result:
+            if not chunks.instance.attached:
+                raise OperationFailed(Reason.UNKNOWN_INSTANCE, "the worker is gone")
+            # If the machine refused the pages, the core gets the same refusal and handles it.
+            if failed is None and rounds > 1:
+                return self._when_ready(request, chunks, store, rounds - 1)
+            return store()
 
-        return self._parts.copying.submit(work, done)
+        submitted = self._parts.copying.submit(work, lambda failed: request.finish(partial(done, failed)))
+        return LATER if submitted else store()
 
 
 def _has_room(store: OpenStore) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from dataplane.core.blocks.lookup_leases import LookupLease, SpaceLock
 from dataplane.core.engines.requests import MissFinding
@@ -210,10 +211,10 @@ class LookupHandlers:
         if lookup is None or lookup.tiers is None or not seconds > 0:
             return result
 
-        def answer() -> None:
-            request.reply(self._result(scheduler, request_id, self._parts.clock()))
+        def answer() -> bytes:
+            return self._result(scheduler, request_id, request.now)
 
-        return LATER if self._tiers.when_ended(lookup.tiers, seconds, answer) else result
+        return LATER if self._tiers.when_ended(lookup.tiers, seconds, partial(request.finish, answer)) else result
 
     def _result(self, scheduler: bytes, request_id: str, now: float) -> bytes:
         lookup = self._sessions.find(scheduler, request_id)

@@ -1,8 +1,8 @@
 """The handlers of all operations of the protocol. The handler of an operation is the method of its name.
 
 A handler takes the decoded arguments and returns the encoded result, None for an answer without a result frame, or
-LATER if the answer follows a copy. Failures raise `OperationFailed` or `ProtocolError`; the server counts them and
-sends the operation's failure answer.
+LATER if `GatewayRequest.finish` follows. Failures raise `OperationFailed` or `ProtocolError`; the server counts them
+and sends the operation's failure answer.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class GatewayHandlers:
         if not self._parts.allow_clear:
             raise OperationFailed(Reason.NOT_ALLOWED, "dataplane.lmcache_allow_clear is off")
         self._parts.cache.node.clear_gateway(LMCACHE, request.now, force=bool(force))
-        self._parts.cache.node.when_recorded(partial(request.reply, None))
+        self._parts.cache.node.when_recorded(partial(request.finish, lambda: None))
         return LATER
 
     # ---- registration
@@ -111,15 +111,8 @@ class GatewayHandlers:
     ) -> Result:
         bodies = [wrapper.body for wrapper in wrappers]
         device = DeviceContext(bodies, model, world_size, engine_type, hints, groups)
-
-        def ended(failed: OperationFailed | None) -> None:
-            if failed is not None:
-                self._parts.failed(request, failed)
-            request.reply(None)
-
-        self._parts.instances.register_device(
-            RegisteredWorker(instance, 0, 0, 0, 0, device=device), request.peer, ended
-        )
+        registered = RegisteredWorker(instance, 0, 0, 0, 0, device=device)
+        self._parts.instances.register_device(registered, request.peer, request.finish)
         return LATER
 
     def unregister_kv_cache(self, request: GatewayRequest, instance: int) -> Result:

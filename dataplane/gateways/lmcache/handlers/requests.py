@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.chains import TokenChain
@@ -21,12 +20,9 @@ from dataplane.protocol.keys import KEY_BYTES
 
 MAX_REQUEST_ID_CHARACTERS = 512
 
-Reply = Callable[[bytes | None], None]
-"""Send the answer of a deferred operation."""
-
 
 class DeferredResult(Enum):
-    """Result of a deferred operation, whose answer is sent with `Reply`."""
+    """Result of a deferred operation, which ends with `GatewayRequest.finish`."""
 
     LATER = 0
 
@@ -34,6 +30,8 @@ class DeferredResult(Enum):
 LATER = DeferredResult.LATER
 Result = bytes | DeferredResult | None
 """The encoded result; None for an answer without a result frame."""
+MakeResult = Callable[[], Result]
+"""Returns the result of an operation, or raises its failure."""
 
 
 @dataclass(eq=False, slots=True)
@@ -46,18 +44,17 @@ class GatewayRequest:
     now: float
     same: TokenChain | None
     """Chain with the tokens of its key, if they were left out of the arguments."""
-    request: RawRequest
+    raw: RawRequest
     began: float
-    later: Callable[[GatewayRequest, bytes | None], None]
+    answer_later: Callable[[GatewayRequest, MakeResult], None]
     slot: int = -1
     """Slot of its record in `PendingRequests` while the answer is pending; -1 for none."""
     answered: bool = False
     """Whether the answer of a deferred operation was given."""
 
-    @property
-    def reply(self) -> Reply:
-        """Return the function that sends the answer of a deferred operation."""
-        return partial(self.later, self)
+    def finish(self, make_result: MakeResult) -> None:
+        """Answer a deferred operation with its result or its failure, unless the result is LATER. Never raise."""
+        self.answer_later(self, make_result)
 
 
 @dataclass(frozen=True, slots=True)

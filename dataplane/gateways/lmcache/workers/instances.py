@@ -10,7 +10,9 @@ it may still access is released only with that proof. The `registry` beside this
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -93,11 +95,12 @@ class Instances:
             self._enter(registered, chunk_layout_of(registered, self._devices), connection, now)
 
     def register_device(
-        self, registered: RegisteredWorker, connection: ZmtpPeer, then: Callable[[OperationFailed | None], None]
+        self, registered: RegisteredWorker, connection: ZmtpPeer, finish: Callable[[Callable[[], None]], None]
     ) -> None:
         """Register a worker that lets this node copy. Raise OperationFailed on failure.
 
-        `then` is called with None once the worker's memory is open, or with the failure.
+        `finish` is called once the worker's memory is open, or could not be opened. It gets the rest of the
+        registration, which raises the failure.
         """
         self._check(registered, connection)
         chunk_layout = chunk_layout_of(registered, self._devices)
@@ -105,18 +108,15 @@ class Instances:
         assert copier is not None
 
         def opened(failed: CopyFailed | None) -> None:
-            try:
+            with ExitStack() as undo:
+                undo.callback(self._openings.close, copier)
                 if failed is not None:
                     raise OperationFailed(Reason.UNSUPPORTED, str(failed))
                 self._check(registered, connection)
                 self._enter(registered, chunk_layout, connection, self._clock())
-            except OperationFailed as error:
-                self._openings.close(copier)
-                then(error)
-            else:
-                then(None)
+                undo.pop_all()
 
-        if not self._openings.open(copier, opened):
+        if not self._openings.open(copier, lambda failed: finish(partial(opened, failed))):
             self._openings.close(copier)
             raise OperationFailed(Reason.REFUSED, "too many copies are queued")
 
