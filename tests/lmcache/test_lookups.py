@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases, SpaceLock
 from dataplane.core.inprocess import InProcess
 from dataplane.core.operator.listing import list_blocks
+from dataplane.gateways.lmcache.handlers.counters import Counters
 from dataplane.gateways.lmcache.handlers.sessions import (
     MAX_LOOKUPS_PER_SCHEDULER,
     RESULTS,
@@ -268,17 +270,23 @@ class TestTheEndOfLeases:
         assert client.lookup(prompt(4)) == 0
 
 
-def no_leases() -> LookupLeases:
-    return LookupLeases(LeaseTable(lambda: None))
+def lookup_sessions(released: list[int], handed_over: dict[tuple[bytes, str], int]) -> LookupSessions:
+    """Sessions over a core that counts nothing and notes what they release."""
+    cache = SimpleNamespace(
+        lookups=LookupLeases(LeaseTable(lambda: None)),
+        release=lambda client, numbers: released.extend(numbers),
+        looked_up=lambda *arguments: None,
+    )
+    return LookupSessions(cast(InProcess, cache), Counters(), lambda: 0.0, handed_over)
 
 
 def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_path: Path) -> None:
-    before = LookupSessions(lambda *_: None, no_leases(), lambda _: None)
+    before = lookup_sessions([], {})
     for request in ("fetched", "not fetched", "ended", "asked again"):
         before.begin(LeasedLookup(b"a", request, LookupLease(1), b"", 3, 1e9))
     assert before.take_result(b"a", "fetched") == 3
     save_results(tmp_path, before.not_fetched())
-    after = LookupSessions(lambda *_: None, no_leases(), lambda _: None, handed_over=take_results(tmp_path))
+    after = lookup_sessions([], take_results(tmp_path))
     assert list(tmp_path.iterdir()) == []
     after.end(b"a", "ended")
     after.begin(LeasedLookup(b"a", "asked again", LookupLease(1), b"", 5, 1e9))
@@ -306,7 +314,7 @@ def test_results_that_cannot_be_read_are_none(tmp_path: Path, data: bytes) -> No
 
 def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     released: list[int] = []
-    sessions = LookupSessions(lambda client, numbers: released.extend(numbers), no_leases(), lambda _: None)
+    sessions = lookup_sessions(released, {})
     for at in range(5000):
         lease = LookupLease(1, {1: SpaceLock([at], [1])})
         sessions.begin(LeasedLookup(b"a", f"r{at}", lease, b"", 1, 1e9))

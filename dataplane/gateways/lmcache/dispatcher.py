@@ -7,7 +7,7 @@ The protocol has no authentication: any client that can reach the socket may use
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -46,17 +46,14 @@ class Dispatcher:
         handlers: GatewayHandlers,
         clients: GatewayClients,
         pending_requests: PendingRequests,
-        flush: Callable[[ZmtpPeer], None],
         request_spans: RequestSpans,
     ) -> None:
-        """`flush` sends the answers of a connection that are queued outside of its turn."""
         self._parts = parts
         self._cache = parts.cache
         self._counters = parts.counters
         self._handlers = handlers
         self._clients = clients
         self._pending_requests = pending_requests
-        self._flush = flush
         self._request_spans = request_spans
         self._settling = False
 
@@ -137,7 +134,7 @@ class Dispatcher:
         peer, request.answered = request.peer, True
         if peer.open:
             peer.answer(request.raw.answer(result))
-            self._flush(peer)
+            peer.flush()
         else:
             self._counters.unanswered += 1
         self._pending_requests.end(request.slot)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -17,12 +16,11 @@ from dataplane.gateways.lmcache.dispatcher import Dispatcher
 from dataplane.gateways.lmcache.handlers.chains import OnHashed, RequestChains
 from dataplane.gateways.lmcache.handlers.clients import GatewayClients
 from dataplane.gateways.lmcache.handlers.counters import Counters
-from dataplane.gateways.lmcache.handlers.lookups import SCHEDULER
 from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.pending_requests import PendingRequests
 from dataplane.gateways.lmcache.handlers.report import gateway_stats
-from dataplane.gateways.lmcache.handlers.sessions import LeasedLookup, LookupSessions, save_results, take_results
+from dataplane.gateways.lmcache.handlers.sessions import LookupSessions, save_results, take_results
 from dataplane.gateways.lmcache.wire.frames import MAX_REQUEST_FRAMES
 from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.workers.digests import Digests
@@ -84,19 +82,10 @@ class LMCacheServer:
         self._clock = clock
         self._cache = cache
         self._folder = folder
-        self.connections = ZmtpServer(
-            loop, options.url, self._on_message, self._closed, MAX_REQUEST_FRAMES, holder, inherited
-        )
-        self.url = self.connections.url
         self.counters = Counters()
         self._clients = GatewayClients()
         self._pending_requests = PendingRequests(folder)
-        self.sessions = LookupSessions(
-            cache.release,
-            cache.lookups,
-            partial(_count_lookup, cache, self.counters, clock),
-            handed_over=take_results(folder),
-        )
+        self.sessions = LookupSessions(cache, self.counters, clock, take_results(folder))
         self._watch = ProcessWatch(loop)
         self._copying = CopyThreads(loop)
         self.registry = Registry(folder)
@@ -125,15 +114,14 @@ class LMCacheServer:
             options.allow_clear,
         )
         self._operations = GatewayHandlers(self._parts)
-        self._dispatcher = Dispatcher(
-            self._parts,
-            self._operations,
-            self._clients,
-            self._pending_requests,
-            self.connections.flush,
-            request_spans or RequestSpans(),
+        dispatcher = Dispatcher(
+            self._parts, self._operations, self._clients, self._pending_requests, request_spans or RequestSpans()
         )
         self.digests = Digests(self.registry, self.instances, self._copying)
+        self.connections = ZmtpServer(
+            loop, options.url, dispatcher.dispatch, self._closed, MAX_REQUEST_FRAMES, holder, inherited
+        )
+        self.url = self.connections.url
         self._begun_at = clock()
         self._unregistered = self._restore(self._begun_at)
         self._answer_inherited()
@@ -161,9 +149,6 @@ class LMCacheServer:
 
     # ---- requests
 
-    def _on_message(self, peer: ZmtpPeer, frames: list[bytes]) -> None:
-        self._dispatcher.dispatch(peer, frames)
-
     def _answer_inherited(self) -> None:
         """Send failure answers for the copies of the previous data plane, which ended with its process."""
         for head in self._pending_requests.inherited:
@@ -171,7 +156,7 @@ class LMCacheServer:
             if peer is not None:
                 log.warning("lmcache.copy_ended", reason="the previous data plane was killed during the copy")
                 peer.answer([head.uid, head.operation, *([head.failure] if head.failure else [])])
-                self.connections.flush(peer)
+                peer.flush()
         self._pending_requests.settled()
 
     def stats(self, now: float) -> GatewayStats:
@@ -218,12 +203,3 @@ class LMCacheServer:
         self._watch.close()
         self.instances.close()
         self._pending_requests.close()
-
-
-def _count_lookup(cache: InProcess, counters: Counters, clock: Callable[[], float], lookup: LeasedLookup) -> None:
-    counters.moved.looked_up(lookup.requested, lookup.used_hits, max(0, lookup.used - lookup.in_memory))
-    now = clock()
-    cache.looked_up(lookup.tenant, lookup.space, lookup.requested, lookup.used_hits, now)
-    record = lookup.record(SCHEDULER, now)
-    if record is not None:
-        cache.keep_request(lookup.lease.client, lookup.space, record)

@@ -11,7 +11,7 @@ from dataplane.core.tenants.tenant import Tenant
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result, check_key, whole
-from dataplane.gateways.lmcache.handlers.sessions import NOTHING_MISSING, LeasedLookup
+from dataplane.gateways.lmcache.handlers.sessions import NOTHING_MISSING, SCHEDULER, LeasedLookup
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait, LookupTierWaits
 from dataplane.gateways.lmcache.wire.messages import Key, encode
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
@@ -21,7 +21,6 @@ from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, VERSION, Attach
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.spaces import LMCACHE, LMCACHE_SCHEDULERS
 
-SCHEDULER = "LMCache scheduler"
 PENDING = encode(None)
 """Result of a look-up that waits for tiers."""
 

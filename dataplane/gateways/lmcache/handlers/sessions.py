@@ -15,7 +15,7 @@ memory, or the request reads no cache, and LMCache does not say which.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,10 @@ from typing import Annotated
 
 import msgspec
 
-from dataplane.core.blocks.lookup_leases import LookupLease, LookupLeases
+from dataplane.core.blocks.lookup_leases import LookupLease
 from dataplane.core.engines.requests import MissFinding
+from dataplane.core.inprocess import InProcess
+from dataplane.gateways.lmcache.handlers.counters import Counters
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.protocol.control.requests import MAX_REQUEST_ID_CHARACTERS, RequestRecord
@@ -35,14 +37,14 @@ RESULTS = "results"
 """File with the results that no scheduler has fetched yet at a planned restart. A scheduler requests a look-up, and
 then its result: the data plane may be replaced between the two, and without its result the look-up would count as a
 miss."""
+SCHEDULER = "LMCache scheduler"
+"""Name of the engines that hold look-ups."""
 NOTHING_MISSING: MissFinding = ("", "", 0.0)
 MAX_LOOKUPS = 32_768
 MAX_LOOKUPS_PER_SCHEDULER = 4096
 
 _Hits = Annotated[int, msgspec.Meta(ge=0, le=MAX_KEYS_PER_REQUEST)]
 _decoder = msgspec.msgpack.Decoder(list[tuple[bytes, str, _Hits]])
-ReleaseLeases = Callable[[int, Sequence[int]], None]
-CountLookup = Callable[["LeasedLookup"], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -123,19 +125,19 @@ class LookupSessions:
 
     def __init__(
         self,
-        release: ReleaseLeases,
-        leases: LookupLeases,
-        count: CountLookup,
-        handed_over: dict[tuple[bytes, str], int] | None = None,
+        cache: InProcess,
+        counters: Counters,
+        clock: Callable[[], float],
+        handed_over: dict[tuple[bytes, str], int],
     ) -> None:
-        """Create an empty set of sessions. `leases` may take back what they hold. `count` counts a look-up that ends.
+        """Create an empty set of sessions. `cache` may take back what they hold; look-ups that end are counted there
+        and in `counters`.
 
         `handed_over` holds results of the previous data plane that were not fetched: hits by scheduler and request.
         """
-        self._release = release
-        self._leases = leases
-        self._count = count
-        self._handed_over = handed_over or {}
+        self._cache, self._counters, self._clock = cache, counters, clock
+        self._leases = cache.lookups
+        self._handed_over = handed_over
         self._all: OrderedDict[tuple[bytes, str], LeasedLookup] = OrderedDict()
         self._of_scheduler: dict[bytes, OrderedDict[str, LeasedLookup]] = {}
         self._of_request: dict[str, dict[bytes, LeasedLookup]] = {}
@@ -169,7 +171,7 @@ class LookupSessions:
         """Replace what a look-up holds after it waited for tiers."""
         self._leases.discard(lookup.lease)
         for lock in lookup.lease.locks.values():
-            self._release(lookup.lease.client, lock.held())
+            self._cache.release(lookup.lease.client, lock.held())
         lookup.lease, lookup.hits = lease, hits
         self._leases.add(lease)
 
@@ -223,12 +225,21 @@ class LookupSessions:
         for lock in lease.locks.values():
             descriptors = lock.held()
             if descriptors:
-                self._release(lease.client, descriptors)
+                self._cache.release(lease.client, descriptors)
                 if why:
                     self._broken[lease.client, why] += len(descriptors)
         lease.locks.clear()
         if counted or lookup.used:
             self._count(lookup)
+
+    def _count(self, lookup: LeasedLookup) -> None:
+        now = self._clock()
+        tier_hits = max(0, lookup.used - lookup.in_memory)
+        self._counters.moved.looked_up(lookup.requested, lookup.used_hits, tier_hits)
+        self._cache.looked_up(lookup.tenant, lookup.space, lookup.requested, lookup.used_hits, now)
+        record = lookup.record(SCHEDULER, now)
+        if record is not None:
+            self._cache.keep_request(lookup.lease.client, lookup.space, record)
 
     def end_scheduler(self, scheduler: bytes) -> None:
         """End all look-ups of a scheduler that is gone."""
@@ -291,7 +302,7 @@ class LookupSessions:
                 if not lock.readers[at]:
                     released.append(lock.descriptors[at])
         if released:
-            self._release(lookup.lease.client, released)
+            self._cache.release(lookup.lease.client, released)
             if not any(lock.readers):
                 del lookup.lease.locks[space]
         return released

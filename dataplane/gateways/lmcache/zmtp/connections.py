@@ -11,7 +11,7 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
@@ -67,14 +67,37 @@ _PEEK, _DISCARD = int(socket.MSG_PEEK), int(socket.MSG_TRUNC)
 log = structlog.stdlib.get_logger()
 
 
+class HandedOver:
+    """The connections of which holders have a duplicate of the socket, by number."""
+
+    def __init__(self, holder: SocketStore, numbers: Iterable[int]) -> None:
+        self._holder = holder
+        self._numbers = set(numbers)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._numbers
+
+    def add(self, number: int, fd: int) -> None:
+        """Give holders a connection, unless they have MAX_HANDED_OVER."""
+        if len(self._numbers) < MAX_HANDED_OVER:
+            self._numbers.add(number)
+            self._holder.made(CONNECTION, number, AdoptedSocket(fd))
+
+    def drop(self, number: int) -> None:
+        if number in self._numbers:
+            self._numbers.remove(number)
+            self._holder.dropped(CONNECTION, number)
+
+
 @dataclass(eq=False, slots=True)
 class ZmtpPeer:
     """One client's connection."""
 
-    identity: bytes
-    """Identity that no other connection has, or had before a restart."""
+    number: int
+    """Number that no other connection has, or had before a restart."""
     socket: socket.socket
     protocol: ZmtpConnection
+    handed_over: HandedOver
     since: float
     resolved_owner: Owner | None = None
     """Process of the peer, once it was searched for."""
@@ -85,8 +108,6 @@ class ZmtpPeer:
     """Answers that are still to be sent."""
     unsent: bytes = b""
     """Bytes of earlier answers that the kernel has not accepted. Reading stops while there are any."""
-    handed_over: bool = False
-    """Whether holders have a duplicate of its socket."""
     doubtful: bool = False
     """Whether data of this connection may have ended the previous data plane."""
     perhaps_answered: int = 0
@@ -102,8 +123,8 @@ class ZmtpPeer:
     """Bytes held for the connection, as of its last turn."""
 
     @property
-    def number(self) -> int:
-        return int.from_bytes(self.identity, "big")
+    def identity(self) -> bytes:
+        return self.number.to_bytes(8, "big")
 
     @property
     def owner(self) -> Owner:
@@ -116,6 +137,26 @@ class ZmtpPeer:
     def answer(self, frames: list[bytes]) -> None:
         """Queue an answer, which `flush` sends."""
         self.answers.append(message(frames))
+
+    def flush(self) -> None:
+        """Send queued answers. Bytes that the kernel does not accept now are sent later."""
+        first = self.protocol.data_to_send
+        if first:
+            self.answers.insert(0, bytes(first))  # READY precedes the first answer
+            first.clear()
+        if not self.open or not (self.answers or self.unsent):
+            return
+        data = b"".join((self.unsent, *self.answers))
+        self.answers.clear()
+        try:
+            sent = self.socket.send(data, socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:  # the peer is gone, as the next read will show
+            sent, data = 0, b""
+        self.unsent = data[sent:]
+        if self.unsent:
+            self.handed_over.drop(self.number)  # half an answer is sent, so no other process can continue
 
 
 class ZmtpServer:
@@ -140,9 +181,8 @@ class ZmtpServer:
         self._on_message = on_message
         self._closed = closed
         self._max_frames = max_frames
-        self._holder = holder
         self._by_fd: dict[int, ZmtpPeer] = {}
-        self._tracked = self._handed_over = self._taken_bytes = 0
+        self._tracked = self._taken_bytes = 0
         self._reported_at = -_REPORT_S
         self._going_on = False
         """Whether another turn is scheduled on the loop."""
@@ -155,6 +195,7 @@ class ZmtpServer:
         # A separate epoll within that of the loop bounds the time of a turn, however many clients there are.
         self._epoll = select.epoll()
         listener, connections = sorted_out(inherited, url, holder)
+        self._handed_over = HandedOver(holder, connections)
         try:
             self._listener = listen(url) if listener is None else listener
         except OSError:
@@ -167,9 +208,7 @@ class ZmtpServer:
         if listener is None:
             holder.made(LISTENER, 0, AdoptedSocket(self._listener.fileno()))
         for number, sock in connections.items():
-            connection = self._begin(sock, ZmtpConnection.continued(MAX_MESSAGE_BYTES, max_frames), number)
-            connection.handed_over = connection.doubtful = True
-            self._handed_over += 1
+            self._begin(sock, ZmtpConnection.continued(MAX_MESSAGE_BYTES, max_frames), number).doubtful = True
 
     def numbered(self, number: int) -> ZmtpPeer | None:
         """Return the connection with this number, or None. Holders store the number."""
@@ -214,7 +253,7 @@ class ZmtpServer:
 
     def _turn_of(self, connection: ZmtpPeer, until: float) -> None:
         if connection.unsent:
-            self.flush(connection)
+            connection.flush()
         if not connection.unsent:
             self._read(connection, until, 0 if connection.disconnected else LEFT_BYTES)
 
@@ -238,7 +277,7 @@ class ZmtpServer:
             # If this data ends the process, the next one inherits all connections except this one.
             connection.doubtful = False
             connection.perhaps_answered = count
-            self._drop(connection)
+            self._handed_over.drop(connection.number)
         protocol = connection.protocol
         protocol.receive_data(bytes(self._view[:count]))
         if not self._serve(connection, until):
@@ -284,10 +323,10 @@ class ZmtpServer:
                     break
         except ZmtpError as error:
             log.debug("lmcache.connection_refused", reason=str(error))
-            self.flush(connection)
+            connection.flush()
             self._end(connection)
             return False
-        self.flush(connection)
+        connection.flush()
         return connection.open
 
     def _keep(self, connection: ZmtpPeer) -> None:
@@ -296,40 +335,10 @@ class ZmtpServer:
         Called after requests were served, so that a request that ends this process does not reach the next one.
         """
         is_idle = connection.protocol.ready and connection.protocol.whole and not connection.unsent
-        if is_idle == connection.handed_over or (is_idle and self._handed_over >= MAX_HANDED_OVER):
-            return
         if not is_idle:
-            self._drop(connection)
-            return
-        connection.handed_over = True
-        self._handed_over += 1
-        self._holder.made(CONNECTION, connection.number, AdoptedSocket(connection.socket.fileno()))
-
-    def _drop(self, connection: ZmtpPeer) -> None:
-        if connection.handed_over:
-            connection.handed_over = False
-            self._handed_over -= 1
-            self._holder.dropped(CONNECTION, connection.number)
-
-    def flush(self, connection: ZmtpPeer) -> None:
-        """Send queued answers. Bytes that the kernel does not accept now are sent later."""
-        first = connection.protocol.data_to_send
-        if first:
-            connection.answers.insert(0, bytes(first))  # READY precedes the first answer
-            first.clear()
-        if not connection.open or not (connection.answers or connection.unsent):
-            return
-        data = b"".join((connection.unsent, *connection.answers))
-        connection.answers.clear()
-        try:
-            sent = connection.socket.send(data, socket.MSG_NOSIGNAL)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:  # the peer is gone, as the next read will show
-            sent, data = 0, b""
-        connection.unsent = data[sent:]
-        if connection.unsent and connection.handed_over:
-            self._drop(connection)  # half an answer is sent, so no other process can continue
+            self._handed_over.drop(connection.number)
+        elif connection.number not in self._handed_over:
+            self._handed_over.add(connection.number, connection.socket.fileno())
 
     # ---- opening and closing connections
 
@@ -349,12 +358,12 @@ class ZmtpServer:
                 return
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self.flush(self._begin(accepted, ZmtpConnection(MAX_MESSAGE_BYTES, self._max_frames)))
+            self._begin(accepted, ZmtpConnection(MAX_MESSAGE_BYTES, self._max_frames)).flush()
 
     def _begin(self, peer: socket.socket, protocol: ZmtpConnection, number: int = 0) -> ZmtpPeer:
         peer.setblocking(False)
         self._numbers += 1
-        connection = ZmtpPeer((number or self._numbers).to_bytes(8, "big"), peer, protocol, time.monotonic())
+        connection = ZmtpPeer(number or self._numbers, peer, protocol, self._handed_over, time.monotonic())
         self._by_fd[peer.fileno()] = connection
         self._epoll.register(peer.fileno(), _CHANGES)
         return connection
@@ -388,7 +397,7 @@ class ZmtpServer:
         del self._by_fd[fd]
         self._waiting.pop(connection, None)
         self._epoll.unregister(fd)
-        self._drop(connection)
+        self._handed_over.drop(connection.number)
         shut_down(connection.socket)
         self._tracked -= connection.tracked
         self._taken_bytes -= connection.taken_bytes
@@ -430,9 +439,9 @@ class ZmtpServer:
         else:
             shut_down(self._listener)
         for connection in self._by_fd.values():
-            self.flush(connection)
+            connection.flush()
             connection.open = False
-            if hand_over and connection.handed_over and not connection.unsent:
+            if hand_over and connection.number in self._handed_over and not connection.unsent:
                 connection.socket.close()
             else:
                 shut_down(connection.socket)

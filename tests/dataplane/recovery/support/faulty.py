@@ -14,7 +14,7 @@ from dataplane.__main__ import main
 from dataplane.gateways.lmcache.handlers.copies import CopyHandlers
 from dataplane.gateways.lmcache.handlers.requests import GatewayRequest, Result
 from dataplane.gateways.lmcache.wire.messages import Key
-from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer, ZmtpServer
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
 from dataplane.memory.pages import PageTaker
 from dataplane.recovery import adoption
 
@@ -53,7 +53,7 @@ def killed_while_waiting() -> None:
 def killed_on_answer() -> None:
     """It is killed after its gateway answered a `prepare_store`, and before it removed the request: the client has the
     answer, and the next data plane finds the request."""
-    before, flush_before = CopyHandlers.prepare_store, ZmtpServer.flush
+    before, flush_before = CopyHandlers.prepare_store, ZmtpPeer.flush
     answering: list[ZmtpPeer] = []
 
     def prepare_store(
@@ -66,14 +66,14 @@ def killed_on_answer() -> None:
         answering.append(request.peer)
         return before(self, request, key, number, skipped_chunks)
 
-    def flush(self: ZmtpServer, connection: ZmtpPeer) -> None:
-        sends_answer = bool(connection.answers)
-        flush_before(self, connection)
-        if sends_answer and connection in answering:
+    def flush(self: ZmtpPeer) -> None:
+        sends_answer = bool(self.answers)
+        flush_before(self)
+        if sends_answer and self in answering:
             os.kill(os.getpid(), signal.SIGKILL)
 
     CopyHandlers.prepare_store = prepare_store  # type: ignore[method-assign]
-    ZmtpServer.flush = flush  # type: ignore[method-assign]
+    ZmtpPeer.flush = flush  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
