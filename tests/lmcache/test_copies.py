@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -385,6 +386,29 @@ class TestOverTheWire:
         assert answers[0] in ([b"\x01", b"\x06", packed([b"", False])], [b"\x01", b"\x06", packed([b"", True])])
         if answers[0][2] == packed([b"", False]):
             assert gateway.bench.pool.used_bytes == 0
+
+    def test_a_worker_that_unregisters_while_its_copy_runs_leaves_no_engine(
+        self, client: Client, gateway: Gateway, engine: EngineMemory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client.ask("register_kv_cache", *engine.registration())
+        (instance,) = gateway.server.registry
+        unregistered, gather = threading.Event(), CpuShmCopier.gather
+
+        def slow(self: CpuShmCopier, *arguments: Any) -> None:
+            assert unregistered.wait(60)
+            gather(self, *arguments)
+
+        monkeypatch.setattr(CpuShmCopier, "gather", slow)
+        frames = [packed(each) for each in (key(prompt(2)), 7, [list(range(1, 33))], EVENT)]
+        client.send([b"\x01", b"\x06", *frames])
+        gateway.until(lambda: instance.copying, "the copy waits")
+        client.send([b"\x02", b"\x02", packed(7)])
+        assert client.receive() == [b"\x02", b"\x02"]
+        assert instance.client in gateway.bench.node.engines
+        unregistered.set()
+        assert client.receive() == [b"\x01", b"\x06", packed([b"", False])]
+        assert instance.client not in gateway.bench.node.engines
+        assert gateway.bench.pool.used_bytes == 0
 
     def test_a_worker_that_copies_by_itself_is_not_copied_for(self, client: Client) -> None:
         client.register()

@@ -116,7 +116,7 @@ class GatewayHandlers:
         return LATER
 
     def unregister_kv_cache(self, request: GatewayRequest, instance: int) -> Result:
-        self._parts.instances.unregister(instance, request.peer, request.now)
+        self._parts.instances.unregister(instance, request.peer)
         return None
 
     unregister_kv_cache_engine_driven_context = unregister_kv_cache

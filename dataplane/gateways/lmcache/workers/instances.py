@@ -1,10 +1,11 @@
 """The liveness of registered workers, and their engines in the core.
 
-A worker's engine is attached while the worker sends requests. The worker is *away* once its connection has closed or it
-was silent for too long. Its rights then end and the blocks that it was writing are quarantined, as for every lost
-engine. Its registration stays, and its next request attaches it again: clients register only once, so a worker that was
-merely slow must not be forgotten. The worker is *over* when it unregisters or its process is proven gone. Memory that
-it may still access is released only with that proof. The `registry` beside this module says who is registered.
+A worker's engine is attached while the worker sends requests. The worker is *away* once its connection has closed, and
+*silent* once it has sent nothing for too long: look-ups then do not count on it. Its rights end and the blocks that it
+was writing are quarantined, as for every lost engine. Its registration stays, and its next request attaches it again:
+clients register only once, so a worker that was merely slow must not be forgotten. The worker is over when it
+unregisters (*ended*) or its process is proven *gone*. Memory that it may still access is released only with that proof.
+The `registry` beside this module says who is registered, and has the table of the states.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataplane.gateways.lmcache.workers.chunk_layouts import ChunkLayout, chunk_
 from dataplane.gateways.lmcache.workers.copies import Copier
 from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker
-from dataplane.gateways.lmcache.workers.registry import Instance, Registry
+from dataplane.gateways.lmcache.workers.registry import Instance, Registry, WorkerState
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S, Transfers
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
 from dataplane.gateways.lmcache.zmtp.processes import Owner, ProcessWatch
@@ -132,7 +133,7 @@ class Instances:
         """Add a worker and end its earlier registration. Raise OperationFailed on failure."""
         before = self._registry.find(registered.instance, connection)
         if before is not None:
-            self._end(before, "registered again", now)
+            self._leave(before, WorkerState.ENDED, "registered again")
         if len(self._registry) >= MAX_INSTANCES:
             raise OperationFailed(Reason.REFUSED, f"at most {MAX_INSTANCES} workers are registered")
         registered.pid, registered.started = connection.owner
@@ -187,7 +188,7 @@ class Instances:
         def opened(failed: CopyFailed | None) -> None:
             if failed is not None and not instance.over:
                 _log_not_restored(instance.registered, str(failed))
-                self._end(instance, "its memory cannot be opened", self._clock())
+                self._leave(instance, WorkerState.ENDED, "its memory cannot be opened")
 
         # If too many copies are queued, the first copy opens the memory.
         if instance.chunk_layout.copier is not None:
@@ -229,8 +230,7 @@ class Instances:
         registered.memory = self._memory
         instance.spaces = spaces
         instance.transfers.client = engine.client
-        instance.attached = instance.counts = True
-        self._registry.changed()
+        self._registry.to(instance, WorkerState.ATTACHED)
 
     # ---- requests of workers
 
@@ -267,15 +267,11 @@ class Instances:
             return
         instance.seen = now
         instance.connection = connection.identity
-        if instance.attached and instance.counts:
-            return
-        instance.counts = True
-        self._registry.changed()
         if instance.attached:
             return
         engine = self._cache.node.engines.get(instance.client)
         if engine is not None and engine.connected:  # the engine's detach still waits for a copy to end
-            instance.attached = True
+            self._registry.to(instance, WorkerState.ATTACHED)
             return
         self._attach(instance, now)
         self._registry.save(instance.registered)
@@ -283,12 +279,12 @@ class Instances:
 
     # ---- loss and end of workers
 
-    def unregister(self, number: int, connection: ZmtpPeer, now: float) -> None:
+    def unregister(self, number: int, connection: ZmtpPeer) -> None:
         """End a worker's registration at its own request. Raise OperationFailed on failure."""
         instance = self._registry.find(number, connection)
         if instance is None:
             raise OperationFailed(Reason.UNKNOWN_INSTANCE, f"no worker {number} is registered by this process")
-        self._end(instance, "unregistered", now)
+        self._leave(instance, WorkerState.ENDED, "unregistered")
 
     def disconnected(self, identity: bytes, now: float) -> None:
         """Mark the workers that used a closed connection as away."""
@@ -297,7 +293,8 @@ class Instances:
             if instance.connection == identity:
                 instance.connection = None
                 instance.seen = now
-                self._detach(instance, "connection closed", now)
+                if instance.attached:
+                    self._leave(instance, WorkerState.AWAY, "connection closed")
 
     def reap(self, now: float) -> None:
         """Mark workers that were silent for too long as away or over. Called every second."""
@@ -306,70 +303,53 @@ class Instances:
             patient = instance.pinged or instance.connection is None
             timeouts = self._timeouts.silent_s if patient else self._timeouts.never_pinged_s
             if instance.counts and now - instance.seen > timeouts:
-                instance.counts = False
-                self._registry.changed()
                 log.warning(
                     "lmcache.worker_silent",
                     instance=instance.registered.instance,
                     pid=instance.registered.pid,
                     seconds=round(now - instance.seen, 1),
                 )
-                self._detach(instance, "silent", now)
+                self._leave(instance, WorkerState.SILENT, "silent")
             elif (
                 not instance.counts
                 and not instance.registered.pid
                 and now - instance.seen > self._timeouts.never_pinged_s
             ):
-                self._end(instance, "silent", now)
+                self._leave(instance, WorkerState.ENDED, "silent")
         for client, since in list(self._leaving.items()):
             if now - since > LOST_TTL_S:
                 del self._leaving[client]
                 self._cache.node.process_gone(client, now)
 
-    def _detach(self, instance: Instance, reason: str, now: float) -> None:
-        """End a worker's rights. Its open transfers stay until it sends a request again or is gone."""
-        if not instance.attached:
+    def _leave(self, instance: Instance, state: WorkerState, reason: str) -> None:
+        """Note that a worker is away, silent or over. Blocks that were being written are never published."""
+        self._registry.to(instance, state, reason)
+        self._settle(instance)
+
+    def copy_ended(self, instance: Instance) -> None:
+        """Note the end of a copy."""
+        instance.copying -= 1
+        self._settle(instance)
+
+    def _settle(self, instance: Instance) -> None:
+        """Do with a worker's engine what the worker's state says, once no copy runs for it, because until then this
+        process accesses its bytes."""
+        if instance.copying or instance.attached:
             return
-        instance.attached = False
-
-        def detach() -> None:
-            if not instance.attached:
-                self._cache.node.detach(instance.client, reason, self._clock())
-                if not instance.registered.pid:
-                    self._leaving[instance.client] = self._clock()
-
-        self._once_idle(instance, detach)
-
-    def _end(self, instance: Instance, reason: str, now: float) -> None:
-        """End a registration. Blocks that were being written are never published."""
-        self._registry.remove(instance)
-        idle = not instance.transfers.open and not self._has_expired(instance.client)
-
-        def leave() -> None:
-            at = self._clock()
+        node, client, now = self._cache.node, instance.client, self._clock()
+        engine = node.engines.get(client)
+        may_access = instance.transfers.open or (engine is not None and (engine.expired or engine.reservations))
+        if instance.over:
             self._openings.close(instance.chunk_layout.copier)
-            if idle:
-                self._watch.end(instance.client)
-                self._cache.node.detach_cleanly(instance.client, at)
-            else:  # the worker may still access its bytes
-                self._cache.node.detach(instance.client, reason, at)
-                self._lost(instance.client, instance.registered.owner, at)
-
-        self._once_idle(instance, leave)
-
-    def _has_expired(self, client: int) -> bool:
-        engine = self._cache.node.engines.get(client)
-        return engine is not None and bool(engine.expired or engine.reservations)
-
-    def _gone(self, instance: Instance) -> None:
-        """End a registration whose process is proven gone."""
-        self._registry.remove(instance)
-
-        def gone() -> None:
-            self._openings.close(instance.chunk_layout.copier)
-            self._cache.node.process_gone(instance.client, self._clock())
-
-        self._once_idle(instance, gone)
+        if instance.state is WorkerState.GONE:
+            node.process_gone(client, now)
+        elif instance.over and not may_access:
+            self._watch.end(client)
+            node.detach_cleanly(client, now)
+        elif instance.over or (engine is not None and engine.connected):
+            node.detach(client, instance.reason, now)
+            if instance.over or not instance.registered.pid:
+                self._lost(client, instance.registered.owner, now)
 
     def _lost(self, client: int, owner: Owner, now: float) -> None:
         """Release the bytes of an engine whose worker is over once its process is proven gone."""
@@ -380,25 +360,9 @@ class Instances:
 
     def _watch_process(self, instance: Instance) -> None:
         self._leaving.pop(instance.client, None)
-        if not self._watch.begin(instance.client, instance.registered.owner, lambda: self._gone(instance)):
-            self._gone(instance)
-
-    # ---- running copies
-
-    def _once_idle(self, instance: Instance, call: Callable[[], None]) -> None:
-        """Call once no copy runs for the worker, because until then this process accesses its bytes."""
-        if instance.copying:
-            instance.when_idle.append(call)
-        else:
-            call()
-
-    def copy_ended(self, instance: Instance) -> None:
-        """Note the end of a copy."""
-        instance.copying -= 1
-        if not instance.copying:
-            waiting, instance.when_idle = instance.when_idle, []
-            for call in waiting:
-                call()
+        gone = partial(self._leave, instance, WorkerState.GONE, "process exited")
+        if not self._watch.begin(instance.client, instance.registered.owner, gone):
+            gone()
 
     def close(self) -> None:
         """Close the device memory of all workers. No copy may be running."""

@@ -9,10 +9,12 @@ answered. Unreadable files are renamed and logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import structlog
@@ -33,6 +35,29 @@ _decoder = msgspec.msgpack.Decoder(RegisteredWorker)
 log = structlog.stdlib.get_logger()
 
 
+class WorkerState(IntEnum):
+    """What is known of a worker. `Instances` explains the states."""
+
+    ATTACHED = 0
+    AWAY = 1
+    SILENT = 2
+    ENDED = 3
+    """It is over, but its process may still access memory."""
+    GONE = 4
+
+
+NEXT = MappingProxyType(
+    {
+        WorkerState.ATTACHED: frozenset({WorkerState.AWAY, WorkerState.SILENT, WorkerState.ENDED, WorkerState.GONE}),
+        WorkerState.AWAY: frozenset({WorkerState.ATTACHED, WorkerState.SILENT, WorkerState.ENDED, WorkerState.GONE}),
+        WorkerState.SILENT: frozenset({WorkerState.ATTACHED, WorkerState.ENDED, WorkerState.GONE}),
+        WorkerState.ENDED: frozenset({WorkerState.GONE}),
+        WorkerState.GONE: frozenset[WorkerState](),
+    }
+)
+"""The states that may follow each state."""
+
+
 @dataclass(eq=False, slots=True)
 class Instance:
     """One registered worker."""
@@ -48,16 +73,26 @@ class Instance:
     connection: bytes | None = None
     """Identity of the connection that it used last; None when that is gone."""
     pinged: bool = False
-    attached: bool = True
-    counts: bool = True
-    """Whether a look-up of its model hits only blocks that are in its spaces too."""
+    state: WorkerState = WorkerState.AWAY
+    reason: str = ""
+    """Why it is not attached."""
     parent: int = 0
     """Parent of its process; 0 if unknown. It is the scheduler's process, or the worker is in that process."""
-    over: bool = False
     copying: int = 0
     """Number of copies that run for it on another thread."""
-    when_idle: list[Callable[[], None]] = field(default_factory=list)
-    """Calls to make when its copies have ended."""
+
+    @property
+    def attached(self) -> bool:
+        return self.state is WorkerState.ATTACHED
+
+    @property
+    def counts(self) -> bool:
+        """Whether a look-up of its model hits only blocks that are in its spaces too."""
+        return self.state <= WorkerState.AWAY
+
+    @property
+    def over(self) -> bool:
+        return self.state >= WorkerState.ENDED
 
     @property
     def key(self) -> tuple[int, Owner]:
@@ -135,21 +170,20 @@ class Registry:
         self._by_number.setdefault(instance.registered.instance, {})[instance.registered.owner] = instance
         self.save(instance.registered)
 
-    def remove(self, instance: Instance) -> None:
-        """Remove a worker that is over, and its saved registration."""
-        instance.over, instance.attached, instance.counts = True, False, False
+    def to(self, instance: Instance, state: WorkerState, reason: str = "") -> None:
+        """Change the state of a worker. Remove one that is over, and its saved registration. Raise ValueError if the
+        state cannot follow: a defect."""
+        if state not in NEXT[instance.state]:
+            raise ValueError(f"worker {instance.registered.instance}: {instance.state.name} to {state.name}")
+        instance.state, instance.reason = state, reason
         self._layouts.clear()
         number, owner = instance.key
         owners = self._by_number.get(number, {})
-        if owners.get(owner) is instance:
+        if instance.over and owners.get(owner) is instance:
             del owners[owner]
             if not owners:
                 del self._by_number[number]
             self.discard(instance.registered)
-
-    def changed(self) -> None:
-        """Note that a worker was attached, or that it counts or no longer counts."""
-        self._layouts.clear()
 
     def layouts(self, model: str, world_size: int, scheduler: int = 0) -> list[list[int]]:
         """Return, for each chunk layout of a model's workers, the space numbers by rank.
