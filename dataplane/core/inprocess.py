@@ -22,7 +22,7 @@ from dataplane.core.blocks.lookup_leases import LookupLeases
 from dataplane.core.blocks.slabs import slot_bytes
 from dataplane.core.engines.requests import MissFinding
 from dataplane.core.packed_keys import check_keys
-from dataplane.core.tenants.tenant import wrapped
+from dataplane.core.tenants.tenant import Tenant, wrapped
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.requests import RequestRecord
 from dataplane.protocol.keys import tenant_fingerprint
@@ -112,22 +112,10 @@ class InProcess:
 
     # ---- reading
 
-    def hold(
-        self,
-        client: int,
-        space: int,
-        keys: bytes,
-        tenant: str,
-        now: float,
-        *,
-        is_lookup: bool,
-        used: bool = True,
-        most: int | None = None,
-    ) -> LeasedChain:
+    def hold(self, client: int, space: int, keys: bytes, *, most: int | None = None) -> LeasedChain:
         """Lease the leading READY blocks of a chain, at most `most`, in the engine's own area. Raise ProtocolError.
 
-        With `is_lookup`, the call counts as a look-up of the tenant. With `used`, the leased blocks count as used at
-        once; otherwise call `use` later.
+        The blocks count as used once `use` is called, and the call as a look-up once `looked_up` is.
         """
         engine = self._attached(client)
         declared = self.node.pool.spaces.by_number.get(space)
@@ -138,10 +126,6 @@ class InProcess:
         words = check_keys(keys)
         chain = self._leading(words if most is None else words[: max(0, most)], space)
         _count(engine, chain.numbers, 1)
-        if is_lookup:
-            self.looked_up(tenant, space, len(words), len(chain.numbers), now)
-        if used and chain.numbers:
-            self._note(engine, chain.numbers, chain.controls, now)
         return LeasedChain(chain.numbers, chain.segments, chain.offsets)
 
     def _leading(self, words: U64, space: int) -> ShortChain:
@@ -175,6 +159,14 @@ class InProcess:
         descriptors: list[int] = np.repeat(numbers, counters[numbers]).tolist()
         return descriptors
 
+    def held_by_tenant(self, client: int) -> list[list[int]]:
+        """Return the descriptors of `held`, in one list for each tenant."""
+        blocks = self.node.pool.table.blocks
+        by_tenant: dict[Tenant, list[int]] = {}
+        for number in self.held(client):
+            by_tenant.setdefault(blocks[number].tenant, []).append(number)
+        return list(by_tenant.values())
+
     # ---- usage
 
     def looked_up(self, tenant: str, space: int, requested: int, hits: int, now: float) -> None:
@@ -198,15 +190,16 @@ class InProcess:
         self.node.requests.keep(client, record)
 
     def use(self, client: int, descriptors: Sequence[int], now: float) -> None:
-        """Record a read of blocks that the engine holds, in chain order. The blocks become recent, and the read counts
-        for their tenant, the hot prefixes and the access trace."""
+        """Record a read of blocks that the engine holds, in chain order, as `touch` does. The read also counts for
+        their tenant, the hot prefixes and the access trace."""
         engine = self._attached(client)
         memory = self.node.pool.table.memory
         cells, first = memory.cells, memory.first_hot + HOT_CONTROL
         self._note(engine, descriptors, [cells[first + HOT_WORDS * number] for number in descriptors], now)
 
     def touch(self, descriptors: Sequence[int], now: float) -> None:
-        """Make blocks that an engine holds recent, in chain order, without counting a read."""
+        """Record that a request had blocks in its engine's own memory, in chain order. The blocks become recent, and
+        count as hit for their pins, their reuse and the tiers that store blocks at their first hit."""
         blocks = self.node.pool.table.blocks
         leased = [blocks[number] for number in reversed(descriptors) if number in blocks]
         self.node.pool.use([block for block in leased if block.state is State.READY], now)

@@ -47,25 +47,13 @@ class Peer:
         return self.commit(granted.reservation) if granted.reservation else 0
 
     def hold(
-        self,
-        chain: Sequence[bytes],
-        *,
-        number: int = 0,
-        tenant: str = "",
-        is_lookup: bool = False,
-        used: bool = True,
-        most: int | None = None,
+        self, chain: Sequence[bytes], *, number: int = 0, used: bool = True, most: int | None = None
     ) -> LeasedChain:
-        return self.core.hold(
-            self.client,
-            number or self.spaces[0],
-            make.packed(chain),
-            tenant,
-            self.bench.now,
-            is_lookup=is_lookup,
-            used=used,
-            most=most,
-        )
+        """Hold the leading blocks; with `used`, read them."""
+        leased = self.core.hold(self.client, number or self.spaces[0], make.packed(chain), most=most)
+        if used and leased.descriptors:
+            self.core.use(self.client, leased.descriptors, self.bench.now)
+        return leased
 
     def found(self, chain: Sequence[bytes], number: int = 0) -> int:
         """Leading blocks that are here; holds and uses nothing."""

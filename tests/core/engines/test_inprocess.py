@@ -46,8 +46,8 @@ def test_no_more_blocks_are_leased_than_requested() -> None:
     engine = peer(made, space())
     chain = make.keys(6)
     engine.store(chain, SLOT)
-    is_lookup = [*chain, make.key("missing")]
-    assert [len(engine.hold(is_lookup, most=most)) for most in (None, 3, 0, -1)] == [6, 3, 0, 0]
+    requested = [*chain, make.key("missing")]
+    assert [len(engine.hold(requested, most=most)) for most in (None, 3, 0, -1)] == [6, 3, 0, 0]
     assert len(engine.core.held(engine.client)) == 9
 
 
@@ -56,7 +56,8 @@ def test_uses_and_look_ups_count_as_those_of_other_engines() -> None:
     engine = peer(made, space())
     chain = make.keys(4)
     engine.store(chain, SLOT, tenant="a")
-    engine.hold([*chain, *make.keys(2, "missing")], tenant="a", is_lookup=True)
+    engine.hold([*chain, *make.keys(2, "missing")])
+    engine.core.looked_up("a", engine.spaces[0], 6, 4, made.now)
     made.pass_time(0.1)
     tenant = made.tenant("a")
     assert (tenant.requested_blocks, tenant.hit_blocks) == (6, 4)
@@ -140,7 +141,7 @@ def test_engines_of_the_socket_are_none_of_a_gateway() -> None:
     made = bench()
     own = made.attach(make.space())
     with refused(Code.NOT_ATTACHED):
-        InProcess(made.node).hold(own.client, own.spaces[0], make.key(1), "", made.now, is_lookup=False)
+        InProcess(made.node).hold(own.client, own.spaces[0], make.key(1))
 
 
 @pytest.mark.parametrize("gateway", ["lmcache", "other"])

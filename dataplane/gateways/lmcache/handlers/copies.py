@@ -82,7 +82,7 @@ class CopyHandlers:
         chunks = self._parts.chunks_of(request, key, number)
         if not chunks.keys:
             raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
-        leased = chunks.instance.transfers.prepare_read(chunks.transfer, chunks.tenant, chunks.keys, request.now)
+        leased = chunks.instance.transfers.prepare_read(chunks.transfer, chunks.keys, request.now)
         slots = self._slots(chunks.instance, locations_of(leased))
         return encode(RetrievePrepared(success=True, data=b"", context=SlotsReply(slots)))
 
@@ -91,7 +91,7 @@ class CopyHandlers:
         transfer = chunks.transfer
         transfers = chunks.instance.transfers
         was_leased = transfers.end_read(transfer, request.now) or (
-            bool(chunks.keys) and transfers.end_inherited(transfer, chunks.tenant, chunks.keys, request.now)
+            bool(chunks.keys) and transfers.end_inherited(transfer, chunks.keys, request.now)
         )
         self._parts.sessions.read(
             key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end, copied=was_leased
@@ -162,7 +162,7 @@ class CopyHandlers:
             raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
         _real(copier, blocks, len(chunks))
         transfers, transfer, request_id = instance.transfers, chunks.transfer, key.request_id
-        leased = transfers.hold_all(transfer.space, chunks.tenant, chunks.keys, request.now)
+        leased = transfers.hold_all(transfer.space, chunks.keys)
         self._reads(instance, copier, transfer.space)
         sources = self._sources(instance, copier, leased)
 

@@ -7,7 +7,6 @@ from functools import partial
 
 from dataplane.core.blocks.lookup_leases import LookupLease, SpaceLock
 from dataplane.core.engines.requests import MissFinding
-from dataplane.core.tenants.tenant import Tenant
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result, check_key, whole
@@ -42,14 +41,10 @@ class LookupHandlers:
 
     def inherit(self) -> None:
         """Let the leases be taken back that the look-ups of the previous data plane left."""
-        blocks = self._cache.node.pool.table.blocks
         for engine in self._cache.lost(LMCACHE):
             if engine.name != SCHEDULER:
                 continue
-            by_tenant: dict[Tenant, list[int]] = {}
-            for number in self._cache.held(engine.client):
-                by_tenant.setdefault(blocks[number].tenant, []).append(number)
-            for descriptors in by_tenant.values():
+            for descriptors in self._cache.held_by_tenant(engine.client):
                 lease = LookupLease(engine.client, {0: SpaceLock(descriptors, [1] * len(descriptors))})
                 self._inherited.append(lease)
                 self._cache.lookups.add(lease)
@@ -82,16 +77,12 @@ class LookupHandlers:
         spaces = [space for ranks in layouts for space in ranks]
         client = self._scheduler(request)
         covered = min(key.start // CHUNK_TOKENS, len(keys) // KEY_BYTES)
-        self._touch(client, spaces, keys[: covered * KEY_BYTES], key.cache_salt, request.now)
+        self._touch(client, spaces, keys[: covered * KEY_BYTES], request.now)
         readers = max(1, key.num_kv_readers or tensor_parallel)
         uncovered_keys = keys[covered * KEY_BYTES :]
-        wait = (
-            self._tiers.request(client, spaces, uncovered_keys, key.cache_salt, readers, request.now)
-            if uncovered_keys
-            else None
-        )
+        wait = self._tiers.request(client, spaces, uncovered_keys, readers, request.now) if uncovered_keys else None
         # A request has one set of leases. Take the new one before releasing that of an earlier look-up.
-        hits, locks = self._hold(client, spaces, keys, covered, key.cache_salt, readers, request.now)
+        hits, locks = self._hold(client, spaces, keys, covered, readers)
         deadline = request.now + LEASE_TTL_S
         self._sessions.begin(
             LeasedLookup(
@@ -118,18 +109,16 @@ class LookupHandlers:
         key = keys[hits * KEY_BYTES : (hits + 1) * KEY_BYTES]
         return self._cache.why_missing(spaces, key) if key else NOTHING_MISSING
 
-    def _touch(self, client: int, spaces: list[int], keys: bytes, tenant: str, now: float) -> None:
+    def _touch(self, client: int, spaces: list[int], keys: bytes, now: float) -> None:
         """Make recent the chunks that an engine has itself, so that they are not evicted before those that follow."""
         for space in spaces if keys else ():
             with suppress(ProtocolError):  # the core forgets empty spaces
-                descriptors = self._cache.hold(
-                    client, space, keys, tenant, now, is_lookup=False, used=False
-                ).descriptors
+                descriptors = self._cache.hold(client, space, keys).descriptors
                 self._cache.touch(descriptors, now)
                 self._cache.release(client, descriptors)
 
     def _hold(
-        self, client: int, spaces: list[int], keys: bytes, covered: int, tenant: str, readers: int, now: float
+        self, client: int, spaces: list[int], keys: bytes, covered: int, readers: int
     ) -> tuple[int, dict[int, SpaceLock]]:
         """Hold the leading chunks after the first `covered` that all spaces have, for so many readers each.
 
@@ -142,7 +131,7 @@ class LookupHandlers:
         leased: dict[int, list[int]] = {}
         try:
             for space in spaces:
-                chain = self._cache.hold(client, space, keys, tenant, now, is_lookup=False, used=False, most=hits)
+                chain = self._cache.hold(client, space, keys, most=hits)
                 leased[space] = chain.descriptors
                 hits = len(chain.descriptors)
                 if not hits:
@@ -220,17 +209,17 @@ class LookupHandlers:
         if lookup is not None and lookup.tiers is not None:
             if not self._tiers.ended(lookup.tiers, now):
                 return PENDING
-            self._end_wait(lookup, lookup.tiers, now)
+            self._end_wait(lookup, lookup.tiers)
         return encode(self._sessions.take_result(scheduler, request_id))
 
-    def _end_wait(self, lookup: LeasedLookup, wait: LookupTierWait, now: float) -> None:
+    def _end_wait(self, lookup: LeasedLookup, wait: LookupTierWait) -> None:
         """Hold what is in memory now, and make it the result."""
         lookup.tiers = None
         client = lookup.lease.client
         hits = 0
         locks: dict[int, SpaceLock] = {}
         with suppress(ProtocolError):  # the engine of the scheduler is gone
-            hits, locks = self._hold(client, wait.spaces, lookup.keys, lookup.covered, wait.tenant, wait.readers, now)
+            hits, locks = self._hold(client, wait.spaces, lookup.keys, lookup.covered, wait.readers)
         self._sessions.renew(lookup, LookupLease(client, locks), hits)
         lookup.miss = self._miss(wait.spaces, lookup.keys, hits)
 

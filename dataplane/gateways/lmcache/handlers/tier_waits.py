@@ -29,7 +29,6 @@ class LookupTierWait:
     until: float
     spaces: list[int]
     """Spaces of every rank in every layout, as when the look-up began."""
-    tenant: str
     readers: int
     source: str
     """Where the first of the chunks is, of `dataplane.protocol.misses.SOURCES`."""
@@ -49,9 +48,7 @@ class LookupTierWaits:
         self._later = later
         self._answers: list[tuple[LookupTierWait, float, Callable[[], None]]] = []
 
-    def request(
-        self, client: int, spaces: list[int], keys: bytes, tenant: str, readers: int, now: float
-    ) -> LookupTierWait | None:
+    def request(self, client: int, spaces: list[int], keys: bytes, readers: int, now: float) -> LookupTierWait | None:
         """Ask for the chunks of a chain that are not in memory; None if the tiers do not hold the next one in every
         space."""
         tiering = self._cache.node.tiering
@@ -73,7 +70,7 @@ class LookupTierWaits:
             if request is not None:
                 requests.append(request)
         source = tiering.source_of(keys[ready * KEY_BYTES : (ready + 1) * KEY_BYTES], spaces[0])
-        return LookupTierWait(requests, until, spaces, tenant, readers, source, partial(self._cancel, requests))
+        return LookupTierWait(requests, until, spaces, readers, source, partial(self._cancel, requests))
 
     def _cancel(self, requests: Sequence[LoadRequest]) -> None:
         tiering = self._cache.node.tiering

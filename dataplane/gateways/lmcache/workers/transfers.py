@@ -118,10 +118,10 @@ class Transfers:
             if error.code not in (Code.UNKNOWN_RESERVATION, Code.NOT_ATTACHED):
                 raise
 
-    def hold_all(self, space: int, tenant: str, keys: bytes, now: float) -> LeasedChain:
+    def hold_all(self, space: int, keys: bytes) -> LeasedChain:
         """Hold all chunks, or none; they count as used once `end_use` is called. Raise OperationFailed or ProtocolError
         on failure."""
-        leased = self.cache.hold(self.client, space, keys, tenant, now, is_lookup=False, used=False)
+        leased = self.cache.hold(self.client, space, keys)
         if len(leased) * KEY_BYTES < len(keys):
             self.release(leased)
             raise OperationFailed(Reason.NOT_CACHED, f"{len(leased)} of {len(keys) // KEY_BYTES} chunks are cached")
@@ -185,13 +185,13 @@ class Transfers:
 
     # ---- reads
 
-    def prepare_read(self, transfer: Transfer, tenant: str, keys: bytes, now: float) -> LeasedChain:
+    def prepare_read(self, transfer: Transfer, keys: bytes, now: float) -> LeasedChain:
         """Hold all chunks, or return the open read and extend it. Raise OperationFailed or ProtocolError on failure."""
         before = self._reads.pop(transfer, None)
         if before is not None:
             self._reads[transfer] = OpenRead(before.leased, now + LEASE_TTL_S)
             return before.leased
-        leased = self.hold_all(transfer.space, tenant, keys, now)
+        leased = self.hold_all(transfer.space, keys)
         if len(self._reads) >= MAX_READS:
             self.release(self._reads.pop(next(iter(self._reads))).leased)
         self._reads[transfer] = OpenRead(leased, now + LEASE_TTL_S)
@@ -205,11 +205,11 @@ class Transfers:
         self.end_use(read.leased, now)
         return True
 
-    def end_inherited(self, transfer: Transfer, tenant: str, keys: bytes, now: float) -> bool:
+    def end_inherited(self, transfer: Transfer, keys: bytes, now: float) -> bool:
         """End a read that the previous data plane prepared. Return whether all of it was held until now."""
         if not self._inherited:
             return False
-        leased = self.cache.hold(self.client, transfer.space, keys, tenant, now, is_lookup=False, used=False)
+        leased = self.cache.hold(self.client, transfer.space, keys)
         self.release(leased)
         remaining = Counter(self._inherited)
         remaining.subtract(leased.descriptors)
