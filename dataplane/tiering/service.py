@@ -33,7 +33,7 @@ from dataplane.protocol.events import TierLost, TierRecovered
 from dataplane.protocol.spaces import TIER_GATEWAY, TIER_MOVER
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.tiers import TierStats
-from dataplane.protocol.stored_blocks import Outcome, writer_number
+from dataplane.protocol.stored_blocks import writer_number
 from dataplane.protocol.tier_directory import MAX_TIERS, TierDirectory, buckets_for, directory_bytes
 from dataplane.protocol.tiers import TierSpec
 from dataplane.tiering.background import Background
@@ -49,8 +49,6 @@ from dataplane.tiers.registry import TierContext, is_shared, tier_faults_of
 from dataplane.tiers.tier import TierError
 
 STEP_S = 0.1
-SYNC_S = 1.0
-"""Deadline of a call that syncs deletions; another one goes on."""
 START_WAIT_S = 5.0
 """Longest time that the start waits for tiers. Tiers that take longer are added while the node serves."""
 log = structlog.stdlib.get_logger()
@@ -233,15 +231,16 @@ class TierService:
                 self._node.emit(TierLost(self._clock(), tier.spec.name, f"not opened: {result}"))
             tier.failed(str(result) or type(result).__name__, time.monotonic())
             return
+        store = _store_of(tier.spec)
         state = TierState(
             number,
             tier.spec,
             result.tier.stored_size,
             shared=is_shared(tier.spec.type),
-            tombstones=partial(self._tombstones.of, _store_of(tier.spec)),
+            tombstones=partial(self._tombstones.of, store),
         )
         mover.tiering.add_tier(state)
-        run = tier.run = mover.add(state, result.tier)
+        run = tier.run = mover.add(state, result.tier, partial(self._tombstones.clear, store))
         self._background.in_slices(
             mover.tiering.catalog.restoring(state, result.retained, result.unwanted, self._clock()),
             partial(self._restored, tier, run, mover, result),
@@ -291,9 +290,7 @@ class TierService:
         node = self._node
         self.tiering = Tiering(catalog, node.storing, node.room, engine, node.emit)
         node.use_tiers(self.tiering)
-        self._mover = Mover(
-            self._loop, self._background, self._memory, self.tiering, wake, self._clock, node.emit, self._deleted
-        )
+        self._mover = Mover(self._loop, self._background, self._memory, self.tiering, wake, self._clock, node.emit)
         return self._mover
 
     def _add_tombstone(self, tombstone: Tombstone) -> None:
@@ -301,19 +298,6 @@ class TierService:
         for tier in self._tiers.values():
             if tier.opening:
                 tier.missed.append(tombstone)
-
-    def _deleted(self, run: TierRun) -> None:
-        """Sync what was deleted, and then forget the tombstones."""
-        if not run.state.shared and not run.syncing and (tombstones := list(run.state.tombstones())):
-            run.syncing = True
-            run.worker.submit(
-                "look", lambda tier: tier.sync(time.monotonic() + SYNC_S), partial(self._synced, run, tombstones)
-            )
-
-    def _synced(self, run: TierRun, tombstones: list[Tombstone], result: Outcome | TierError) -> None:
-        run.syncing = result not in (Outcome.OK, Outcome.LATE)
-        if result is Outcome.OK and not run.state.deletions_left and run.state.tombstones() == tombstones:
-            self._tombstones.clear(_store_of(run.state.spec))
 
     # ---- closing
 
@@ -359,8 +343,8 @@ class TierService:
         return {name: run.rates.histogram() for name, run in runs.items() if run is not None}
 
     def _stats_of(self, tier: NodeTier) -> TierStats:
-        if tier.run is not None and self._mover is not None:
-            return msgspec.structs.replace(self._mover.stats_of(tier.run), from_settings=tier.from_settings)
+        if tier.run is not None:
+            return msgspec.structs.replace(tier.run.stats(), from_settings=tier.from_settings)
         return TierStats(
             name=tier.spec.name,
             type=tier.spec.type,

@@ -1,6 +1,6 @@
-"""The threads of one tier. Copies to the tier and loads from it have threads of their own, so that neither waits for
-the other, and look-ups wait for neither. Deletions run on the threads of copies, probes on those of loads, and
-syncs, which shared tiers lack, on those of look-ups.
+"""The threads of one tier, and the calls that run on them. Copies to the tier and loads from it have threads of their
+own, so that neither waits for the other, and look-ups wait for neither. Deletions run on the threads of copies, probes
+on those of loads, and syncs, which shared tiers lack, on those of look-ups.
 
 A call that does not return keeps its memory: the pool does not reuse it before the thread is done. `hangs_s` says how
 long the oldest call has run, and the mover takes a tier that hangs out of service.
@@ -10,20 +10,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from math import inf
+from typing import NamedTuple, TypeVar
 
 import structlog
 
+from dataplane.core.tiering.jobs import JobBlock, JobReason, JobState, TierJob
 from dataplane.io.loop import Loop
+from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome, StoredBlock
 from dataplane.tiering.background import Background
-from dataplane.tiers.tier import Tier, TierError
+from dataplane.tiering.encoding import CALL_S, store_blocks
+from dataplane.tiers.codecs.codec import BlockCodec
+from dataplane.tiers.tier import BlockLoad, Tier, TierError
 
 THREADS = 2
 HANG_S = 10.0
 """A call that has not returned this long after its deadline hangs."""
+LOOK_UP_S = 2.0
+"""Deadline of a call that asks a shared tier for blocks."""
 T = TypeVar("T")
 log = structlog.stdlib.get_logger()
 
@@ -102,3 +109,41 @@ class TierWorker:
         if not self._running:
             self.tier.close()
         return not self._running
+
+
+class TimedLoads(NamedTuple):
+    """The end of a call that loads, and when it ran (seconds of `time.monotonic`)."""
+
+    results: list[Loaded]
+    began: float
+    ended: float
+
+
+def load_job(job: TierJob, blocks: Sequence[JobBlock], deadline: float, tier: Tier) -> TimedLoads:
+    """Load blocks of a job. `deadline` is a time of `time.monotonic`; inf: CALL_S from now."""
+    began = time.monotonic()
+    if job.state is JobState.HUNG:
+        return TimedLoads([Loaded(Outcome.LATE)] * len(blocks), began, began)
+    loads = [BlockLoad(block.name, block.memory) for block in blocks]
+    return TimedLoads(tier.load(loads, began + CALL_S if deadline == inf else deadline), began, time.monotonic())
+
+
+def store_job(job: TierJob, blocks: Sequence[JobBlock], codec: BlockCodec | None, tier: Tier) -> list[CopyEnd]:
+    """Store blocks of a job."""
+    if job.state is JobState.HUNG:
+        return [CopyEnd(Outcome.LATE)] * len(blocks)
+    return store_blocks(blocks, codec, tier, encoded_only=job.reason is JobReason.ENCODE)
+
+
+def look_up_blocks(names: Sequence[BlockName], tier: Tier) -> list[StoredBlock | None]:
+    return tier.lookup(names, time.monotonic() + LOOK_UP_S)
+
+
+def delete_blocks(names: Sequence[BlockName], tier: Tier) -> list[Outcome]:
+    return tier.delete(names, time.monotonic() + CALL_S)
+
+
+def probe(tier: Tier) -> str:
+    """Return why a tier is not healthy; empty if it is."""
+    health = tier.health(time.monotonic() + HANG_S)
+    return "" if health.ok else health.reason or "the tier is not healthy"

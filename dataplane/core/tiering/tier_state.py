@@ -57,7 +57,7 @@ class TierState:
         the two takes effect last is not known."""
         self.counters = TierStats(spec.name, spec.type, spec.budget_bytes, serves=False)
         """What the node reports of the tier. The counts of blocks that were copied, loaded, refused and lost are kept
-        here; `Mover.stats_of` adds the rest."""
+        here; `TierRun.stats` adds the rest."""
         self.serves = True
         """Whether the tier is in service; the mover's circuit breaker decides."""
         self.tombstones = tombstones

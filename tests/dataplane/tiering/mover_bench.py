@@ -70,11 +70,12 @@ class MoverBench(LoopBench):
         super().__init__(POOL_BLOCKS * NBYTES)
         self.tier = FaultyTier()
         fields = {"name": "t", "type": "faulty", "budget_bytes": 1 << 30, **spec}
-        self.state = TierState(0, TierSpec(**fields), self.tier.stored_size)  # type: ignore[arg-type]
+        record = TierSpec(**fields)  # type: ignore[arg-type]
+        self.tombstones: list[Tombstone] = []
+        self.state = TierState(0, record, self.tier.stored_size, tombstones=lambda: self.tombstones)
         buckets = buckets_for(4096)
         self.directory = TierDirectory.make(memoryview(bytearray(directory_bytes(buckets))), buckets)
         mover, _ = self.node.attach(Attach(0, VERSION, "m", []), 1, time.time(), gateway="tiers")
-        self.tombstones: list[Tombstone] = []
         wake = Wake(self.loop, BatchSpans(time.time))
         node = self.node
         add = self.tombstones.append
@@ -83,17 +84,10 @@ class MoverBench(LoopBench):
         node.use_tiers(self.tiering)
         self.events: list[Event] = []
         self.mover = Mover(
-            self.loop,
-            Background(self.loop),
-            self.memory,
-            self.tiering,
-            wake,
-            time.time,
-            self.events.append,
-            lambda run: self.tombstones.clear(),
+            self.loop, Background(self.loop), self.memory, self.tiering, wake, time.time, self.events.append
         )
         self.tiering.add_tier(self.state)
-        self.run = self.mover.add(self.state, self.tier)
+        self.run = self.mover.add(self.state, self.tier, self.tombstones.clear)
         self.mover.opened(self.run)
         space = make.space(block_bytes=NBYTES)
         self.word = space_word(space.identity())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.core.tiering.jobs import JobState
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.io import peers
 from dataplane.io.peers import open_process
@@ -19,7 +20,7 @@ from dataplane.protocol.events import TierLost, TierRecovered
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.stored_blocks import BlockName, Outcome
 from dataplane.protocol.tiers import TierSpec
-from dataplane.tiering import mover
+from dataplane.tiering import tier_run
 from dataplane.tiering.service import TierService
 from dataplane.tiering.worker import HANG_S
 from tests.dataplane import factories as make
@@ -61,7 +62,7 @@ def test_a_tier_that_fails_is_taken_out_of_service_and_is_back_after_a_probe(run
     run.until(lambda: not run.state.serves)
     run.mover.step()
     assert len(run.directory.leading(pack_keys(chain), run.word).tiers) == 0, "engines do not wait for it"
-    assert run.mover.stats_of(run.run).reason
+    assert run.run.stats().reason
     run.tier.fault = ""
     run.until(lambda: run.state.serves)
     lost, recovered = run.events
@@ -182,7 +183,7 @@ def test_a_block_that_cannot_be_deleted_keeps_its_tombstone_and_the_tier_in_serv
     run: MoverBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deletions = Deletions(run.tier, monkeypatch)
-    monkeypatch.setattr(mover, "DELETE_AGAIN_S", 0.0)
+    monkeypatch.setattr(tier_run, "DELETE_AGAIN_S", 0.0)
     chain = make.keys(4, "chain")
     run.store(chain, "acme")
     run.until(lambda: run.listed(chain) == 4)
@@ -199,7 +200,7 @@ def test_a_block_that_cannot_be_deleted_keeps_its_tombstone_and_the_tier_in_serv
 
 def test_a_call_that_deletes_nothing_is_followed_by_a_pause(run: MoverBench, monkeypatch: pytest.MonkeyPatch) -> None:
     deletions = Deletions(run.tier, monkeypatch)
-    monkeypatch.setattr(mover, "DELETE_AGAIN_S", 3600.0)
+    monkeypatch.setattr(tier_run, "DELETE_AGAIN_S", 3600.0)
     chain = make.keys(1, "chain")
     run.store(chain, "acme")
     run.until(lambda: run.listed(chain) == 1)
@@ -225,7 +226,7 @@ class MovesBench(MoverBench):
             spec = TierSpec(name=name, type="faulty", budget_bytes=1 << 30, spill="off", order=number)
             state = TierState(number, spec, self.tier.stored_size)
             self.tiering.add_tier(state)
-            self.runs[name] = self.mover.add(state, self.tiers[name])
+            self.runs[name] = self.mover.add(state, self.tiers[name], lambda: None)
             self.mover.opened(self.runs[name])
         for tenant in ("acme", "other"):
             self.store(make.keys(8, tenant), tenant)
@@ -293,6 +294,22 @@ def test_a_source_that_hangs_frees_the_room_in_the_target_at_once(moves: MovesBe
     assert len(moves.tiers["hangs"].stored) == 8, "what was loaded too late is not stored"
 
 
+def test_the_late_end_of_a_call_that_was_given_up_is_no_success(
+    moves: MovesBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves.tier.fault = "hang"
+    moves.move("acme", "hangs")
+    moves.until(lambda: moves.tier.hanging)
+    (job,) = moves.tiering.table.crossing.values()
+    moves.give_up()
+    successes: list[bool] = []
+    monkeypatch.setattr(moves.run.breaker, "succeeded", lambda: successes.append(True))
+    moves.tier.fault = ""
+    moves.tier.go_on.set()
+    moves.until(lambda: job.state is JobState.ENDED)
+    assert not successes
+
+
 def test_a_tier_is_not_in_service_while_a_call_hangs(moves: MovesBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its probes succeed, because they run on another thread."""
     hanging, target = moves.tiers["hangs"], moves.runs["hangs"]
@@ -308,7 +325,7 @@ def test_a_tier_is_not_in_service_while_a_call_hangs(moves: MovesBench, monkeypa
         probed(why, now)
 
     monkeypatch.setattr(target.breaker, "probed", noted)
-    monkeypatch.setattr(mover, "CALL_S", -HANG_S)  # calls count as hanging at once
+    monkeypatch.setattr(tier_run, "CALL_S", -HANG_S)  # calls count as hanging at once
     moves.until(lambda: not target.serves)
     moves.until(lambda: len(probes) >= 2)
     assert not target.serves
