@@ -178,7 +178,7 @@ class Session:
             raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
 
     def _prefetch(self, request: wire.Prefetch, now: float) -> None:
-        tiering = self._services.tiers.tiering
+        tiering = self._node.tiering
         if not 0 <= request.wait_s <= MAX_WAIT_S:
             raise ProtocolError(Code.BAD_FIELD, f"expected 0 to {MAX_WAIT_S:g} seconds, got {request.wait_s}", "wait_s")
         if request.space not in self._node.engines[self.client].spaces:

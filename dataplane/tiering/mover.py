@@ -67,6 +67,7 @@ class Mover:
     def add(self, state: TierState, tier: Tier, forget_tombstones: Callable[[], None]) -> TierRun:
         """Add a tier. It serves once `opened` is called. `forget_tombstones` is called when the tier has carried out
         its `state.tombstones`."""
+        self.tiering.add_tier(state)
         state.serves = False
         worker = TierWorker(self._loop, self._background, state.spec.name, tier)
         run = TierRun(state, worker, self.tiering, self._loop, self._clock, self._emit, forget_tombstones)
@@ -81,6 +82,7 @@ class Mover:
 
     def remove(self, run: TierRun, done: Callable[[], None]) -> None:
         """Stop using a tier. Close it when its calls under way have ended, then call `done`."""
+        self.tiering.remove_tier(run.state)
         self.runs.remove(run)
         self._leaving.append(run)
         run.publish()

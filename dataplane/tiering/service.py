@@ -112,19 +112,27 @@ class TierService:
         buckets = buckets_for(listed_blocks)
         self.directory_file = SharedFile.create("larder-tiers", directory_bytes(buckets))
         """Memory of the tier directory, which engines map read-only."""
-        self._directory = TierDirectory.make(memoryview(self.directory_file.map()), buckets)
+        directory = TierDirectory.make(memoryview(self.directory_file.map()), buckets)
         self._loop, self._node, self._memory, self._clock = loop, node, memory, clock
         self._cluster_name = cluster
         self._cluster = sha256(b"larder.cluster.1" + cluster.encode()).digest()[:16]
         self._background = Background(loop)
         self._tombstones = TombstoneFile(state, partial(self._background.run, "larder-tombstones"), self._stores_in_use)
-        self._spaces = KnownSpaces(state, partial(self._background.run, "larder-spaces"))
         self._tiers = {spec.name: NodeTier(spec, from_settings=True) for spec in of_settings}
         self._leaving: list[NodeTier] = []
         """Tiers that are being closed."""
+        self._wake = Wake(loop, BatchSpans(clock))
+        self._catalog = Catalog(
+            node.pool,
+            directory,
+            KnownSpaces(state, partial(self._background.run, "larder-spaces")),
+            self._add_tombstone,
+            self._tombstones.when_written,
+            self._wake.set,
+            writer_number(node.options.name),
+        )
         self._mover: Mover | None = None
-        self.tiering: Tiering | None = None
-        """The decisions about tiers; None as long as this node never had a tier."""
+        """None as long as this node never had a tier."""
         if self._tiers or self._tombstones.knows_tiers:
             self._attached_mover()
         loop.every(STEP_S, self.step)
@@ -166,7 +174,7 @@ class TierService:
             tier.spec = spec
             return
         tier.spec = tier.run.state.spec = spec
-        self._attached_mover().tiering.catalog.sort()
+        self._catalog.sort()
         if resized:
             budget_bytes = spec.budget_bytes
             tier.run.worker.submit("copy", lambda opened: opened.resize(budget_bytes), partial(self._resized, tier))
@@ -239,10 +247,9 @@ class TierService:
             shared=is_shared(tier.spec.type),
             tombstones=partial(self._tombstones.of, store),
         )
-        mover.tiering.add_tier(state)
         run = tier.run = mover.add(state, result.tier, partial(self._tombstones.clear, store))
         self._background.in_slices(
-            mover.tiering.catalog.restoring(state, result.retained, result.unwanted, self._clock()),
+            self._catalog.restoring(state, result.retained, result.unwanted, self._clock()),
             partial(self._restored, tier, run, mover, result),
         )
 
@@ -256,7 +263,7 @@ class TierService:
             self._node.emit(TierRecovered(self._clock(), tier.spec.name))
         tier.succeeded()
         if run.state.shared:
-            tier.listing = TierListing(self._background, mover.tiering.catalog, run, self._clock)
+            tier.listing = TierListing(self._background, self._catalog, run, self._clock)
         mover.opened(run)
         log.info(
             "tier.opened",
@@ -271,26 +278,15 @@ class TierService:
         return {_store_of(tier.spec) for tier in (*self._tiers.values(), *self._leaving)}
 
     def _attached_mover(self) -> Mover:
-        """Return the mover. Attach its engine if there is none yet. Raises ProtocolError."""
-        if self._mover is not None:
-            return self._mover
-        message = Attach(0, VERSION, TIER_MOVER, [])
-        pid = os.getpid()
-        engine, _ = self._node.attach(message, pid, self._clock(), started_at(pid), gateway=TIER_GATEWAY)
-        wake = Wake(self._loop, BatchSpans(self._clock))
-        catalog = Catalog(
-            self._node.pool,
-            self._directory,
-            self._spaces,
-            self._add_tombstone,
-            self._tombstones.when_written,
-            wake.set,
-            writer_number(self._node.options.name),
-        )
-        node = self._node
-        self.tiering = Tiering(catalog, node.storing, node.room, engine, node.emit)
-        node.use_tiers(self.tiering)
-        self._mover = Mover(self._loop, self._background, self._memory, self.tiering, wake, self._clock, node.emit)
+        """Return the mover. Attach its engine, and let the node use tiers, if that is not done yet. Raises
+        ProtocolError."""
+        if self._mover is None:
+            node, pid = self._node, os.getpid()
+            message = Attach(0, VERSION, TIER_MOVER, [])
+            engine, _ = node.attach(message, pid, self._clock(), started_at(pid), gateway=TIER_GATEWAY)
+            tiering = Tiering(self._catalog, node.storing, node.room, engine, node.emit)
+            node.use_tiers(tiering)
+            self._mover = Mover(self._loop, self._background, self._memory, tiering, self._wake, self._clock, node.emit)
         return self._mover
 
     def _add_tombstone(self, tombstone: Tombstone) -> None:
@@ -307,9 +303,7 @@ class TierService:
         run = tier.run
         if run is None:
             return
-        mover = self._attached_mover()
         self._leaving.append(tier)
-        mover.tiering.remove_tier(run.state)
         unfinished = {"closed", "forgotten"}
 
         def ended(event: str) -> None:
@@ -319,8 +313,8 @@ class TierService:
                 log.info("tier.closed", tier=run.state.spec.name)
                 self.step()
 
-        mover.remove(run, partial(ended, "closed"))
-        self._background.in_slices(mover.tiering.catalog.forgetting(run.state), partial(ended, "forgotten"))
+        self._attached_mover().remove(run, partial(ended, "closed"))
+        self._background.in_slices(self._catalog.forgetting(run.state), partial(ended, "forgotten"))
 
     def close(self, now: float) -> None:
         """End all work. Memory that a thread still writes to stays reserved until this process has ended."""

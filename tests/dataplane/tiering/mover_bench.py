@@ -86,7 +86,6 @@ class MoverBench(LoopBench):
         self.mover = Mover(
             self.loop, Background(self.loop), self.memory, self.tiering, wake, time.time, self.events.append
         )
-        self.tiering.add_tier(self.state)
         self.run = self.mover.add(self.state, self.tier, self.tombstones.clear)
         self.mover.opened(self.run)
         space = make.space(block_bytes=NBYTES)

@@ -31,7 +31,6 @@ class CascadeBench(MoverBench):
         self.below = FaultyTier()
         spec = TierSpec(name="below", type="faulty", budget_bytes=1 << 30, spill="cascade", order=1)
         self.below_state = TierState(1, spec, self.below.stored_size)
-        self.tiering.add_tier(self.below_state)
         self.below_run = self.mover.add(self.below_state, self.below, lambda: None)
         self.mover.opened(self.below_run)
         self.stored: list[bytes] = []

@@ -225,7 +225,6 @@ class MovesBench(MoverBench):
         for number, name in enumerate(("hangs", "good"), 1):
             spec = TierSpec(name=name, type="faulty", budget_bytes=1 << 30, spill="off", order=number)
             state = TierState(number, spec, self.tier.stored_size)
-            self.tiering.add_tier(state)
             self.runs[name] = self.mover.add(state, self.tiers[name], lambda: None)
             self.mover.opened(self.runs[name])
         for tenant in ("acme", "other"):
@@ -339,7 +338,6 @@ def test_a_target_that_is_removed_while_its_blocks_are_loaded_ends_the_copy(move
     stuck = moves.move("acme", "good")
     moves.until(lambda: moves.tier.hanging)
     target, closed = moves.runs["good"], []
-    moves.tiering.remove_tier(target.state)
     moves.mover.remove(target, lambda: closed.append(True))
     moves.until(lambda: closed)
     moves.mover.step()
@@ -360,8 +358,8 @@ def test_a_later_process_with_the_same_pid_is_not_taken_for_the_mover(
     bench = LoopBench(4 << 20)
     disk = TierSpec(name="disk", type="disk", budget_bytes=1 << 20, parameters={"path": str(tmp_path / "disk")})
     service = TierService(bench.loop, bench.node, bench.memory, time.time, tmp_path, "test", [disk], listed_blocks=4096)
-    assert service.tiering is not None
-    mover = bench.node.engines[service.tiering.loads.client]
+    assert bench.node.tiering is not None
+    mover = bench.node.engines[bench.node.tiering.loads.client]
     assert mover.pid == os.getpid()
     pidfd = open_process(mover.pid, mover.started)
     assert pidfd is not None, "this process is the mover's"
