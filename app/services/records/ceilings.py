@@ -50,7 +50,7 @@ class Ceilings(RecordService[CeilingRow, CeilingPut, CeilingAnswer]):
 
     kind = CEILINGS
 
-    def _columns(self, name: str, intent: CeilingPut) -> Values:
+    async def _columns(self, name: str, intent: CeilingPut, by: Principal) -> Values:
         salt = checks.valid("tenant", lambda: checks.new_tenant(name))
         faults = checks.Faults()
         sizes = {field: faults.check(field, partial(_size, getattr(intent, field))) for field in SIZES}
@@ -67,11 +67,11 @@ class Ceilings(RecordService[CeilingRow, CeilingPut, CeilingAnswer]):
         values["no_bound"] = sorted(set(intent.no_bound) - {"max_ttl_s"})
         return values
 
-    def _patched(self, row: CeilingRow, patch: dict[str, Any], now: float) -> Values:
+    async def _patched(self, row: CeilingRow, patch: dict[str, Any], change: Change) -> Values:
         current = CEILINGS.as_put(row)
         if "no_bound" not in patch:  # a field that gets a bound by this patch leaves the list
             current["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
-        return self._columns(shown(row.tenant), patched(CeilingPut, current, patch))
+        return await self._columns(shown(row.tenant), patched(CeilingPut, current, patch), change.by)
 
     def answers(self, rows: Sequence[CeilingRow], by: Principal = PLANE) -> list[CeilingAnswer]:
         """Return ceilings; callers limited to tenants do not see the note, which is for admins."""

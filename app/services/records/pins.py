@@ -94,7 +94,7 @@ class Pins(RecordService[PinRow, PinPut, PinAnswer]):
             body = (await pins.bodies(session, [row.keys_digest]))[row.keys_digest]
         return PinKeys([body[at : at + KEY_BYTES].hex() for at in range(0, len(body), KEY_BYTES)])
 
-    async def _resolved(self, name: str, intent: PinPut, by: Principal) -> Values:
+    async def _columns(self, name: str, intent: PinPut, by: Principal) -> Values:
         """Return the columns and the packed keys. Raises Invalid; NodeUnreachable if a prefix is named,
         TooManyRequests if a text is given."""
         faults = checks.Faults()
@@ -106,20 +106,18 @@ class Pins(RecordService[PinRow, PinPut, PinAnswer]):
         values, body = await asyncio.to_thread(resolve, intent, prefix, time.time(), encoded)
         return {**values, BODY: body}
 
-    def _patched(self, row: PinRow, patch: dict[str, Any], now: float) -> Values:
-        return patched_values(row, patch, now)
-
-    async def _check(self, change: Change, key: str, row: PinRow | None, values: Values) -> None:
-        """Check the ceiling of the pin's tenant. Raises Forbidden."""
-        salt = values["tenant"] if row is None else values.get("tenant", row.tenant)
-        await ceilings.check_pin(change, salt, None if row is None else row.selector, values)
+    async def _patched(self, row: PinRow, patch: dict[str, Any], change: Change) -> Values:
+        return patched_values(row, patch, change.now)
 
     async def _store(self, change: Change, key: str, row: PinRow | None, values: Values) -> PinRow:
-        """Write the record, and the keys of a put. Raises Conflict if the tenant has too many pins."""
+        """Check the ceiling of the pin's tenant, and write the record and the keys of a put. Raises Forbidden; Conflict
+        if the tenant has too many pins."""
+        salt = values["tenant"] if row is None else values.get("tenant", row.tenant)
+        await ceilings.check_pin(change, salt, None if row is None else row.selector, values)
         body = values.pop(BODY, None)
         if body is None:
             return await super()._store(change, key, row, values)
-        salt, digest = values["tenant"], values["keys_digest"]
+        digest = values["keys_digest"]
         old_digest = None if row is None else row.keys_digest
         size_before = await self._pin_quota.before(change.session, change.by, salt)
         await bulk.put_bodies(change.session, {digest: body}, change.now)

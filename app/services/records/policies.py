@@ -50,7 +50,7 @@ _OTHERS = tuple(name for name in PolicyPut.__struct_fields__ if name not in RULE
 class Policies(RecordService[PolicyRow, PolicyPut, PolicyAnswer]):
     kind = POLICIES
 
-    def _columns(self, name: str, intent: PolicyPut) -> Values:
+    async def _columns(self, name: str, intent: PolicyPut, by: Principal) -> Values:
         return resolve(name, intent)
 
     def answers(self, rows: Sequence[PolicyRow], by: Principal = PLANE) -> list[PolicyAnswer]:

@@ -9,6 +9,7 @@ from app.schemas.base.fields import LOWER_SPACE
 from app.schemas.records.prefill_rates import MAX_TOKENS_PER_S, RateAnswer, RateList, RatePut
 from app.services.base import checks
 from app.services.base.changes import Change
+from app.services.base.principals import Principal
 from app.services.records.record_types import RecordType, Values, columns
 from app.services.records.records import RecordService
 from app.store.records import prefill_rates
@@ -36,7 +37,7 @@ def _tokens_per_s(rate: float) -> float:
 class PrefillRates(RecordService[PrefillRateRow, RatePut, RateAnswer]):
     kind = PREFILL_RATES
 
-    def _columns(self, name: str, intent: RatePut) -> Values:
+    async def _columns(self, name: str, intent: RatePut, by: Principal) -> Values:
         faults = checks.Faults()
         faults.check("model", lambda: checks.model(checks.given(intent.model, "text")))
         faults.check("note", lambda: checks.note(intent.note))
@@ -47,7 +48,7 @@ class PrefillRates(RecordService[PrefillRateRow, RatePut, RateAnswer]):
         faults.stop()
         return columns(intent, PREFILL_RATES.written)
 
-    async def _check(self, change: Change, key: str, row: PrefillRateRow | None, values: Values) -> None:
+    async def _store(self, change: Change, key: str, row: PrefillRateRow | None, values: Values) -> PrefillRateRow:
         """Check that no other rate is of the same model and space, and the number of rates."""
         model, space = values["model"], values["space"]
         existing = await prefill_rates.same(change.session, model, space, excluded=key)
@@ -57,6 +58,7 @@ class PrefillRates(RecordService[PrefillRateRow, RatePut, RateAnswer]):
             raise Conflict(message, [FieldError("model", message)])
         if row is None and await prefill_rates.count(change.session) >= prefill_rates.MAX:
             raise Conflict(f"there are already {prefill_rates.MAX} rates, which is the maximum")
+        return await super()._store(change, key, row, values)
 
 
 class KnownPrefillRates:

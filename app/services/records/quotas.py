@@ -50,20 +50,20 @@ Floor = tuple[Mapping[str, str] | None, int]
 class Quotas(RecordService[QuotaRow, QuotaPut, QuotaAnswer]):
     kind = QUOTAS
 
-    def _columns(self, name: str, intent: QuotaPut) -> Values:
+    async def _columns(self, name: str, intent: QuotaPut, by: Principal) -> Values:
         return resolve(name, intent)
 
-    async def _check(self, change: Change, key: str, row: QuotaRow | None, values: Values) -> None:
+    async def _store(self, change: Change, key: str, row: QuotaRow | None, values: Values) -> QuotaRow:
         """Check the tenant's ceiling, and that no connected node is too small for a floor that grows."""
         before = None if row is None else QUOTAS.audited(row)
         await ceilings.check_quota(change, key, before, values)
         was, floor = floor_of(before), floor_of(values)
         nodes = self._fleet.connected()
-        if not nodes or not floor[1] or (was[0] == floor[0] and floor[1] <= was[1]):
-            return
-        other_floors = await quotas.floors(change.session, excluded=key)
-        if message := excess([*other_floors, was], [*other_floors, floor], nodes, whole=change.by.salts is None):
-            raise FloorsExceedCapacity.at("floor_bytes", message)
+        if nodes and floor[1] and (was[0] != floor[0] or floor[1] > was[1]):
+            other_floors = await quotas.floors(change.session, excluded=key)
+            if message := excess([*other_floors, was], [*other_floors, floor], nodes, whole=change.by.salts is None):
+                raise FloorsExceedCapacity.at("floor_bytes", message)
+        return await super()._store(change, key, row, values)
 
     async def remove(self, change: Change, row: QuotaRow) -> None:
         """Delete a record. Raises Forbidden."""

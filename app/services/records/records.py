@@ -43,8 +43,9 @@ class RecordService(Generic[R, P, A]):
 
     # Rules of a type
 
-    def _columns(self, name: str, intent: P) -> Values:
-        """Return the columns of a checked PUT, given the name in the path. Raises Invalid with every fault found."""
+    async def _columns(self, name: str, intent: P, by: Principal) -> Values:
+        """Return the columns of a checked PUT, given the name in the path, and what `_store` needs. Raises Invalid with
+        every fault found."""
         faults = checks.Faults()
         values = checked(msgspec.structs.asdict(intent), faults)
         if self.kind.key == "tenant":
@@ -52,21 +53,13 @@ class RecordService(Generic[R, P, A]):
         faults.stop()
         return values
 
-    async def _resolved(self, name: str, intent: P, by: Principal) -> Values:
-        """Return the columns of a checked PUT, and what `_store` needs, if that takes long. Raises what `_columns`
-        raises."""
-        return self._columns(name, intent)
-
-    def _patched(self, row: R, patch: dict[str, Any], now: float) -> Values:
+    async def _patched(self, row: R, patch: dict[str, Any], change: Change) -> Values:
         """Return the columns of a record with a JSON merge patch. Raises Invalid with every fault found."""
         intent: Any = patched(self.kind.put, self.kind.as_put(row), patch)
-        return self._columns(self.kind.shown(getattr(row, self.kind.key)), intent)
-
-    async def _check(self, change: Change, key: str, row: R | None, values: Values) -> None:
-        """Check values against the record and against others. Raises Forbidden, Conflict."""
+        return await self._columns(self.kind.shown(getattr(row, self.kind.key)), intent, change.by)
 
     async def _store(self, change: Change, key: str, row: R | None, values: Values) -> R:
-        """Write values to the record. Raises Conflict."""
+        """Check values against the record and against others, and write them. Raises Forbidden, Conflict."""
         written: R = self.kind.write(change, key, row, values)
         return written
 
@@ -117,7 +110,7 @@ class RecordService(Generic[R, P, A]):
         Conflict, PreconditionFailed, PreconditionRequired, and what the rules of the type raise."""
         if self.kind.key == "name":
             checks.pin_name(name)
-        values = await self._resolved(name, intent, by)
+        values = await self._columns(name, intent, by)
         if self.kind.is_of_tenant:
             by.check_salt(values["tenant"])
         key = values.get(self.kind.key, name)
@@ -143,7 +136,7 @@ class RecordService(Generic[R, P, A]):
         key = self._key(name, by)
         async with self._begin(by, dry_run=dry_run) as change:
             row = await self._existing(change, key, expected)
-            row = await self.write(change, key, row, self._patched(row, patch, change.now))
+            row = await self.write(change, key, row, await self._patched(row, patch, change))
         return await self.settled(row, 0.0 if dry_run else wait_s, by)
 
     async def delete(
@@ -164,7 +157,6 @@ class RecordService(Generic[R, P, A]):
         """Write checked values to a record, within a change of its type. Raises Forbidden, Conflict."""
         if "managed_by" in values:
             owners.check(change.by, getattr(row, "managed_by", None), values["managed_by"])
-        await self._check(change, key, row, values)
         return await self._store(change, key, row, values)
 
     async def settled(self, row: Any, wait_s: float, by: Principal) -> A:

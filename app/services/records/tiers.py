@@ -59,7 +59,7 @@ _AS_GIVEN = ("order", "spill", "load_deadline_s", "compress", "note", "managed_b
 class Tiers(RecordService[TierRow, TierPut, TierAnswer]):
     kind = TIERS
 
-    def _columns(self, name: str, intent: TierPut) -> Values:
+    async def _columns(self, name: str, intent: TierPut, by: Principal) -> Values:
         return resolve(name, intent)
 
     def answers(self, rows: Sequence[TierRow], by: Principal = PLANE) -> list[TierAnswer]:

@@ -74,7 +74,7 @@ class Tokenizers(RecordService[TokenizerRow, TokenizerPut, TokenizerAnswer]):
         super().__init__(database, changes, progress, fleet)
         self._tokenizing = tokenizing
 
-    async def _resolved(self, name: str, intent: TokenizerPut, by: Principal) -> Values:
+    async def _columns(self, name: str, intent: TokenizerPut, by: Principal) -> Values:
         file = await asyncio.to_thread(_file, intent.tokenizer)
         _check(intent, file)
         digest = await asyncio.to_thread(lambda: sha256(file).hexdigest())
@@ -83,10 +83,11 @@ class Tokenizers(RecordService[TokenizerRow, TokenizerPut, TokenizerAnswer]):
         del values["tokenizer"]
         return values
 
-    async def _check(self, change: Change, key: str, row: TokenizerRow | None, values: Values) -> None:
+    async def _store(self, change: Change, key: str, row: TokenizerRow | None, values: Values) -> TokenizerRow:
         existing = await tokenizers.of_model(change.session, values["model"])
         if existing is not None and existing.name != key:
             raise Conflict.at("model", f"the model {values['model']!r} already has the tokenizer {existing.name!r}")
+        return await super()._store(change, key, row, values)
 
     def answers(self, rows: Sequence[TokenizerRow], by: Principal = PLANE) -> list[TokenizerAnswer]:
         return [tokenizer_of(answer, by) for answer in super().answers(rows)]
