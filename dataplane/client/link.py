@@ -324,8 +324,8 @@ class EngineLink:
         raise checks.fault(f"{MAX_LATE_ANSWERS} answers to nothing")
 
     def _take(self, deadline: float) -> wire.EngineReply | None:
-        """Take one answer. Return it if it is not the answer to a posted request. Raise TimeoutError, OSError (also
-        when the connection ended) or ProtocolError."""
+        """Take one answer. Unless a posted request has a handler for it, map the segments that came with it, and return
+        it. Raise TimeoutError, OSError (also when the connection ended) or ProtocolError."""
         answer, fds = self._receive(deadline)
         try:
             number = answer.id

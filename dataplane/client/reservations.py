@@ -18,11 +18,10 @@ from dataplane.client.link import EngineLink
 from dataplane.client.memory import SharedMapping, window
 from dataplane.protocol import engine as wire
 from dataplane.protocol.checksums import checksum
-from dataplane.protocol.codes import Code, ReserveOutcome, code_of
+from dataplane.protocol.codes import NOT_REFUSED, Code, ReserveOutcome, code_of
 from dataplane.protocol.layout import COMMIT, I64
 
 _WRITE = int(ReserveOutcome.WRITE)
-_NOT_REFUSED = frozenset(int(outcome) for outcome in ReserveOutcome)
 _UNAVAILABLE = bytes((Code.UNAVAILABLE,))
 
 
@@ -60,7 +59,7 @@ class CommitResult:
         """Return why a block with this outcome was refused, or None if it was not."""
         if outcome == _WRITE:
             return self.code
-        return None if outcome in _NOT_REFUSED else code_of(outcome)
+        return None if outcome in NOT_REFUSED else code_of(outcome)
 
     def __repr__(self) -> str:
         code = None if self.code is None else self.code.name

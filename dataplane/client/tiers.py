@@ -19,8 +19,6 @@ from dataplane.protocol import engine as wire
 from dataplane.protocol.layout import U64, LayoutError
 from dataplane.protocol.tier_directory import TierDirectory, space_word
 
-MAX_WAIT_S = 300.0
-
 
 class TierHits(NamedTuple):
     """What a look-up in memory and tiers found."""
@@ -136,8 +134,8 @@ class ClientTiers:
 
 def check_wait(wait_s: float) -> None:
     """Raise ValueError unless a prefetch may wait so long."""
-    if not 0 < wait_s <= MAX_WAIT_S or not math.isfinite(wait_s):
-        raise ValueError(f"expected wait_s of more than 0 and at most {MAX_WAIT_S:g} seconds, got {wait_s}")
+    if not 0 < wait_s <= wire.MAX_WAIT_S or not math.isfinite(wait_s):
+        raise ValueError(f"expected wait_s of more than 0 and at most {wire.MAX_WAIT_S:g} seconds, got {wait_s}")
 
 
 def _prefetch(space: int, keys: bytes, wait_s: float) -> Callable[[int], wire.EngineRequest]:

@@ -124,6 +124,10 @@ class ReserveOutcome(IntEnum):
     """Being written by another engine; try a lookup later."""
 
 
+NOT_REFUSED = frozenset(int(outcome) for outcome in ReserveOutcome)
+"""Outcomes of `reserve` for a key that are no refusal."""
+
+
 class ProtocolError(Exception):
     """A message that cannot be served: a stable `code`, a sentence that says what was expected, and the invalid
     `field`."""

@@ -15,6 +15,8 @@ MAX_DATAGRAM_BYTES = 192 * 1024
 """Below the default send buffer of an AF_UNIX socket, so that no datagram fails because of its size."""
 MAX_KEYS_PER_REQUEST = 4096
 MAX_FDS_PER_DATAGRAM = 64
+MAX_WAIT_S = 300.0
+"""Longest `Prefetch.wait_s`."""
 CHECKSUM_BYTES = 16
 HANDLE_BYTES = 64
 """Size of a handle of device memory or of an event."""

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dataplane.base.units import format_size, parse_size
-from dataplane.client.tiers import MAX_WAIT_S
 from dataplane.protocol.control.records import ALGORITHMS, POLICY_IN_FORCE, Algorithm, PolicySpec
+from dataplane.protocol.engine import MAX_WAIT_S
 from dataplane.replay import plane as planes
 from dataplane.replay.report import as_object, as_table
 from dataplane.replay.run import EngineFailed, ReplayPlan, ReplayResult, replay

@@ -24,6 +24,7 @@ from dataplane.observe.trace import RequestSpans
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.engine import MAX_WAIT_S
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.layout import H_MEMORY
 from dataplane.tiering.service import TierService
@@ -33,7 +34,6 @@ MAX_RETIRED_PER_ANSWER = 4096
 
 # Plain integers, because an operation on enumeration flags costs as much as the system call.
 _NO_WAIT = int(socket.MSG_DONTWAIT)
-MAX_WAIT_S = 300.0
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _decoder = decoder(wire.EngineRequest)
 log = structlog.stdlib.get_logger()

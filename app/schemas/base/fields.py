@@ -12,6 +12,7 @@ from msgspec import Meta
 from dataplane.base import labels
 from dataplane.base.units import MAX_SIZE_BYTES, SIZE
 from dataplane.base.visible import UNPRINTABLE, UNSEEN
+from dataplane.protocol.control.records import MAX_WEIGHT, MIN_WEIGHT
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import MAX_SALT_CHARACTERS, SALT
 from dataplane.protocol.tiers import MAX_NAME_CHARACTERS, MEMORY
@@ -22,7 +23,6 @@ MAX_KEYS = 4096
 MAX_TOKENS = 262_144
 """Maximum number of token ids of a request or a pin."""
 MAX_CHUNK_TOKENS = 1 << 16
-MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
 MAX_TTL_S = 10 * 366 * 86_400.0
 NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}|\.\.[A-Za-z0-9._-]{1,126}"
 """A name that can stand in a URL: 1 to 128 of these characters, but not `.` or `..`."""

@@ -7,7 +7,6 @@ import msgspec
 
 from app.errors import FloorsExceedCapacity
 from app.ingest.fleet import FleetNode
-from app.schemas.base.fields import MAX_WEIGHT, MIN_WEIGHT
 from app.schemas.base.records import written
 from app.schemas.records.quotas import QuotaAnswer, QuotaList, QuotaPut, QuotaRecord, TierQuotaPut
 from app.services.base import checks
@@ -23,7 +22,7 @@ from dataplane.base.field_errors import MAX_SHOWN
 from dataplane.base.labels import matches
 from dataplane.base.units import format_exact_size as size
 from dataplane.base.units import format_size
-from dataplane.protocol.control.records import MAX_QUOTA_TIERS, QuotaSpec, TierQuota
+from dataplane.protocol.control.records import MAX_QUOTA_TIERS, MAX_WEIGHT, MIN_WEIGHT, QuotaSpec, TierQuota
 from dataplane.protocol.salts import shown
 from dataplane.protocol.tiers import EXPECTED_TIER_NAME, is_tier_name
 

@@ -27,6 +27,8 @@ from dataplane.protocol.control.records import (
     MAX_PINNED_KEYS,
     MAX_QUOTA_TIERS,
     MAX_RECORDS,
+    MAX_WEIGHT,
+    MIN_WEIGHT,
     POLICY_IN_FORCE,
     PinSpec,
     PolicySpec,
@@ -47,7 +49,6 @@ from dataplane.protocol.tiers import EXPECTED_TIER_NAME, TierSpec, is_tier_name
 S = TypeVar("S", QuotaSpec, PinSpec, PolicySpec, TierSpec)
 MAX_FAULTS = 100
 MAX_BODY_BYTES = MAX_KEYS_PER_REQUEST * KEY_BYTES
-MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
 MAX_REFRESH_S = 366 * 86_400.0
 MIN_WATERMARK = 0.5
 LOOKED_UP_TOGETHER = 8192

@@ -12,6 +12,7 @@ from dataplane.protocol.tiers import TierSpec
 MAX_RECORDS = 100_000
 MAX_PINNED_KEYS = 262_144
 """Limit for all pins of a node together; pins of one model and tenant with the same keys count once."""
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
 MAX_QUOTA_TIERS = 8
 """Limit for the tiers that one quota names."""
 Algorithm = Literal["lru", "age_class", "s3fifo", "arc", "slru", "lfu", "fifo", "noop"]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dataplane.core.inprocess import InProcess, LeasedChain
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.workers.chunk_layouts import ChunkLayout
-from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
+from dataplane.protocol.codes import NOT_REFUSED, Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import Abort, Commit, Reserve
 from dataplane.protocol.keys import KEY_BYTES
 
@@ -23,7 +23,6 @@ LEASE_TTL_S = 300.0
 MAX_READS = 1024
 """Maximum number of open reads of one worker; at the limit, the oldest one ends."""
 _WRITE = int(ReserveOutcome.WRITE)
-_FINE = (_WRITE, int(ReserveOutcome.PRESENT), int(ReserveOutcome.BUSY))
 
 
 class Transfer(NamedTuple):
@@ -104,7 +103,7 @@ class Transfers:
             for at, outcome in enumerate(outcomes)
             if outcome == _WRITE
         ]
-        return OpenStore(granted.reservation, locations, sum(outcome not in _FINE for outcome in outcomes))
+        return OpenStore(granted.reservation, locations, sum(outcome not in NOT_REFUSED for outcome in outcomes))
 
     def publish(self, store: OpenStore, now: float) -> None:
         """Publish the chunks of a store after they are written. Raise ProtocolError on failure."""
