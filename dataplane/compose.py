@@ -1,4 +1,4 @@
-"""Composition root of the data plane: the only module that creates and wires its objects."""
+"""Composition root of the data plane: creates and wires its parts. Gateways and tiers wire what they consist of."""
 
 from __future__ import annotations
 
