@@ -580,6 +580,6 @@ def test_an_engine_keeps_its_hits_when_one_of_another_dtype_registers_under_its_
             engine.stdin.write(b"\n")
             engine.stdin.flush()
             assert line(engine) == "2"
-        assert "lmcache.layouts_differ" in plane.log()
+        wait_for(lambda: "lmcache.layouts_differ" in plane.log(), "the log says so")
         for engine in engines:
             engine.communicate(b"\n", timeout=WAIT_S)
