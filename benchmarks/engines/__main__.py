@@ -20,7 +20,7 @@ from rich.console import Console
 
 from benchmarks.engines import look_ups
 from benchmarks.engines.comparison import FULL, QUICK, Comparison, Questions, Samples
-from benchmarks.engines.figures import SECTION, results_of, section_of
+from benchmarks.engines.figures import SECTION, results_of, section_of, summarized
 from benchmarks.engines.lineup import BLOCKS, MAX_TOKENS, TITLES, dtype, lineup
 from benchmarks.harness import machine, setting
 from benchmarks.harness.memory import Memcpy, MiB
@@ -108,10 +108,12 @@ def main(
 
     def written() -> tuple[Report, str]:
         """Write the figures of all rounds until now."""
-        samples = {
-            figure: {name: values for name, values in engines.items() if name not in failed}
-            for figure, engines in comparison.samples.items()
-        }
+        samples = summarized(
+            {
+                figure: {name: values for name, values in engines.items() if name not in failed}
+                for figure, engines in comparison.samples.items()
+            }
+        )
         loads = comparison.loads
         described["rounds"] = len(loads)
         described["load"] = f"{min(loads):.1f} to {max(loads):.1f}, median {median(loads):.1f}"

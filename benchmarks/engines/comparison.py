@@ -24,7 +24,8 @@ UNLOADED_TIMES = 3
 """The second bound of a first token in time: this many times the shortest one of an engine without load."""
 
 Samples = dict[str, dict[str, list[float]]]
-"""Samples by figure and engine. Samples of one round have the same position."""
+"""Samples by figure and engine. Samples of one round have the same position, except those of `excess`, which has one
+for each load: how much longer its request waited than the computation of its tokens takes."""
 
 
 class Questions(msgspec.Struct, frozen=True):
@@ -86,9 +87,9 @@ class Comparison:
             for _ in range(self._effort.rounds):
                 self._round = defaultdict(lambda: defaultdict(list))
                 self._no_reuse(lineup)
-                bound = UNLOADED_TIMES * self._unloaded(lineup)
+                bound, token_s = self._unloaded(lineup)
                 for rate in self._effort.questions.rates:
-                    self._measure_rate(lineup, rate, bound)
+                    self._measure_rate(lineup, rate, bound, token_s)
                 self.loads.append(os.getloadavg()[0])
                 for figure, engines in self._round.items():
                     for name, values in engines.items():
@@ -100,9 +101,10 @@ class Comparison:
         for name, answer in lineup.each(lambda engine: engine.do("serve", requests=requests)).items():
             self._note(name, "", **{figure: answer[figure] for figure in ("seconds", "settled", "cpu")})
 
-    def _unloaded(self, lineup: Lineup) -> float:
-        """Let each engine answer one question without load. Return the shortest time to a first token, in seconds."""
-        question = {
+    def _unloaded(self, lineup: Lineup) -> tuple[float, float | None]:
+        """Let each engine answer one question without load. Return when a first token is in time, and how long vLLM
+        alone computes a token of the question's prompt; None if it is not measured. Both are in seconds."""
+        question: dict[str, Any] = {
             "at": 0.0,
             "tokens": self._texts[0] + self._tokens(self._effort.questions.question),
             "new": self._effort.questions.answer,
@@ -111,10 +113,11 @@ class Comparison:
         times = {name: answer["first"][0] for name, answer in answers.items()}
         for name, first in times.items():
             self._note(name, "", unloaded=first)
-        return min(times.values(), default=inf)
+        token_s = times[BARE] / len(question["tokens"]) if BARE in times else None
+        return UNLOADED_TIMES * min(times.values(), default=inf), token_s
 
-    def _measure_rate(self, lineup: Lineup, rate: float, bound: float) -> None:
-        """Let each engine answer questions at a rate. `bound`: a first token in time, in seconds."""
+    def _measure_rate(self, lineup: Lineup, rate: float, bound: float, token_s: float | None) -> None:
+        """Let each engine answer questions at a rate. `bound` and `token_s`: what `_unloaded` returns."""
         settings = self._effort.questions
         questions, limit_s = self._questions(rate), settings.seconds + settings.answer_s
         without = [BARE] if rate > min(settings.rates) else []
@@ -136,6 +139,9 @@ class Comparison:
                 found=sum(answer["cached"]) / tokens,
                 cpu=answer["cpu"],
             )
+            if token_s is not None:
+                loads = [load for load in answer["loads"] if load is not None]
+                self._round[f"excess@{rate:g}"][name] += [seconds - tokens * token_s for tokens, seconds in loads]
 
     def _serve(self, engine: Engine, requests: list[dict[str, Any]], **limits: float) -> Any:
         """Let an engine answer requests, with an empty cache of its own at first."""

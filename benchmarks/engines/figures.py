@@ -1,5 +1,6 @@
 """The figures of a comparison, as results and as a section of the documentation."""
 
+from collections.abc import Callable
 from datetime import datetime
 from statistics import median
 
@@ -11,6 +12,8 @@ from benchmarks.harness.result import Report, Result, at_least, at_most
 from benchmarks.harness.timing import interval
 
 SECTION = "## Engines"
+EXCESS_S = 0.01
+"""No request should wait this much longer for a load than the computation of its tokens takes."""
 TARGETS = {
     ("seconds", BARE): 1.02,
     ("mean", LMCACHE): 0.5,
@@ -19,8 +22,16 @@ TARGETS = {
     ("goodput", OFFLOADING): 1.0,
     ("goodput_unloaded", LMCACHE): 1.0,
     ("goodput_unloaded", OFFLOADING): 1.0,
+    ("excess_p99", LARDER): EXCESS_S,
 }
-"""Bound of a figure of Larder's connector divided by that of another engine."""
+"""Bound of a figure of Larder's connector divided by that of another engine, or of the figure itself."""
+_EXCESS: dict[str, Callable[[list[float]], float]] = {
+    "p50": lambda values: float(np.percentile(values, 50)),
+    "p99": lambda values: float(np.percentile(values, 99)),
+    "max": max,
+    "count": lambda values: sum(value > EXCESS_S for value in values),
+    "loads": len,
+}
 _TITLES = {
     "seconds": f"{BATCH} new prompts of {PROMPT_TOKENS:,} tokens, {NEW_TOKENS} new tokens each: until the last token",
     "settled": "the same, until all is saved",
@@ -33,8 +44,33 @@ _TITLES = {
     "unanswered": "questions without a first token in the end",
     "found": "tokens of prompts that were found",
     "cpu": "processor time of the engine",
+    "excess_p50": "wait for a load beyond the computation of its tokens, median",
+    "excess_p99": "the same, 99 %",
+    "excess_max": "the same, longest",
+    "excess_count": f"loads that took over {EXCESS_S * 1e3:g} ms longer than the computation",
+    "excess_loads": "of that many loads",
 }
-_UNITS = {"found": "of all", "unanswered": "of all", "goodput": "/s", "goodput_unloaded": "/s"}
+_UNITS = {
+    "found": "of all",
+    "unanswered": "of all",
+    "goodput": "/s",
+    "goodput_unloaded": "/s",
+    "excess_count": "",
+    "excess_loads": "",
+}
+
+
+def summarized(samples: Samples) -> Samples:
+    """Return the samples with figures over all loads of all rounds in place of those of each load."""
+    figures: Samples = {}
+    for figure, engines in samples.items():
+        kind, _, rate = figure.partition("@")
+        if kind != "excess":
+            figures[figure] = engines
+            continue
+        for name, of in _EXCESS.items():
+            figures[f"excess_{name}@{rate}"] = {engine: [of(values)] for engine, values in engines.items() if values}
+    return figures
 
 
 def results_of(samples: Samples) -> list[Result]:
@@ -44,8 +80,10 @@ def results_of(samples: Samples) -> list[Result]:
         kind = figure.partition("@")[0]
         better = at_least if kind in ("found", "goodput", "goodput_unloaded") else at_most
         for name, values in engines.items():
-            results.append(better(f"{figure}_{name}", median(values), _UNITS.get(kind, "s"), None))
-        for baseline in (BARE, LMCACHE, OFFLOADING, BESIDE):
+            target = TARGETS.get((kind, name)) if name == LARDER else None
+            results.append(better(f"{figure}_{name}", median(values), _UNITS.get(kind, "s"), target))
+        # Of differences, which may be negative, there are no ratios.
+        for baseline in () if kind.startswith("excess") else (BARE, LMCACHE, OFFLOADING, BESIDE):
             if LARDER in engines and baseline in engines and all(engines[baseline]):
                 ratios = np.divide(engines[LARDER], engines[baseline])
                 low, high = interval(ratios)
@@ -64,17 +102,19 @@ def section_of(report: Report, samples: Samples, questions: str) -> str:
     engine_names = [name for name in TITLES if any(name in engines for engines in samples.values())]
     baselines = [name for name in (BARE, LMCACHE, BESIDE) if name in engine_names and LARDER in engine_names]
 
+    def missed(result: Result) -> str:
+        return ", **missed**" if result.met is False else ""
+
     def value(figure: str, name: str) -> str:
         result = by_name.get(f"{figure}_{name}")
-        return "" if result is None else f"{result.value:,.3g} {result.unit}".strip()
+        return "" if result is None else f"{result.value:,.3g} {result.unit}".strip() + missed(result)
 
     def ratio(figure: str, baseline: str) -> str:
         result = by_name.get(f"{figure}_larder_to_{baseline}")
         if result is None:
             return ""
         low, high = (by_name[f"{result.name}_{end}"].value for end in ("low", "high"))
-        missed = ", **missed**" if result.met is False else ""
-        return f"{result.value:.2f} ({low:.2f} to {high:.2f}){missed}"
+        return f"{result.value:.2f} ({low:.2f} to {high:.2f}){missed(result)}"
 
     def row(figure: str) -> str:
         kind, _, rate = figure.partition("@")

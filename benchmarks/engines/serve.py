@@ -32,7 +32,10 @@ if "LMCache" in sys.argv[1]:
 
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.sampling_params import RequestOutputKind
+
+from benchmarks.engines.load_waits import LoadWaits
 
 IDLE_S = 60.0
 
@@ -46,6 +49,7 @@ class Served:
         self.engine = llm.llm_engine
         self.core = self.engine.engine_core.engine_core
         self._step, self.core.step_fn = self.core.step_fn, self._paced
+        self._waits = transfer and LoadWaits(self.core.scheduler.get_kv_connector(), get_kv_transfer_group())
         self._count = 0
 
     def _paced(self) -> Any:
@@ -58,7 +62,8 @@ class Served:
     def serve(self, requests: list[dict[str, Any]], limit_s: float = inf) -> dict[str, Any]:
         """Run requests as they arrive. Answer, in seconds: `seconds` until the last token, `settled` until all saves
         have ended, `cpu` time of all threads until then, and for each request `first`, from its arrival to its first
-        token (null if it was cancelled before); and the `cached` tokens of its prompt.
+        token (null if it was cancelled before); the `cached` tokens of its prompt; and in `loads` the number of tokens
+        that it was to load and how long it waited for them (null if nothing).
         """
         waiting = deque(sorted(enumerate(requests), key=lambda numbered: numbered[1]["at"]))
         first: dict[int, float] = {}
@@ -81,15 +86,18 @@ class Served:
                     first[number] = time.perf_counter() - began - requests[number]["at"]
                     cached[number] = output.num_cached_tokens or 0
         seconds = time.perf_counter() - began
+        waits = self._waits.take() if self._waits else {}
         self._idle()
         after = resource.getrusage(resource.RUSAGE_SELF)
         numbers = range(len(requests))
+        loads = {int(name.split("-")[1]): load for name, load in waits.items()}  # vLLM appends to the names of requests
         return {
             "seconds": seconds,
             "settled": time.perf_counter() - began,
             "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
             "first": [first.get(number) for number in numbers],
             "cached": [cached.get(number, 0) for number in numbers],
+            "loads": [loads.get(number) for number in numbers],
         }
 
     def _add(self, number: int, request: dict[str, Any]) -> str:
