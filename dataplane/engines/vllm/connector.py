@@ -301,6 +301,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if self._worker is not None:
             self._worker.begin_loads(plan)
             return
+        self._results.sent.update(plan.released)
         for load in plan.loads:  # registration failed: no request may wait for these loads, or use their blocks
             if load.in_step or not releases.NAMES_FAILED_REQUESTS:
                 self._results.bad_blocks.update(load.blocks[0])
@@ -323,14 +324,9 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @guarded()
     def wait_for_save(self) -> None:
-        """Begin the saves of this step."""
-        if self._connector_metadata is None:
-            return
-        plan = self._get_connector_metadata().plan
-        if self._worker is not None:
-            self._worker.begin_saves(plan)
-        else:
-            self._results.sent.update(plan.released)
+        """Begin the saves of this step. vLLM up to 0.30 does not call this method if the step computes nothing."""
+        if self._worker is not None and self._connector_metadata is not None:
+            self._worker.begin_saves(self._get_connector_metadata().plan)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Return the loads and saves that have ended since the last call. vLLM fails if it gets one of them twice."""

@@ -174,7 +174,8 @@ class WorkerSide:
     # ---- the engine's thread
 
     def begin_loads(self, plan: StepPlan) -> None:
-        """Begin the loads of a step that are not inside it, and end those that are not needed any more."""
+        """Begin the loads of a step that are not inside it, end those that are not needed any more, and note which
+        requests' blocks the scheduler keeps until the end of their saves."""
         self._unloaded = set()
         for load in plan.loads:
             if load.in_step:
@@ -184,6 +185,7 @@ class WorkerSide:
             self._queues[0].put(lambda job=job: self._run_load(job))  # type: ignore[misc]
         with self._lock:
             self._report.step = plan.step
+            self._released.update(plan.released)
             for name in plan.dropped_loads:
                 dropped = self._loads.get(name)
                 if dropped is not None and not dropped.dropped:
@@ -233,7 +235,6 @@ class WorkerSide:
             started.append(job)
             self._queues[1].put(lambda job=job: self._prepare_save(job))  # type: ignore[misc]
         with self._lock:
-            self._released.update(plan.released)
             if started and not self._reserves_late:
                 prepared = self._lock.wait_for(lambda: all(job.prepared for job in started), RESERVE_WAIT_S)
                 self._reserves_late = not prepared

@@ -65,7 +65,8 @@ class Step:
             worker.before_overwriting(plan.cancelled)
             worker.begin_loads(plan)
             worker.load_in_step(plan)
-            worker.begin_saves(plan)
+            if plan.step:  # vLLM up to 0.30 does not call it for a step that computes nothing
+                worker.begin_saves(plan)
             found.append(worker.results())
             report = worker.take_report()
             self.scheduler.stepped(report, found[-1].received)
