@@ -94,14 +94,15 @@ class RequestReports:
         outcome.reason, outcome.cause, outcome.cause_at = "load_failed", "", 0.0
         self.report(client, outcome)
 
-    def fields(self, client: Client | None, outcome: RequestOutcome, loaded_tokens: int) -> dict[str, Any] | None:
+    def fields(self, client: Client | None, outcome: RequestOutcome) -> dict[str, Any] | None:
         """Return the fields of a finished request's response; None if nothing was loaded and nothing missed."""
         if outcome.pending and client is not None:
             client.receive()
+        loaded_tokens = sum(outcome.loaded_tokens.values())
         if not loaded_tokens and not outcome.missed_tokens:
             return None
         fields: dict[str, Any] = {"loaded_tokens": loaded_tokens, "missed_tokens": outcome.missed_tokens}
-        if outcome.loaded_tokens:
+        if loaded_tokens:
             fields["loaded_from"] = outcome.loaded_tokens
         if outcome.missed_tokens:
             fields["reason"] = outcome.reason or "not_known"

@@ -140,7 +140,6 @@ class _Tracked:
     alone: bool = False
     """Whether the load was planned with no other request in the engine."""
     load_planned: float = 0.0
-    loaded_tokens: int = 0
     saved_chunks: int = 0
     """Leading chunks that are cached, or for which a save has been planned."""
     pin_chunks: int = 0
@@ -556,6 +555,8 @@ class SchedulerSide:
         if not tokens or any(load.request == name for load in self._plan.loads):
             return
         tracked = self._tracked.get(name)
+        if tracked is not None:
+            tracked.loading_tokens = tokens
         first = 0 if tracked is None or tracked.in_step else tracked.local_tokens
         numbers = tuple(list(ids[first // page :]) for ids, page in zip(blocks, self._page_tokens, strict=False))
         in_step = self.loads_in_step(name)
@@ -701,7 +702,6 @@ class SchedulerSide:
                 if name not in step_loads and tracked.loads:
                     seconds = now - tracked.load_planned
                     self._break_even.note_delay(tracked.loading_tokens, seconds, now, alone=tracked.alone)
-                tracked.loaded_tokens += tracked.loading_tokens
                 tracked.loading, tracked.loading_tokens = [], 0
 
     def _load_failed(self, name: str, loaded: int, now: float, *, late: bool = False) -> None:
@@ -741,16 +741,19 @@ class SchedulerSide:
         """Forget a request, and cancel its loads. Return whether its blocks must stay until its saves have ended, and
         the fields for its client's response."""
         self._tier_waits.forget(self._client, request.request_id)
-        if request.request_id in self._receiving:
+        receiving = request.request_id in self._receiving
+        if receiving:
             self._plan.dropped_loads.append(request.request_id)
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
             return False, None
         fields = None
         if tracked.outcome is not None:
-            fields = self._reports.fields(self._client, tracked.outcome, tracked.loaded_tokens)
+            if receiving:
+                tracked.outcome.loaded_tokens = {}
+            fields = self._reports.fields(self._client, tracked.outcome)
         # vLLM keeps the blocks for a load that is under way. If saves kept them too, vLLM would free them twice.
-        if tracked.saves_open <= 0 or request.request_id in self._receiving:
+        if tracked.saves_open <= 0 or receiving:
             return False, fields
         self._plan.released.append(request.request_id)
         return True, fields

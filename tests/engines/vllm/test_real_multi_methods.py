@@ -24,7 +24,10 @@ EXPECTED: dict[str, Any] = {
     "has_pending_push_work": False,
     "request_finished": [
         True,
-        {"do_remote_prefill": True, "larder": {"loaded_tokens": 32, "missed_tokens": 40, "reason": "too_short"}},
+        {
+            "do_remote_prefill": True,
+            "larder": {"loaded_tokens": 32, "missed_tokens": 40, "loaded_from": {"host": 32}, "reason": "too_short"},
+        },
         {"r": 1},
     ],
     "requires_kv_delivery": [True, False],

@@ -160,6 +160,16 @@ def test_a_load_that_fails_in_a_cache_with_windows_fails_as_a_whole(engine: Step
     assert (found.received, found.failed, found.bad_blocks) == ({"b"}, {"b"}, set())
 
 
+def test_a_request_that_loads_again_after_a_preemption_has_loaded_its_tokens_once(make_engine: Make) -> None:
+    engine = make_engine(step_load_s=0)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=3)
+    request = Request("b", TOKENS)
+    for blocks in (TARGET, list(range(14, 27))):
+        assert engine.load(request, blocks)[0] == CHUNKED
+    fields = {"loaded_tokens": CHUNKED, "missed_tokens": 0, "loaded_from": {"host": CHUNKED}}
+    assert engine.scheduler.finished(request) == (False, {"larder": fields})
+
+
 def test_a_load_that_could_not_be_planned_fails(engine: Step) -> None:
     engine.compute(Request("a", TOKENS), SOURCE, seed=3)
     request = Request("b", TOKENS)

@@ -73,6 +73,16 @@ def test_the_blocks_are_there_before_the_layers_run_and_nothing_is_reported_as_r
     wait_for(lambda: engine.run() and stored(engine, "c") == 4, "the chunk that the step computed is stored")
 
 
+def test_a_request_that_ends_with_the_step_of_its_load_reports_what_was_loaded(make_engine: Make) -> None:
+    """vLLM ends requests before it passes on the results of their step."""
+    engine = make_engine()
+    request = Request("b", TOKENS)
+    planned(engine, request)
+    (_, fields) = engine.scheduler.finished(request)
+    assert fields is not None
+    assert (fields["larder"]["loaded_tokens"], fields["larder"]["loaded_from"]) == (CACHED, {"host": CACHED})
+
+
 @pytest.mark.parametrize("local", [0, 80])
 def test_a_failed_load_is_a_miss_of_exactly_its_missing_blocks(make_engine: Make, clock: Clock, local: int) -> None:
     engine = make_engine()
@@ -84,7 +94,9 @@ def test_a_failed_load_is_a_miss_of_exactly_its_missing_blocks(make_engine: Make
     assert found == Results(bad_blocks=set(TARGET[8:12]))
     assert equal(engine, 8 - local // 16, local // 16)
     assert engine.evicted == set(TARGET[8:]), "also what was computed from them is no hit of the engine's own cache"
-    assert engine.scheduler._tracked["b"].loaded_tokens == 128 - local
+    outcome = engine.scheduler._tracked["b"].outcome
+    assert outcome is not None
+    assert outcome.loaded_tokens == {"host": 128 - local}
     assert engine.workers[0]._saves == {}, "nor is it stored"
     clock.now += FAILED_S
     assert stored(engine, "c") == 3

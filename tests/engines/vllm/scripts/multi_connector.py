@@ -189,7 +189,9 @@ def a_step(first: bool) -> dict[str, Any]:
     found["get_external_cache_hit_sources"] = list(
         scheduler._connectors[0 if first else 1].get_external_cache_hit_sources(request, 32).values()
     )
-    side._tracked["r"].saves_open, side._tracked["r"].loaded_tokens = 2, 32
+    tracked = side._tracked["r"]
+    assert tracked.outcome is not None
+    tracked.saves_open, tracked.outcome.loaded_tokens = 2, {"host": 32}
     found["request_finished"] = [*scheduler.request_finished_all_groups(request, ([],)), scheduler._extra_async_saves]
     found["take_events"] = list(scheduler.take_events())
     found["has_pending_block_frees"] = scheduler.has_pending_block_frees()
