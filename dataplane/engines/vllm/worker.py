@@ -396,6 +396,9 @@ class WorkerSide:
         for copies, numbers, after in zip(self._copies, load.blocks, job.marks, strict=True):
             page_tokens = copies.layout.page_tokens
             blocks = np.asarray(numbers, np.int64)
+            if job.cancelled:  # chunks may have to be mapped and verified before the first one is copied
+                failed = 0
+                break
             reached, nbytes = copies.load(load.keys, load.skip_tokens // page_tokens, blocks, after, job)
             total += nbytes
             if reached < len(blocks):

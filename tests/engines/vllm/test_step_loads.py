@@ -125,6 +125,31 @@ def test_a_step_does_not_wait_longer_than_its_bound_and_a_late_copy_writes_nothi
     assert engine.workers[0].take_counts()["late_loads"] == 1
 
 
+def test_a_load_whose_step_has_no_time_left_is_not_begun(
+    make_engine: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would map segments and verify checksums for nothing."""
+    engine = make_engine(step_load_s=0.1)
+    rates, other = engine.scheduler._break_even, list(range(40, 59))
+    rates.note_load(100_000, 1.0, clock())
+    rates.note_delay(CACHED, 10.0, clock(), alone=False)
+    for name, blocks in (("b", TARGET), ("c", other)):
+        engine.begin_load(Request(name, TOKENS), blocks)
+        assert engine.scheduler.loads_in_step(name)
+    client = engine.workers[0]._client
+    acquire, acquired = client.acquire, list[bytes]()
+
+    def slow(keys: bytes, **options: Any) -> Any:
+        acquired.append(keys)
+        clock.now += 0.2
+        return acquire(keys, **options)
+
+    monkeypatch.setattr(client, "acquire", slow)
+    (found,) = engine.run({"b": len(TOKENS) - CACHED, "c": len(TOKENS) - CACHED})
+    assert len(acquired) == 1
+    assert found.bad_blocks == {*TARGET[:12], *other[:12]}
+
+
 def test_loads_inside_one_step_share_its_bound(make_engine: Make, clock: Clock) -> None:
     engine = make_engine(step_load_s=0.1)
     engine.scheduler._break_even.note_load(CACHED, 0.06, clock(), in_step=True)
