@@ -4,8 +4,8 @@ is writing, such as the prefill engine that has just answered the same prompt.
 Whether a shared tier holds blocks of other nodes is not known until the tier was asked. A request first waits for the
 answer, and then for the blocks, if loading them is expected to be faster than computing them.
 
-A request waits at most once, before its first answer to vLLM, and at most `larder.tier_timeout_s`. Nothing here blocks:
-vLLM asks again in each of its steps.
+A request waits at most once, before its first answer to vLLM: at most `larder.tier_timeout_s`, and not much longer than
+the computation of the tokens takes. Nothing here blocks: vLLM asks again in each of its steps.
 """
 
 from __future__ import annotations
@@ -137,9 +137,12 @@ class TierWaits:
         if not (asking and tokens(end) > tokens(hits.ready)) and not self._is_worth_it(hits, target, tokens, now):
             return None
         requested = range(hits.ready + max(hits.coming, hits.writing), end)
-        return TierWait(
-            hits.ready, prefetched, target, now, now + self._timeout_s, now, asking=asking, requested=requested
-        )
+        deadline = now + self._limit_s(hits.ready, target, tokens)
+        return TierWait(hits.ready, prefetched, target, now, deadline, now, asking=asking, requested=requested)
+
+    def _limit_s(self, ready: int, target: int, tokens: Tokens) -> float:
+        """Return the longest wait from `ready` to `target` chunks in memory."""
+        return min(self._timeout_s, self._break_even.limit_s(tokens(target) - tokens(ready)))
 
     def _is_worth_it(self, hits: TierHits, target: int, tokens: Tokens, now: float) -> bool:
         """Return whether to wait until `target` chunks are in memory."""
@@ -152,6 +155,7 @@ class TierWaits:
         """Take the answer of shared tiers. Return whether the wait continues, for the chunks that they hold."""
         wait.asking = False
         wait.target = min(wait.target, hits.ready + max(hits.coming, hits.writing))
+        wait.deadline = wait.began + self._limit_s(wait.ready, wait.target, tokens)
         if now < wait.deadline and self._is_worth_it(hits, wait.target, tokens, now):
             return True
         if tokens(hits.ready) < tokens(wait.target):

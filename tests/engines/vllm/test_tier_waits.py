@@ -14,7 +14,7 @@ import pytest
 
 from dataplane.client import Client, attach
 from dataplane.client.tiers import TierHits
-from dataplane.engines.vllm.rates import BreakEven
+from dataplane.engines.vllm.rates import GRACE_S, BreakEven
 from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S, TierWaits
 from dataplane.protocol.engine import Prefetch
@@ -344,6 +344,28 @@ def test_chunks_that_came_before_the_answer_of_a_shared_tier_was_seen_are_remote
     found = look_up()
     assert found is not None
     assert (found.hits, found.sources) == (5, {1: "disk", 3: "remote", 4: "remote"})
+
+
+@pytest.mark.parametrize(
+    "hits", [TierHits(1, 2, 0.01), TierHits(1, 0, 0.0, unknown=2), TierHits(1, 0, 0.01, writing=2)]
+)
+def test_a_request_does_not_wait_much_longer_than_the_computation_of_its_tokens_takes(hits: TierHits) -> None:
+    clock, rates = Clock(), BreakEven("auto")
+    rates.note_step(1000, 1.0)
+    client: Any = SimpleNamespace(
+        spaces=1, prefetch=lambda keys, wait_s, first_space: 1, lookup_tiers=lambda keys, **_: hits
+    )
+    waits = TierWaits(TIMEOUT_S, rates, clock, lambda name, by: None)
+    keys = [bytes([at]) * 32 for at in range(3)]
+    look_up = partial(waits.look_up, client, "r", keys, lambda hits: 64 * hits, tenant="", may_wait=True)
+    limit_s = 2 * 64 / 1000 + GRACE_S
+    assert look_up() is None
+    clock.now = 0.99 * limit_s
+    assert look_up() is None
+    clock.now = 1.01 * limit_s
+    found = look_up()
+    assert found is not None
+    assert found.hits == 1
 
 
 def test_a_request_continues_when_no_node_stored_its_chain(two_nodes: tuple[Step, Step], clock: Clock) -> None:
