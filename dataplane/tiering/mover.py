@@ -122,7 +122,7 @@ class Mover:
         while job := self.tiering.copies.next_from_tier(now):
             _allocate(job)
             self._load(job, inf)
-        while job := self.tiering.loads.next(now):
+        for job in self.tiering.loads.next_jobs(now):
             self._map(job)
             self._load(job, time.monotonic() + max(0.0, job.deadline - now))
         self._spans.settle()

@@ -225,6 +225,10 @@ class LoadQueue:
         """Iterate over the requests, the next one first. The queue must not change meanwhile."""
         return chain.from_iterable(self._requests.values())
 
+    def by_engine(self) -> Iterator[deque[LoadRequest]]:
+        """Iterate over the requests of each engine, those of the next engine first, as copies."""
+        return map(deque, self._requests.values())
+
     def of(self, client: int) -> Collection[LoadRequest]:
         """Return the requests of an engine."""
         return self._requests.get(client, ())

@@ -12,6 +12,8 @@ tier has begun to load it. The engines take turns, job by job.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Collection, Iterator
 from itertools import chain
 
 from dataplane.core.engines.engines import Engine, attach_space
@@ -162,28 +164,34 @@ class Loads:
             total += (len(request.keys) - request.at) * (declared.block_bytes if declared else 0)
         return total
 
-    def next(self, now: float) -> TierJob | None:
-        """Return the next job that loads blocks into reserved memory; None if none can begin now."""
-        if len(self._engine.reservations) >= MAX_JOBS:
-            return None
+    def next_jobs(self, now: float) -> Iterator[TierJob]:
+        """Iterate over the jobs that load blocks into reserved memory and can begin now. No request may be cancelled
+        meanwhile. A request for which none can begin is looked at once: a tier that is busy stays so."""
         busy: set[TierState] = set()
-        for request in list(self._queue):
-            if request.deadline <= now:
-                self._queue.remove(request)
-                continue
-            job: TierJob | None = None
-            before = -1
-            while job is None and before < request.at < len(request.keys):
-                before = request.at
-                job = self._plan(request, now, busy)
-            if request.at >= len(request.keys):
-                self._queue.remove(request)
+        turns = deque(self._queue.by_engine())
+        while turns and len(self._engine.reservations) < MAX_JOBS and not (busy and len(busy) == len(self._tiers)):
+            requests = turns[0]
+            job = self._next_of(requests[0], now, busy)
             if job is not None:
-                self._queue.end_turn(request.client)
-                return job
-            if busy and len(busy) == len(self._tiers):
-                return None
-        return None
+                self._queue.end_turn(requests[0].client)
+                turns.rotate(-1)
+                yield job
+                continue
+            requests.popleft()
+            if not requests:
+                turns.popleft()
+
+    def _next_of(self, request: LoadRequest, now: float, busy: set[TierState]) -> TierJob | None:
+        """Return the next job of a request; None if none can begin now. Remove the request once all of it is planned,
+        or its deadline has passed."""
+        job: TierJob | None = None
+        before = -1
+        while job is None and before < request.at < len(request.keys) and now < request.deadline:
+            before = request.at
+            job = self._plan(request, now, busy)
+        if request.at >= len(request.keys) or now >= request.deadline:
+            self._queue.remove(request)
+        return job
 
     def _plan(self, request: LoadRequest, now: float, busy: set[TierState]) -> TierJob | None:
         """Advance a request, and plan its next job if it needs one. A request whose next block is in a `busy` tier,
@@ -192,7 +200,7 @@ class Loads:
         if space is None:
             request.at = len(request.keys)
             return None
-        first = self._next_missing(request)
+        first = self._next_missing(request, space, busy)
         if first is None:
             return None
         chosen = self._catalog.source(BlockName(space, request.keys[first]))
@@ -202,8 +210,6 @@ class Loads:
                 request.at = len(request.keys)
             return None
         tier, nbytes = chosen.tier, chosen.nbytes
-        if tier in busy:
-            return None
         last, total = first, 0
         while last < len(request.keys) and (not total or total + nbytes <= BATCH_BYTES):
             key = request.keys[last]
@@ -218,8 +224,9 @@ class Loads:
         request.at = last
         return self._reserve(request, first, last, chosen, now)
 
-    def _next_missing(self, request: LoadRequest) -> int | None:
-        """Advance a request over blocks that are in memory or being loaded; None at the end of its chain."""
+    def _next_missing(self, request: LoadRequest, space: bytes, busy: Collection[TierState]) -> int | None:
+        """Advance a request over blocks that are in memory or being loaded. Return the position of the next block;
+        None at the end of its chain, or if a `busy` tier holds the block, for which memory is not searched."""
         table = self._pool.table
         while request.at < len(request.keys):
             key = request.keys[request.at]
@@ -227,6 +234,8 @@ class Loads:
             if job is not None:
                 if request not in job.waiters:
                     job.waiters.append(request)
+            elif busy and (source := self._catalog.source(BlockName(space, key))) is not None and source.tier in busy:
+                return None
             elif table.find(pack_keys([key]), request.space)[0] is None:
                 return request.at
             request.at += 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import pytest
 
+from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.tiering import pin_loads
 from dataplane.core.tiering.jobs import MAX_WAITING_REQUESTS, OWN_ENTRIES, LoadQueue, LoadRequest
 from dataplane.protocol.control.records import QuotaSpec, Strength
+from dataplane.protocol.layout import U64
 from dataplane.protocol.stored_blocks import BlockName, Outcome
 from tests.core.tiering.tier_bench import PAGE, TierBench, stored_chain, tier, tier_bench
 from tests.dataplane import factories as make
@@ -81,6 +84,34 @@ def test_a_tier_that_takes_no_more_loads_delays_no_loads_from_another() -> None:
     assert run.engine.has(chains[2]) == [True] * 3
 
 
+def test_memory_is_not_searched_for_each_request_that_waits_for_a_busy_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tier_bench(256, tier(max_bytes_in_flight=PAGE), tier("s3", order=1, spill="off"))
+    waiting = [make.keys(1, ("disk", number)) for number in range(100)]
+    others = [make.keys(1, ("s3", number)) for number in range(10)]
+    for number, chains in enumerate((waiting, others)):
+        for chain in chains:
+            run.hold(chain, number)
+            run.ask(chain)
+    searches = 0
+    find = BlockTable.find
+
+    def counted(table: BlockTable, words: U64, space: int) -> list[Block | None]:
+        nonlocal searches
+        searches += 1
+        return find(table, words, space)
+
+    monkeypatch.setattr(BlockTable, "find", counted)
+    run.begin_loads()
+    assert [load.name.key for load in run.loads] == [waiting[0][0], *(key for (key,) in others)]
+    assert searches <= 2 * len(run.loads)
+    for chain in waiting[1:]:
+        searches = 0
+        run.end_loads()
+        run.begin_loads()
+        assert [load.name.key for load in run.loads] == chain
+        assert searches <= 2
+
+
 def test_engines_take_turns() -> None:
     queue = LoadQueue()
     for client in (1, 1, 1, 2, 3):
@@ -108,9 +139,7 @@ def test_a_flood_of_one_engine_is_refused_counted_and_delays_no_other() -> None:
     add(run, mine)
     result = run.tiering.loads.request(other.client, run.engine.spaces[0], make.packed(mine), run.now + 5)
     assert result is not None
-    first, second = run.tiering.loads.next(run.now), run.tiering.loads.next(run.now)
-    assert first is not None
-    assert second is not None
+    first, second = islice(run.tiering.loads.next_jobs(run.now), 2)
     assert [block.name.key for block in (*first.blocks, *second.blocks)] == [*chains[0], *mine]
 
 

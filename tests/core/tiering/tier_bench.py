@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -128,18 +129,19 @@ class TierBench:
             self.transfer(job)
         self.begin_loads()
 
-    def begin_loads(self) -> None:
-        while self.begin_job():
-            pass
-
-    def begin_job(self) -> bool:
-        """Begin the next job that loads blocks into memory."""
-        job = self.tiering.loads.next(self.now)
-        if job is not None:
+    def begin_loads(self, most: int | None = None) -> int:
+        """Begin jobs that load blocks into memory, and return their number."""
+        begun = 0
+        for job in islice(self.tiering.loads.next_jobs(self.now), most):
             job.to(JobState.LOADING)
             results: dict[JobBlock, Loaded] = {}
             self.loads += [Loading(job, block, results) for block in job.blocks]
-        return job is not None
+            begun += 1
+        return begun
+
+    def begin_job(self) -> bool:
+        """Begin the next job that loads blocks into memory."""
+        return self.begin_loads(1) == 1
 
     def spill(self, tier: TierState, most: int = 1 << 20) -> list[TierJob]:
         """Begin copies to a tier, one job for each block."""
