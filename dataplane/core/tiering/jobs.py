@@ -135,6 +135,8 @@ class LoadRequest:
     """Blocks of the chain in memory, as far as jobs have found them: its other blocks do not take their room."""
     positions: ChainPositions | None = None
     """Its keys and those before them, if one of its jobs needed them."""
+    reservations: list[int] = field(default_factory=list)
+    """Reservations of the jobs that load its blocks, and of such as have ended since `Loads.under_way` looked."""
 
 
 @dataclass(eq=False, slots=True)
@@ -215,7 +217,7 @@ class LoadQueue:
     """
 
     def __init__(self) -> None:
-        self._requests: OrderedDict[int, deque[LoadRequest]] = OrderedDict()
+        self._requests: OrderedDict[int, dict[LoadRequest, None]] = OrderedDict()
         """By engine; the first engine is next."""
 
     def __len__(self) -> int:
@@ -243,15 +245,14 @@ class LoadQueue:
 
     def add(self, request: LoadRequest) -> None:
         """Add a request behind the others of its engine."""
-        self._requests.setdefault(request.client, deque()).append(request)
+        self._requests.setdefault(request.client, {})[request] = None
 
     def remove(self, request: LoadRequest) -> None:
         """Remove a request, if it is in the queue."""
-        requests = self._requests.get(request.client, deque())
-        if request in requests:
-            requests.remove(request)
-            if not requests:
-                del self._requests[request.client]
+        requests = self._requests.get(request.client, {})
+        requests.pop(request, None)
+        if not requests:
+            self._requests.pop(request.client, None)
 
     def end_turn(self, client: int) -> None:
         """Let the other engines plan their requests before the next one of this engine."""

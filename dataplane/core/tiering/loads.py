@@ -113,9 +113,10 @@ class Loads:
 
     def under_way(self, request: LoadRequest) -> bool:
         """Return whether blocks of a request may still arrive."""
-        return request in self._queue.of(request.client) or any(
-            self._job_of(request.space, key) is not None for key in request.keys
-        )
+        reservations = request.reservations
+        while reservations and reservations[-1] not in self._engine.reservations:
+            reservations.pop()
+        return bool(reservations) or request in self._queue.of(request.client)
 
     def _job_of(self, space: int, key: bytes) -> TierJob | None:
         """Return the job that loads a block; None if there is none, or its reservation has expired: it hangs, and will
@@ -234,6 +235,7 @@ class Loads:
             if job is not None:
                 if request not in job.waiters:
                     job.waiters.append(request)
+                    request.reservations.append(job.reservation)
             elif busy and (source := self._catalog.source(BlockName(space, key))) is not None and source.tier in busy:
                 return None
             elif table.find(pack_keys([key]), request.space)[0] is None:
@@ -309,6 +311,7 @@ class Loads:
             positions=positions,
             waiters=[request],
         )
+        request.reservations.append(job.reservation)
         self._table.loading.update({(request.space, block.name.key): job for block in blocks})
         tier.loading_bytes += job.nbytes
         return job

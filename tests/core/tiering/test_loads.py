@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 
 import pytest
@@ -15,6 +16,7 @@ from dataplane.protocol.layout import U64
 from dataplane.protocol.stored_blocks import BlockName, Outcome
 from tests.core.tiering.tier_bench import PAGE, TierBench, stored_chain, tier, tier_bench
 from tests.dataplane import factories as make
+from tests.work import lines_run
 
 # ---- the queue
 
@@ -110,6 +112,21 @@ def test_memory_is_not_searched_for_each_request_that_waits_for_a_busy_tier(monk
         run.begin_loads()
         assert [load.name.key for load in run.loads] == chain
         assert searches <= 2
+
+
+def test_whether_a_request_is_under_way_costs_the_same_for_every_length_of_its_chain() -> None:
+    run = tier_bench(1024, tier(max_bytes_in_flight=512 * PAGE))
+    loads, steps = run.tiering.loads, set()
+    for blocks in (4, 500):
+        chain = make.keys(blocks, blocks)
+        run.hold(chain)
+        request = loads.request(run.engine.client, run.engine.spaces[0], make.packed(chain), run.now + 5)
+        assert request is not None
+        for change in (lambda: None, run.begin_loads, run.end_loads):
+            change()
+            steps.add((loads.under_way(request), lines_run(partial(loads.under_way, request))))
+        assert run.engine.lookup(chain) == blocks
+    assert sorted(under_way for under_way, _ in steps) == [False, True, True], "ended, loaded, and in the queue"
 
 
 def test_engines_take_turns() -> None:

@@ -38,6 +38,10 @@ class LookupTierWait:
     """Whether the response to a request waits for the end of the loads."""
 
 
+_Answer = tuple[LookupTierWait, float, Callable[[], None]]
+"""A wait, the latest time of its answer, and what answers."""
+
+
 class LookupTierWaits:
     """Asks for chunks that tiers hold, and reports when the loads have ended."""
 
@@ -46,7 +50,7 @@ class LookupTierWaits:
         self._cache = cache
         self._clock = clock
         self._later = later
-        self._answers: list[tuple[LookupTierWait, float, Callable[[], None]]] = []
+        self._answers: list[_Answer] = []
 
     def request(self, client: int, spaces: list[int], keys: bytes, readers: int, now: float) -> LookupTierWait | None:
         """Ask for the chunks of a chain that are not in memory; None if the tiers do not hold the next one in every
@@ -100,9 +104,12 @@ class LookupTierWaits:
 
     def _poll(self) -> None:
         now = self._clock()
-        due = [answer for answer in self._answers if now >= answer[1] or self.ended(answer[0], now)]
-        self._answers = [answer for answer in self._answers if answer not in due]
-        if self._answers:
+        due: list[_Answer] = []
+        waiting: list[_Answer] = []
+        for answer in self._answers:
+            (due if now >= answer[1] or self.ended(answer[0], now) else waiting).append(answer)
+        self._answers = waiting
+        if waiting:
             self._later(POLL_S, self._poll)
         for wait, _, done in due:
             wait.answered_later = False
