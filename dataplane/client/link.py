@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -74,6 +75,8 @@ class EngineLink:
         """Handlers of the answers to posted requests, by request number."""
         self._full = False
         """Whether the socket had no room for the last request."""
+        self._unsent_aborts: deque[int] = deque()
+        """Reservations to abort, for whose messages the socket has had no room."""
         self._refusal = ""
         """Why the last attempts failed, which is reported once."""
         self._check_at = 0.0
@@ -105,6 +108,7 @@ class EngineLink:
         """Detect a lost connection and make progress on a new one, without waiting. Cheap when the connection is up."""
         now = time.monotonic()
         if self._state is LinkState.ATTACHED:
+            self._send_aborts()
             if now >= self._check_at:
                 self._check_at = now + CHECK_INTERVAL_S
                 self.receive()
@@ -201,6 +205,7 @@ class EngineLink:
         before = self._step(LinkStep.DROP)
         self._pending.clear()
         self._posted.clear()
+        self._unsent_aborts.clear()  # the next attach lists what is still being written
         self._memory.end_asking()
         self._memory.look()
         if before is LinkState.ATTACHED:
@@ -412,13 +417,18 @@ class EngineLink:
         return self._socket is not None
 
     def send_abort(self, reservation: int) -> None:
-        """Abort a reservation without waiting for the answer or for room in the socket."""
-        if self._socket is None:
-            return
-        number = next(self._ids)
+        """Abort a reservation without waiting for the answer or for room in the socket. `maintain` sends the message
+        again if there is no room now."""
+        if self._socket is not None:
+            self._unsent_aborts.append(reservation)
+            self._send_aborts()
+
+    def _send_aborts(self) -> None:
         with suppress(OSError):
-            self._socket.settimeout(0.0)
-            self._socket.send(encode(wire.Abort(number, reservation)))
+            while self._unsent_aborts and self._socket is not None:
+                self._socket.settimeout(0.0)
+                self._socket.send(encode(wire.Abort(next(self._ids), self._unsent_aborts[0])))
+                self._unsent_aborts.popleft()
 
     def abandon(self) -> None:
         """End the connection in a forked child, in which no other thread runs that could hold the lock."""

@@ -20,6 +20,7 @@ from dataplane.client import Client, ClientEvent, Code, attach, link
 from dataplane.client.link import CHECK_INTERVAL_S
 from dataplane.client.link_state import LinkState
 from dataplane.client.memory import SharedMapping, window
+from dataplane.client.reservations import Reservation
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import ProtocolError
@@ -475,31 +476,73 @@ def test_a_flood_of_late_answers_does_not_hold_up_a_lookup(broken: Broken, clock
         assert clock.now - began < 0.01
 
 
-def test_a_request_that_finds_no_room_is_not_sent_and_the_next_ones_do_not_wait(broken: Broken) -> None:
-    taken, go_on = threading.Event(), threading.Event()
+class Stalled:
+    """A data plane that takes no more requests after the first prefetch, and a client that has filled its socket."""
 
-    def stop_first(request: Any) -> Any:
-        taken.set()
-        assert go_on.wait(60)
-        if isinstance(request, wire.Prefetch):
-            return wire.Prefetching(request.id), []
-        return reserved()(request)
+    def __init__(self, broken: Broken) -> None:
+        self._stalled, self._go_on = threading.Event(), threading.Event()
+        self.plane = broken(answer=self._answer)
+        self.engine = Engine(self.plane, timeout_s=1.0)
 
-    engine = Engine(broken(answer=stop_first), timeout_s=1.0)
-    link = engine.client._link
-    large = b"k" * KEY_BYTES * wire.MAX_KEYS_PER_REQUEST
-    while link.post(lambda number: wire.Prefetch(number, 1, large, 1.0), lambda answer, fds: None):
-        pass
-    assert taken.wait(60)
-    while link.post(lambda number: wire.Abort(number, 1), lambda answer, fds: None):
-        pass
+    def _answer(self, request: Any) -> Any:
+        if not isinstance(request, wire.Prefetch):
+            return reserved()(request)
+        self._stalled.set()
+        assert self._go_on.wait(60)
+        return wire.Prefetching(request.id), []
+
+    def fill(self) -> None:
+        link = self.engine.client._link
+        large = b"k" * KEY_BYTES * wire.MAX_KEYS_PER_REQUEST
+        while link.post(lambda number: wire.Prefetch(number, 1, large, 1.0), lambda answer, fds: None):
+            pass
+        assert self._stalled.wait(60)
+        while link.post(lambda number: wire.Abort(number, 1), lambda answer, fds: None):
+            pass
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+
+@pytest.fixture
+def stalled(broken: Broken) -> Iterator[Stalled]:
+    stalled = Stalled(broken)
+    yield stalled
+    stalled.go_on()
+
+
+def test_a_request_that_finds_no_room_is_not_sent_and_the_next_ones_do_not_wait(stalled: Stalled) -> None:
+    engine = stalled.engine
+    stalled.fill()
     for _ in range(3):
         assert engine.client.reserve(KEYS, NBYTES).refused == {Code.UNAVAILABLE: len(KEYS)}
     assert engine.heard == ["attached", "timeout"], "one of them waited for room"
     assert engine.client.connected
-    go_on.set()
+    stalled.go_on()
     wait_for(lambda: engine.client.reserve(KEYS, NBYTES).writable, "requests are sent again")
     assert "lost" not in engine.heard
+
+
+@pytest.mark.parametrize("end", [Reservation.abort, Reservation.commit])
+def test_an_abort_that_finds_no_room_is_sent_when_there_is_some(
+    stalled: Stalled, end: Callable[[Reservation], object]
+) -> None:
+    reservation = stalled.engine.client.reserve(KEYS, NBYTES)
+    number = reservation.number
+    assert number
+    stalled.fill()
+    end(reservation)
+    stalled.go_on()
+
+    def aborts() -> int:
+        stalled.engine.client.maintain()
+        requests = list(stalled.plane.requests)
+        return sum(isinstance(request, wire.Abort) and request.reservation == number for request in requests)
+
+    wait_for(aborts, "the abort is sent")
+    for _ in range(3):
+        assert aborts() == 1
+    assert stalled.engine.client.connected
 
 
 # ---- mappings
