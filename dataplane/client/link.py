@@ -28,6 +28,9 @@ CHECK_INTERVAL_S = 0.1
 MAX_LATE_ANSWERS = 1024
 """Unexpected answers that one call reads: more than the socket of a data plane that was merely slow can hold."""
 MAX_LATE_S = 0.005
+ATTACH_S = 10.0
+"""Longest wait for the answer to an attach request, unless the time-out is longer. Then the client connects again. A
+data plane that is merely slow answers earlier."""
 
 AnswerCallback = Callable[[wire.EngineReply, list[int]], None]
 """Handles an answer and the file descriptors that came with it. The caller closes the descriptors. Raises ProtocolError
@@ -80,6 +83,8 @@ class EngineLink:
         self._refusal = ""
         """Why the last attempts failed, which is reported once."""
         self._check_at = 0.0
+        self._attach_until = 0.0
+        """When the answer to the attach request is not waited for any more."""
         self._membarrier = barrier.register()
         self.traceparent: Callable[[], str] | None = None
         """Returns the current span as a W3C traceparent; None if the client does not trace."""
@@ -142,6 +147,7 @@ class EngineLink:
             return
         self._step(LinkStep.CONNECT)
         self._socket = connection
+        self._attach_until = time.monotonic() + max(ATTACH_S, self._timeout_s)
 
     def _step(self, step: LinkStep) -> LinkState:
         """Advance the state, and return the one before."""
@@ -152,7 +158,7 @@ class EngineLink:
         try:
             answer, fds = self._receive(deadline)
         except TimeoutError:
-            if time.monotonic() - deadline > self._timeout_s:
+            if time.monotonic() >= self._attach_until:
                 self.drop("no answer to attach")
             return
         except ProtocolError as error:

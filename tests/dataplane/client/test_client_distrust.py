@@ -6,9 +6,11 @@ import errno
 import gc
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -341,6 +343,31 @@ def test_a_broken_data_plane_is_retried_with_pauses(broken: Broken, clock: Clock
         engine.client.reserve(KEYS, NBYTES)
     attaches = sum(isinstance(request, wire.Attach) for request in plane.requests)
     assert 3 < attaches < 10, "in a second of the clock"
+
+
+def test_an_attach_that_is_never_answered_is_given_up_and_tried_again(socket_dir: Path, clock: Clock) -> None:
+    """The data plane hangs, and another one listens at its path."""
+    path = socket_dir / "engine.sock"
+    with ExitStack() as stack:
+        hanging, other = (stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in range(2))
+        hanging.bind(str(path))
+        hanging.listen(4)
+        client = stack.enter_context(attach(path, [make.space()], timeout_s=0.1))
+        path.unlink()
+        other.bind(str(path))
+        other.listen(4)
+        other.setblocking(False)
+        for _ in range(5):
+            clock.now += link.ATTACH_S / 10
+            client.maintain()
+        with pytest.raises(BlockingIOError):
+            other.accept()
+        for _ in range(2):
+            clock.now += link.ATTACH_S
+            client.maintain()
+        stack.enter_context(other.accept()[0])
+        with pytest.raises(BlockingIOError):
+            other.accept()
 
 
 # ---- reading
