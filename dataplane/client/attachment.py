@@ -218,6 +218,7 @@ class Attachment:
         """Hold blocks as `hold` does, but for blocks whose counters the data plane has already raised."""
         with self._lock:
             self._lease_count += len(descriptors)
+        self._settle()
         valid, rows = self._confirm(descriptors, words[: len(descriptors)], space)
         if valid < len(descriptors):
             self.drop(descriptors[valid:])
@@ -232,17 +233,19 @@ class Attachment:
         return valid, rows
 
     def _raise(self, descriptors: I64) -> None:
-        self._settle()
         with self._lock:
             np.add.at(self.area.counters, descriptors, _ONE)
             self._lease_count += len(descriptors)
+        self._settle()
 
     def drop(self, descriptors: I64) -> None:
-        """Lower counters. Never waits: the garbage collector may call this in any thread, even inside `_raise`."""
+        """Lower counters. Never waits: the garbage collector may call this in any thread, even inside `_raise`. If the
+        lock is taken, the thread that has it lowers them."""
         self._drops.append(descriptors)
         self._settle()
 
     def _settle(self) -> None:
+        """Lower the counters of dropped blocks, unless another thread has the lock. Call this after each use of it."""
         while self._drops and self.alive and self._lock.acquire(blocking=False):
             try:
                 if self._asking:
@@ -284,10 +287,11 @@ class Attachment:
             header = self.area.header
             if self._head - int(header[A_RING_TAIL]) >= self.area.ring_entries:
                 self._count_dropped(1)
-                return
-            self.area.ring[self._head % self.area.ring_entries] = (first, fingerprint)
-            self._head += 1
-            header[A_RING_HEAD] = self._head
+            else:
+                self.area.ring[self._head % self.area.ring_entries] = (first, fingerprint)
+                self._head += 1
+                header[A_RING_HEAD] = self._head
+        self._settle()
 
     def _append(self, entries: U64) -> None:
         with self._lock:
@@ -303,6 +307,7 @@ class Attachment:
                 self.area.ring[: fits - until_end] = entries[until_end:fits]
             self._head += fits
             header[A_RING_HEAD] = self._head
+        self._settle()
 
     def _count_dropped(self, entries: int) -> None:
         self._dropped += entries

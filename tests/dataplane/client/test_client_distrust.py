@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dataplane.client import Client, ClientEvent, Code, attach, link
+from dataplane.client import Client, ClientEvent, Code, Lease, attach, link
 from dataplane.client.link import CHECK_INTERVAL_S
 from dataplane.client.link_state import LinkState
 from dataplane.client.memory import SharedMapping, window
@@ -472,6 +472,45 @@ def test_a_lease_by_message_of_another_block_is_a_miss(broken: Broken) -> None:
     plane.publish(KEYS[2], at=2)
     engine = Engine(plane)
     assert len(engine.client.acquire(KEYS)) == 1
+
+
+class LockWithDrop:
+    """The lock of an attachment, during whose use number `at` a lease is released, as another thread does."""
+
+    def __init__(self, lock: threading.Lock, lease: Lease, at: int) -> None:
+        self.acquire, self.release = lock.acquire, lock.release
+        self._lease, self.left = lease, at
+
+    def __enter__(self) -> None:
+        self.acquire()
+        self.left -= 1
+        if not self.left:
+            self._lease.release()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@pytest.mark.parametrize(
+    ("call", "at"), [("lookup", 1), ("acquire", 1), ("acquire", 2), *(("acquire by message", at) for at in (1, 2, 3))]
+)
+def test_the_counter_of_a_lease_falls_when_another_thread_has_the_lock(broken: Broken, call: str, at: int) -> None:
+    def answer(request: Any) -> Any:
+        return (wire.Leased(request.id, b""), []) if isinstance(request, wire.LeaseRequest) else mapped()(request)
+
+    plane = broken(answer=answer)
+    plane.publish(KEYS[0])
+    client = Engine(plane).client
+    lease, attachment = client.acquire(KEYS), client._memory.current
+    assert attachment is not None
+    assert (len(lease), plane.area.counters.sum()) == (1, 1)
+    attachment.membarrier = call != "acquire by message"
+    attachment._lock = lock = LockWithDrop(attachment._lock, lease, at)  # type: ignore[assignment]
+    others = make.keys(2, "others")
+    found = client.lookup(others) if call == "lookup" else client.acquire(others)
+    assert lock.left <= 0
+    assert plane.area.counters.sum() == 0
+    del found  # a lease that ends lowers counters, too
 
 
 # ---- time
