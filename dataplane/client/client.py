@@ -148,6 +148,7 @@ class Client:
             checks.answers(wire.RequestReported)(answer)
             if isinstance(answer, wire.RequestReported):
                 answered(answer)
+            self._link.emit_refused("report_request_refused", answer)
 
         with self._link.lock:
             return self._attached() is not None and self._link.terms.requests and bool(self._link.post(make, take))
@@ -248,7 +249,7 @@ class Client:
                         corrupt.control.to_bytes(8, "little"),
                     )
                     request = partial(wire.Report, descriptors=descriptor, controls=control)
-                    self._link.request(request, checks.reported)
+                    self._link.emit_refused("report_refused", self._link.request(request, checks.reported))
 
     def _hold(self, attachment: Attachment, lease: Lease, words: U64, space: int) -> int:
         descriptors, rows = self._lease_blocks(attachment, words, space)
@@ -280,13 +281,15 @@ class Client:
             attachment.end_asking()
         if isinstance(answer, wire.Leased) and self._memory.current is attachment:
             return attachment.take_over(checks.descriptors_of(answer), words, space)
+        self._link.emit_refused("lease_refused", answer)
         return np.empty(0, np.int64), np.empty((0, HOT_WORDS), np.uint64)
 
     def _map(self, attachment: Attachment, numbers: list[int]) -> None:
         """Map segments that are not mapped yet. Segments that cannot be obtained stay unmapped."""
         while numbers and self._link.attached and self._memory.current is attachment:
             part, numbers = numbers[: wire.MAX_FDS_PER_DATAGRAM], numbers[wire.MAX_FDS_PER_DATAGRAM :]
-            self._link.request(partial(wire.Map, segments=part), checks.answers(wire.SegmentsMapped))
+            answer = self._link.request(partial(wire.Map, segments=part), checks.answers(wire.SegmentsMapped))
+            self._link.emit_refused("map_refused", answer)
             if not attachment.segments.keys() >= set(part):
                 return
 

@@ -21,9 +21,9 @@ class AttachRefused(Exception):
 class ClientEvent:
     """Event that an engine may want to log.
 
-    Names: `attached`, `lost`, `refused`, `timeout`, `reserve_refused`, `commit_refused`, `corrupt` (a block does not
-    match its checksum and was not returned), and `fault` (the data plane violated the protocol and its answer was
-    discarded).
+    Names: `attached`, `lost`, `refused` (of an attach), `REQUEST_refused` for the requests `reserve`, `commit`,
+    `prefetch`, `map_tiers`, `map`, `lease`, `report` and `report_request`, `timeout`, `corrupt` (a block does not match
+    its checksum and was not returned), and `fault` (the data plane violated the protocol and its answer was discarded).
     """
 
     name: str

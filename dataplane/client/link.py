@@ -228,9 +228,10 @@ class EngineLink:
         self.emit(ClientEvent("fault", fault))
         self.drop(fault)
 
-    def emit_refused(self, name: str, answer: wire.Refused) -> None:
-        """Report a refusal of the data plane."""
-        self.emit(ClientEvent(name, answer.message, {"code": answer.code, "field": answer.field}))
+    def emit_refused(self, name: str, answer: wire.EngineReply | Code) -> None:
+        """Report an answer of the data plane, if it is a refusal."""
+        if isinstance(answer, wire.Refused):
+            self.emit(ClientEvent(name, answer.message, {"code": answer.code, "field": answer.field}))
 
     # ---- requests
 

@@ -88,9 +88,13 @@ class ClientTiers:
             return first_space
         keys = words.tobytes()
         for position in range(first_space, len(spaces)):
-            if not self._link.post(_prefetch(spaces[position], keys, wait_s), _ignore):
+            if not self._link.post(_prefetch(spaces[position], keys, wait_s), self._asked):
                 return position
         return len(spaces)
+
+    def _asked(self, answer: wire.EngineReply, fds: list[int]) -> None:
+        checks.answers(wire.Prefetching)(answer)
+        self._link.emit_refused("prefetch_refused", answer)
 
     def map(self, timeout_s: float) -> None:
         """Ask for the directory of a new attachment, and wait for it for at most `timeout_s` seconds, so that the first
@@ -121,6 +125,7 @@ class ClientTiers:
 
     def _mapped(self, answer: wire.EngineReply, fds: list[int]) -> None:
         checks.answers(wire.TiersMapped)(answer)
+        self._link.emit_refused("map_tiers_refused", answer)
         if not isinstance(answer, wire.TiersMapped):
             return
         if len(fds) != 1:
@@ -140,7 +145,3 @@ def check_wait(wait_s: float) -> None:
 
 def _prefetch(space: int, keys: bytes, wait_s: float) -> Callable[[int], wire.EngineRequest]:
     return lambda number: wire.Prefetch(number, space, keys, wait_s)
-
-
-def _ignore(answer: wire.EngineReply, fds: list[int]) -> None:
-    checks.answers(wire.Prefetching)(answer)

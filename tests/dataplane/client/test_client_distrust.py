@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import mmap
 import os
 import random
 import socket
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +21,7 @@ import numpy as np
 import pytest
 
 from dataplane.client import Client, ClientEvent, Code, Lease, attach, link
+from dataplane.client.integrity import Verify
 from dataplane.client.link import CHECK_INTERVAL_S
 from dataplane.client.link_state import LinkState
 from dataplane.client.memory import SharedMapping, window
@@ -27,8 +30,9 @@ from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.layout import A_RING_DROPPED, A_RING_HEAD, A_RING_TAIL, H_ADOPTED_NS
+from dataplane.protocol.layout import A_RING_DROPPED, A_RING_HEAD, A_RING_TAIL, COLD_CHECKSUM, H_ADOPTED_NS
 from dataplane.protocol.states import State
+from dataplane.protocol.tier_directory import TierDirectory, buckets_for, directory_bytes
 from tests.dataplane import factories as make
 from tests.dataplane.broken_plane import SEALS, SEGMENT, BrokenPlane, memory, use
 from tests.dataplane.plane import wait_for
@@ -76,13 +80,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Engine:
     """A client, and its events."""
 
-    def __init__(self, plane: BrokenPlane, timeout_s: float = 3.0, spaces: int = 1) -> None:
+    def __init__(self, plane: BrokenPlane, timeout_s: float = 3.0, spaces: int = 1, verify: Verify = "off") -> None:
         self.events: list[ClientEvent] = []
         self.client: Client = attach(
             plane.socket,
             [make.space(rank=rank, world_size=spaces) for rank in range(spaces)],
             timeout_s=timeout_s,
             on_event=self.events.append,
+            verify=verify,
         )
         _engines.append(self)
 
@@ -717,6 +722,18 @@ def test_a_mapping_outlives_collections_in_other_threads() -> None:
     assert view[-1] == 7
 
 
+# ---- refusals
+
+
+def tiers_mapped(number: int) -> tuple[Any, list[int]]:
+    """The answer with a directory that lists nothing."""
+    buckets = buckets_for(64)
+    nbytes = directory_bytes(buckets)
+    fd = memory(nbytes)
+    TierDirectory.make(memoryview(mmap.mmap(fd, 0)), buckets)
+    return wire.TiersMapped(number, nbytes), [fd]
+
+
 # ---- any answers
 
 
@@ -758,6 +775,40 @@ def right_answer(request: Any) -> tuple[Any, list[int]]:
     if isinstance(request, wire.Report):
         return wire.Reported(number, 1), []
     return wire.Aborted(number), []
+
+
+@pytest.mark.parametrize(
+    ("served", "membarrier", "refused"),
+    [
+        ((), True, {"map_tiers", "map", "report_request"}),
+        ((), False, {"map_tiers", "lease", "report_request"}),
+        ((wire.Map, wire.MapTiers), True, {"prefetch", "report", "report_request"}),
+    ],
+)
+def test_a_refused_request_is_an_event(
+    broken: Broken, served: tuple[type, ...], membarrier: bool, refused: set[str]
+) -> None:
+    def answer(request: Any) -> tuple[Any, list[int]]:
+        if not isinstance(request, served):
+            return wire.Refused(request.id, int(Code.OUT_OF_MEMORY), "no memory"), []
+        return tiers_mapped(request.id) if isinstance(request, wire.MapTiers) else right_answer(request)
+
+    plane = broken(answer=answer, membarrier=membarrier)
+    plane.publish(KEYS[0])
+    plane.index.cold[3, COLD_CHECKSUM] = 1  # not that of its bytes
+    engine = Engine(plane, verify="always")
+    client = engine.client
+    client._link.terms = msgspec.structs.replace(client._link.terms, tiers=True, requests=True)
+    report = partial(wire.ReportRequest, request="r", tenant="", prompt_tokens=1, engine_tokens=0, loaded_tokens={})
+    assert client.report_request(partial(report, missed_tokens=1), lambda answer: None)
+
+    def refusals() -> set[str]:
+        client.prefetch(KEYS)
+        client.acquire(KEYS)
+        return {name for name in engine.heard if name.endswith("refused")}
+
+    wait_for(lambda: refusals() == {f"{name}_refused" for name in refused}, "all refusals are reported")
+    assert client.connected
 
 
 def wrong_answer(rng: random.Random, request: Any) -> tuple[Any, list[int]] | bytes | None:
