@@ -247,6 +247,8 @@ class IdJournal:
             if key is not None:
                 active.offsets[key] = active.end
             active.end += _HEAD + _padded(length)
+        for engine in contents.engines.values():  # a compaction may have put the spaces of an engine behind it
+            self._charge(engine)
         return contents
 
     def _start(self, half: int) -> int:
@@ -254,17 +256,20 @@ class IdJournal:
 
     def _note(self, record: Record, nbytes: int) -> _Key | None:
         """Count a record; return its key unless it ends another one."""
-        kind, number = key = _key_of(record)
+        key = _key_of(record)
         self._forget(key)
         if type(record) in _ENDED:
             return None
         self.record_bytes[key] = nbytes
-        self._kind_bytes[kind] += nbytes
-        if isinstance(record, EngineName):
-            spaces = sum(self.record_bytes.get((SpaceName, space), 0) for space, _ in record.spaces)
-            self._engines[number] = record.pid, nbytes + spaces
-            self._process_bytes[record.pid] += nbytes + spaces
+        self._kind_bytes[key[0]] += nbytes
         return key
+
+    def _charge(self, engine: EngineName) -> None:
+        """Count the records of an engine and of its spaces for its process."""
+        keys: list[_Key] = [(EngineName, engine.client), *((SpaceName, space) for space, _ in engine.spaces)]
+        nbytes = sum(self.record_bytes.get(key, 0) for key in keys)
+        self._engines[engine.client] = engine.pid, nbytes
+        self._process_bytes[engine.pid] += nbytes
 
     def _forget(self, key: _Key) -> None:
         kind, number = key
@@ -350,6 +355,8 @@ class IdJournal:
         if not self._fits(body) and self._left_out % RETRY_EVERY == 0:
             self._compact()
         key = self._note(record, _HEAD + _padded(len(body)))
+        if isinstance(record, EngineName):
+            self._charge(record)
         if self._cells[N_OVERFLOWED] or not self._fits(body):
             self._cells[N_OVERFLOWED] = 1
             self._left_out += 1

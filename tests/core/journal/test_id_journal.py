@@ -380,6 +380,30 @@ def test_one_process_gets_its_share_and_all_together_theirs() -> None:
 
 
 @pytest.mark.usefixtures("small_bounds")
+def test_spaces_behind_their_engine_count_for_its_process_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that is expelled during a compaction is written to the other half before its spaces are copied."""
+    monkeypatch.setattr("dataplane.core.journal.id_journal.COMPACTED_AT_ONCE", 1)
+    names, buffer = journal(HALF_BYTES)
+    names.name_tenant(1, "first")
+    assert take(names, 1, 1, [wide(1)])
+    number = 1
+    while names._active.end < HALF_BYTES * 7 // 8:
+        number += 1
+        names.name_tenant(number, "gone")
+        names.tenant_unused(number)
+    names.compact_some()
+    names.append(EngineName(1, 1, 0, "g", "", 0.0, [(1, True)], expelled=1))
+    while names._cells[N_HALF] == 0:
+        names.compact_some()
+    assert not take(names, 2, 1, [wide(2)])
+    names, known = IdJournal.attach(buffer)
+    assert known.engines[1].expelled
+    assert not take(names, 2, 1, [wide(2)])
+    names.append(EngineEnd(1))
+    assert take(names, 2, 1, [wide(2)])
+
+
+@pytest.mark.usefixtures("small_bounds")
 def test_ended_records_make_room_after_a_restart_and_a_full_half() -> None:
     buffer = bytearray(names_bytes(HALF_BYTES))
     names = IdJournal(buffer)
