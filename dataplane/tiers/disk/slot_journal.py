@@ -135,7 +135,7 @@ class SlotJournal:
         self.append(HEAD, self._head())
 
     def replace(self, contents: Checkpoint) -> None:
-        """Write a new journal in place of the one before."""
+        """Write a new journal in place of the one before, which is left as it is if that fails."""
         partial = self._path.with_name(f"{JOURNAL}.new")
         fd = create_own(partial, os.O_WRONLY | os.O_APPEND)
         try:
@@ -147,6 +147,8 @@ class SlotJournal:
             os.replace(partial, self._path)
         except BaseException:
             os.close(fd)
+            with suppress(OSError):  # a full device needs the room
+                os.unlink(partial)
             raise
         if self._fd >= 0:
             os.close(self._fd)
