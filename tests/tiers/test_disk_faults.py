@@ -260,6 +260,29 @@ def test_a_journal_is_written_again_when_the_device_has_room(tmp_path: Path, mon
     assert_holds(tier, stored)
 
 
+@pytest.mark.parametrize("files", [("journal", "journal.new"), ("journal",)], ids=["all", "the old journal"])
+def test_a_smaller_budget_is_met_while_the_device_has_no_room_for_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...]
+) -> None:
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    store(tier, *(block(number, MIB) for number in range(1, 12)))
+    tier.close()
+    mend = _fails(monkeypatch, "write", errno.ENOSPC, lambda path: path.name in files)
+    tier = backend.open(budget_bytes=SEGMENT_BYTES)
+    mend()
+    assert backend.segment_bytes_on_disk() == SEGMENT_BYTES
+    without = "journal.new" in files
+    assert ("No space left on device" in tier._directories[0].journal_fault) == without
+    tier.delete([stored.name for stored in tier.blocks()], soon())
+    stored = [block(number, MIB) for number in range(20, 22)]
+    assert store(tier, *stored) == [Outcome.OK] * 2
+    tier._directories.pop().close(clean=False)  # as the end of the process does
+    tier = backend.open(budget_bytes=SEGMENT_BYTES)
+    assert ("No such file" in tier._directories[0].recovered_by) == without
+    assert_holds(tier, stored)
+
+
 # --- directories that fail
 
 

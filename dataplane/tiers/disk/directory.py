@@ -9,7 +9,8 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, perf_counter
 
@@ -109,15 +110,11 @@ class DiskDirectory:
         for segment, (start, end) in zip(self.segments.values(), self._spans(records), strict=True):
             segment.extend()
             self._fill(segment, records[start:end])
-        try:
+        with self._start_of_journal():
             if recovered.journal_size:
                 self._journal.resume(Checkpoint(recovered.tenants, recovered.records, recovered.journal_size))
             else:
                 self._journal.replace(self._checkpoint())
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            self._journal_failed(error)
         for location, key in recovered.stale.items():
             self.release(key, location)
         return recovered.reason
@@ -330,7 +327,8 @@ class DiskDirectory:
             segment.remove()
             segment.close()
         sync_folder(self.path)
-        self._journal.replace(self._checkpoint())
+        with self._start_of_journal():
+            self._journal.replace(self._checkpoint())
 
     def measure(self) -> int:
         """Return the bytes that the device has left. Raises OSError."""
@@ -392,6 +390,18 @@ class DiskDirectory:
             if self._journal.is_long:
                 self._replace_journal()
         except OSError as error:
+            self._journal_failed(error)
+
+    @contextmanager
+    def _start_of_journal(self) -> Iterator[None]:
+        """Run a block that makes the journal say what the slots hold, or go on without one if the device has no room
+        for it."""
+        try:
+            yield
+            self.journal_fault = ""
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
             self._journal_failed(error)
 
     def _journal_failed(self, error: OSError) -> None:
