@@ -329,11 +329,12 @@ class MoveToMemory(RunningMove):
                 continue
             part.space = space
             missing = [name for name in part.names if self._find(part.space, name) is None]
-            self.state.present_blocks += len(part.names) - len(missing)
+            known = [part.sizes[name] for name in missing if name in part.sizes]
+            self.state.present_blocks += len(part.sizes) - len(known)
             part.missing = missing
-            nbytes = sum(part.sizes.get(name, 0) for name in missing)
+            nbytes = sum(known)
             if nbytes > self._budget_bytes:
-                self.state.refuse("budget", len(missing))
+                self.state.refuse("budget", len(known))
                 continue
             if not missing:
                 continue
@@ -374,6 +375,9 @@ class MoveToMemory(RunningMove):
             if block is not None:
                 self.state.moved_blocks += 1
                 self.state.moved_bytes += block.nbytes
+                if name not in part.sizes:  # a shared tier had it
+                    self.state.blocks += 1
+                    self.state.bytes += block.nbytes
             elif name in part.sizes:
                 self.state.refuse(reason or self._why(now))
 
@@ -394,7 +398,7 @@ class MoveToMemory(RunningMove):
     def give_up(self) -> None:
         for _, part in self._requests:
             self._count(part, self.deadline)
-        self.state.refuse("late", sum(len(part.names) for part in self._parts))
+        self.state.refuse("late", sum(len(part.sizes) for part in self._parts))
 
 
 class Moves:

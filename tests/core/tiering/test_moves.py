@@ -7,7 +7,7 @@ import contextlib
 import msgspec
 import pytest
 
-from dataplane.core.tiering import copies, move_chains, moves
+from dataplane.core.tiering import copies, loads, move_chains, moves
 from dataplane.core.tiering.jobs import JobState, TierJob
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.moves import Move, MoveState
@@ -368,15 +368,55 @@ def test_a_move_of_one_tenant_does_not_show_or_load_blocks_of_another(where: str
         for name in list(run.stores[0]):
             run.tiering.catalog.forget(state, name)
     move = run.begin_move(MEMORY, Scope(tenant="a", keys=make.packed(theirs)), deadline_s=2.0)
-    for _ in range(60):
-        run.bench.pass_time(0.05)
-        while names := run.tiering.catalog.existence.next_names(state):
-            run.tiering.looked_up(state, names, [run.stores[0].get(name) for name in names], run.now)
-        run.settle()
-        run.catalog.existence.step(run.now)
-    assert move.ended_at is not None
+    end_with_answers(run, move)
     assert (move.blocks, move.moved_blocks, move.present_blocks, move.refused) == (0, 0, 0, {})
     assert run.engine.lookup(theirs) == (4 if where == "memory" else 0)
+
+
+def end_with_answers(run: TierBench, move: MoveState) -> None:
+    """Pass time until a move has ended. A shared tier answers which blocks it holds."""
+    disk, existence = run.tiering.tiers[0], run.catalog.existence
+    for _ in range(60):
+        run.bench.pass_time(0.05)
+        while names := existence.next_names(disk):
+            run.tiering.looked_up(disk, names, [run.stores[0].get(name) for name in names], run.now)
+        run.settle()
+        existence.step(run.now)
+    assert move.ended_at is not None
+
+
+@pytest.mark.parametrize("reason", ["late", "budget"])
+def test_only_blocks_that_tiers_are_known_to_hold_are_refused(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tier_bench(64 if reason == "late" else 4, OFF)
+    chain, other = make.keys(8), make.keys(1, "other")
+    run.hold(chain[:4])
+    if reason == "late":  # the request of an engine comes first
+        monkeypatch.setattr(loads, "MAX_JOBS", 0)
+        run.hold(other)
+        run.ask(other, 100.0)
+    state = run.move(MEMORY, Scope(keys=make.packed(chain)), deadline_s=2.0)
+    assert (state.blocks, state.moved_blocks, state.present_blocks, state.refused) == (4, 0, 0, {reason: 4})
+
+
+def test_blocks_of_a_prefix_that_memory_alone_holds_do_not_count() -> None:
+    run = tier_bench(64, OFF)
+    chain = make.keys(6)
+    run.engine.store(chain[:3], PAGE)
+    run.hold(chain[3:])
+    state = run.move(MEMORY, Scope(keys=make.packed(chain)))
+    assert (state.blocks, state.moved_blocks, state.present_blocks, state.refused) == (3, 3, 0, {})
+
+
+def test_blocks_that_a_shared_tier_turns_out_to_hold_count_when_they_arrive() -> None:
+    run = tier_bench(64, OFF)
+    chain = make.keys(6)
+    run.hold(chain)
+    run.tiering.tiers[0].shared = True
+    for name in list(run.stores[0])[2:]:
+        run.catalog.forget(run.tiering.tiers[0], name)
+    move = run.begin_move(MEMORY, Scope(keys=make.packed(chain)), deadline_s=2.0)
+    end_with_answers(run, move)
+    assert (move.blocks, move.bytes, move.moved_blocks, move.refused) == (6, 6 * PAGE, 6, {})
 
 
 def test_old_results_of_moves_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,7 +307,7 @@ class TierMovesMachine(RuleBasedStateMachine):
         assert not any(each.watched or each.arriving or each.spilling_bytes for each in self.tiering.tiers)
         for state in self.states:
             assert min(state.moved_blocks, state.released_blocks, *state.refused.values(), 0) == 0
-            if not state.dry_run and state.tier != "memory":
+            if not state.dry_run:
                 assert state.moved_blocks + state.present_blocks <= state.blocks
 
 
