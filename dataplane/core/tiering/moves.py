@@ -79,21 +79,29 @@ class RunningMove(ABC):
             self._add(selection.parts.popleft())
         if more:
             return False
-        self._selection = None
-        self.state.blocks, self.state.bytes = selection.blocks, selection.bytes
-        if self._dry_run:
-            return True
-        self.state.refuse("detached", selection.unreachable)
-        return self._advance(now)
+        self._end_selection()
+        return self._dry_run or self._advance(now)
+
+    def _end_selection(self) -> None:
+        """Select no more blocks, and count those that were selected."""
+        selection, self._selection = self._selection, None
+        if selection is not None:
+            self.state.blocks, self.state.bytes = selection.blocks, selection.bytes
+            self.state.refuse("detached", 0 if self._dry_run else selection.unreachable)
 
     def cancel(self) -> None:
         """Begin no more copies and loads. Blocks whose copy or load is under way are still counted when it ends."""
-        self._selection = None
+        self._end_selection()
         self.state.refuse(CANCELLED, self._drop())
 
-    @abstractmethod
     def give_up(self) -> None:
         """Count what is left as refused, because the deadline has passed or a tier is gone."""
+        self._end_selection()
+        self._refuse_rest()
+
+    @abstractmethod
+    def _refuse_rest(self) -> None:
+        """Count the blocks that are left as refused, and forget them."""
 
     def _add(self, part: ChainPart) -> None:
         """Move the blocks of a part, which the selection has found, later."""
@@ -190,7 +198,7 @@ class CopyMove(RunningMove, Generic[T]):
         self._releasing.clear()
         return left_blocks
 
-    def give_up(self) -> None:
+    def _refuse_rest(self) -> None:
         reason = "away" if any(tier.closing for tier in self.tiers) else "late"
         self.state.refuse(reason, len(self._remaining) + len(self._copies.copying))
         self.state.refuse("leased" if self._copies.source is None else "late", len(self._releasing))
@@ -395,7 +403,7 @@ class MoveToMemory(RunningMove):
             return block
         return block if block.tenant.salt == self._tenant else None
 
-    def give_up(self) -> None:
+    def _refuse_rest(self) -> None:
         for _, part in self._requests:
             self._count(part, self.deadline)
         self.state.refuse("late", sum(len(part.sizes) for part in self._parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import msgspec
 import pytest
@@ -493,6 +494,34 @@ def test_a_dry_run_and_a_selection_under_way_can_be_cancelled() -> None:
         assert (state.cancelled, state.moved_blocks) == (True, 0)
     with refused(Code.UNKNOWN_MOVE):
         run.tiering.moves.cancel(99)
+
+
+@pytest.mark.parametrize("to", ["s3", MEMORY, "compress"])
+@pytest.mark.parametrize("end", ["late", "cancelled"])
+def test_a_move_that_ends_while_it_selects_has_the_blocks_that_it_refuses(
+    monkeypatch: pytest.MonkeyPatch, to: str, end: str
+) -> None:
+    monkeypatch.setattr(move_chains, "MAX_STEP_BLOCKS", 10)
+    run = tier_bench(64, DISK, S3)
+    for number in range(40):
+        run.hold(make.keys(1, number))
+    run.hold(make.keys(1), space=Space("later"))
+    run.change("disk", compress="zstd")
+    options: dict[str, Any] = {"compress": True} if to == "compress" else {"source": MEMORY if to == MEMORY else "disk"}
+    state = run.begin_move("disk" if to == "compress" else to, deadline_s=1.0, **options)
+    for _ in range(7):
+        run.tiering.moves.step(run.now)
+    assert (state.blocks, state.refused) == (0, {})
+    if end == "late":
+        run.bench.now += 2.0
+    else:
+        run.tiering.moves.cancel(state.number)
+    run.tiering.moves.step(run.now)
+    assert state.ended_at is not None
+    assert state.moved_blocks == state.present_blocks == 0
+    assert 0 < state.blocks < 41
+    assert sum(state.refused.values()) == state.blocks
+    assert state.bytes >= PAGE * state.refused[end] > 0
 
 
 @pytest.mark.parametrize("release", [False, True])
