@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -431,10 +431,11 @@ class DeviceStore(_Copy):
         except DeviceError as error:
             self._fail(error)
 
-    def finish(self) -> CommitResult:
-        """Wait, then publish. After a failure, or if a layer is missing, publish nothing and end the reservation."""
+    def finish(self, is_wanted: Callable[[], bool] = lambda: True) -> CommitResult:
+        """Wait, then publish. After a failure, if a layer is missing, or if the blocks are not wanted once all is
+        copied, publish nothing and end the reservation."""
         complete = len(self._copied) == self._cache.layers or not self._arrays
-        if not self._settle() or not complete:
+        if not self._settle() or not complete or not is_wanted():
             self._give_up()
             return CommitResult(0, Code.UNAVAILABLE, self._reservation.outcomes.tobytes())
         self._arrays = []

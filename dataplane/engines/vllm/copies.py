@@ -49,7 +49,8 @@ class GroupCopies(Protocol):
     def save(
         self, reservation: Reservation, blocks: Sequence[int], after: DeviceEvent | None, job: Job
     ) -> CommitResult | None:
-        """Copy the engine's blocks into a reservation and commit it. Return None if the job was cancelled."""
+        """Copy the engine's blocks into a reservation and commit it. Return None, or a result without blocks, if the
+        job was cancelled before all were copied."""
 
     def close(self) -> None:
         """Wait for copies that are under way, and release their resources."""
@@ -100,7 +101,7 @@ class CpuCopies:
             if job.cancelled:
                 return None
             self._pages.gather(blocks[at * per_chunk : (at + 1) * per_chunk], reservation.array(at))
-        return reservation.commit()
+        return None if job.cancelled else reservation.commit()
 
     def close(self) -> None:
         self._client = None
@@ -169,7 +170,8 @@ class DeviceCopies:
         if job.cancelled:
             return None
         needed = len(reservation.outcomes) * self._group.blocks_per_chunk
-        return self._cache.store(reservation, [int(block) for block in blocks[:needed]]).all(after=after).finish()
+        store = self._cache.store(reservation, [int(block) for block in blocks[:needed]])
+        return store.all(after=after).finish(lambda: not job.cancelled)
 
     def close(self) -> None:
         cache, self._cache, self._client = self._cache, None, None

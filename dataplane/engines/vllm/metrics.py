@@ -30,7 +30,7 @@ COUNTERS = {
     "saved_blocks": "Blocks stored in Larder.",
     "saved_bytes": "Bytes stored in Larder.",
     "save_seconds": "Time that saves took on the connector's own thread.",
-    "dropped_saves": "Saves that were dropped because they would have exceeded larder.pending_save_bytes.",
+    "dropped_saves": "Saves dropped because of larder.pending_save_bytes, or because an earlier copy hangs.",
     "unknown_weights": "Workers that do without Larder because the weights that they have loaded cannot be identified.",
     "ignored_hints": "Options larder.* of requests that were ignored: unknown or wrong, or the node takes no hints.",
     "errors": "Errors that the connector caught and logged; the engine continued.",

@@ -35,6 +35,9 @@ BATCH_BYTES = 64 << 20
 RESERVE_WAIT_S = 0.25
 """Longest time that a step waits until its saves are reserved, as a rule one response of the data plane. After a wait
 that was too short, steps do not wait until a reservation has ended."""
+SAVE_WAIT_S = 10.0
+"""Longest time that a step waits until saves do not read the engine's blocks any more. What a copy that takes longer,
+because a device hangs, has read is not published."""
 JOIN_S = 5.0
 MAINTENANCE_S = 0.25
 """Interval at which an idle engine looks for a new data plane: on the thread of loads, because one is enough."""
@@ -216,6 +219,8 @@ class WorkerSide:
     def begin_saves(self, plan: StepPlan) -> None:
         """Begin the saves of a step, whose results are in the engine's blocks now."""
         started: list[_SaveJob] = []
+        with self._lock:
+            late = bool(self._saves) and not self._holds_blocks  # a save that an earlier step waited for still copies
         for save in plan.saves:
             if save.blocks and save.request in self._unloaded:  # computed from blocks that were not loaded
                 with self._lock:
@@ -225,7 +230,7 @@ class WorkerSide:
             job = _SaveJob(save, nbytes, [])
             with self._lock:
                 full = self._pending_save_bytes + job.nbytes > self._settings.pending_save_bytes
-                if full:
+                if full or late:
                     self._count("dropped_saves", 1)
                     self._end_report(save.request)
                     continue
@@ -271,14 +276,22 @@ class WorkerSide:
         self._wait_for(jobs)
 
     def _wait_for(self, jobs: Sequence[_SaveJob]) -> None:
-        """Wait until none of these saves reads the engine's blocks any more: at most until the current chunk is copied
-        and one response of the data plane has arrived or timed out."""
+        """Wait until none of these saves reads the engine's blocks any more, for at most SAVE_WAIT_S. Cancel those that
+        have not ended by then, so that they publish nothing."""
         with self._lock:
+            self._end_cancelled(jobs)
+            if self._lock.wait_for(lambda: all(job.phase is _Phase.ENDED for job in jobs), SAVE_WAIT_S):
+                return
             for job in jobs:
-                if job.phase is _Phase.QUEUED and job.cancelled:
-                    self._end_save(job)
-            while any(job.phase is not _Phase.ENDED for job in jobs):
-                self._lock.wait(0.1)
+                job.cancelled = True
+            self._end_cancelled(jobs)
+        _log.error("a save still copies after %s s; it is not published", SAVE_WAIT_S)
+
+    def _end_cancelled(self, jobs: Sequence[_SaveJob]) -> None:
+        """End those of these saves that are cancelled and have not begun. The caller holds the lock."""
+        for job in jobs:
+            if job.phase is _Phase.QUEUED and job.cancelled:
+                self._end_save(job)
 
     def results(self) -> Results:
         """Return the loads and saves that have ended since the last call. Overdue loads end now."""

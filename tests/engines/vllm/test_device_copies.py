@@ -148,3 +148,25 @@ def test_a_save_waits_until_the_engine_has_computed_the_blocks(plane: Plane, emu
     finally:
         emulated.emulator.pace.resume()
         worker.close()
+
+
+class CancelledLater:
+    """A job that is cancelled while it copies."""
+
+    def __init__(self) -> None:
+        self._answers = iter((False, True))
+
+    @property
+    def cancelled(self) -> bool:
+        return next(self._answers)
+
+
+def test_a_save_that_is_cancelled_while_it_copies_is_not_published(make_worker: Callable[[], Worker]) -> None:
+    worker = make_worker()
+    worker.fill(1)
+    client, (copies,) = worker.side._client, worker.side._copies
+    with client.reserve(KEYS, copies.group.chunk_bytes) as reservation:
+        result = copies.save(reservation, OLD, None, CancelledLater())
+    assert result is not None
+    assert (result.blocks, client.lookup(KEYS)) == (0, 0)
+    assert worker.save(KEYS, OLD)["saved_blocks"] == 3

@@ -660,6 +660,48 @@ def test_a_request_with_a_failed_load_does_not_wait_for_its_saves(make_engine: M
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("overwritten", [False, True])
+def test_a_step_waits_a_bounded_time_for_a_save_that_hangs_and_it_is_not_published(
+    engine: Step, plane: Plane, monkeypatch: pytest.MonkeyPatch, overwritten: bool
+) -> None:
+    """The bound is reached as soon as the first save has copied its blocks."""
+    side, pages, go_on = engine.workers[0], engine.caches[0].copies._pages, threading.Event()
+    side._holds_blocks = overwritten
+    gather, wait_until = pages.gather, side._lock.wait_for
+    copied: list[object] = []
+    woken: list[bool] = []
+
+    def hang(*args: Any) -> None:
+        gather(*args)
+        with side._lock:
+            copied.append(args)
+            side._lock.notify_all()
+        woken.append(go_on.wait(60))
+
+    def wait_until_copied(ended: Callable[[], bool], timeout: float) -> bool:
+        assert wait_until(lambda: ended() or copied, 60)
+        return ended()
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(pages, "gather", hang)
+            patched.setattr(side._lock, "wait_for", wait_until_copied)
+            engine.track(Request("a", TOKENS[:CHUNK_TOKENS]), SOURCE)
+            engine.run({"a": CHUNK_TOKENS})
+            wait_for(lambda: copied, "the save hangs")
+            engine.track(Request("b", TOKENS[1:]), TARGET)
+            engine.run({"b": len(TOKENS) - 1}, preempted=("a",) if overwritten else ())
+            assert len(copied) == 1
+    finally:
+        go_on.set()
+    assert side.take_counts().get("dropped_saves", 0) == (not overwritten)
+    wait_for(lambda: not side._saves and not plane.describe().pool.reserved_bytes, "the copies end")
+    assert woken == [True], "the steps did not wait for it"
+    assert engine.found(Request("c", TOKENS)) == 0
+    engine.compute(Request("d", TOKENS), SOURCE, seed=1)
+    assert engine.found(Request("e", TOKENS)) == CHUNKED
+
+
 def test_without_a_data_plane_nothing_is_found_and_nothing_waits(engine: Step, plane: Plane) -> None:
     plane.kill()
     request = Request("a", TOKENS)
