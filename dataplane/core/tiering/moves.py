@@ -56,87 +56,40 @@ T = TypeVar("T")
 
 
 class RunningMove(ABC):
-    """One move that has begun. Its first steps select its blocks."""
+    """One move that has begun."""
 
-    def __init__(
-        self, message: Move, state: MoveState, tiers: Iterable[TierState], selection: ChainSelection | None
-    ) -> None:
-        """`tiers` are those that the move needs: it ends when one of them is removed. Without a `selection`, the blocks
-        are selected already."""
+    def __init__(self, state: MoveState, tiers: Iterable[TierState], deadline: float) -> None:
+        """`tiers` are those that the move needs: it ends when one of them is removed."""
         self.state = state
         self.tiers = tuple(tiers)
-        self.deadline = state.started_at + message.deadline_s
-        self._dry_run = message.dry_run
-        self._selection = selection
+        self.deadline = deadline
 
+    @abstractmethod
     def step(self, now: float) -> bool:
         """Do the next part, and return whether the move has ended."""
-        selection = self._selection
-        if selection is None:
-            return self._advance(now)
-        more = selection.step()
-        while selection.parts:
-            self._add(selection.parts.popleft())
-        if more:
-            return False
-        self._end_selection()
-        return self._dry_run or self._advance(now)
 
-    def _end_selection(self) -> None:
-        """Select no more blocks, and count those that were selected."""
-        selection, self._selection = self._selection, None
-        if selection is not None:
-            self.state.blocks, self.state.bytes = selection.blocks, selection.bytes
-            self.state.refuse("detached", 0 if self._dry_run else selection.unreachable)
-
+    @abstractmethod
     def cancel(self) -> None:
         """Begin no more copies and loads. Blocks whose copy or load is under way are still counted when it ends."""
-        self._end_selection()
-        self.state.refuse(CANCELLED, self._drop())
 
+    @abstractmethod
     def give_up(self) -> None:
         """Count what is left as refused, because the deadline has passed or a tier is gone."""
-        self._end_selection()
-        self._refuse_rest()
-
-    @abstractmethod
-    def _refuse_rest(self) -> None:
-        """Count the blocks that are left as refused, and forget them."""
-
-    def _add(self, part: ChainPart) -> None:
-        """Move the blocks of a part, which the selection has found, later."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def _advance(self, now: float) -> bool:
-        """Do the next part of the move of the selected blocks, and return whether it has ended."""
-
-    @abstractmethod
-    def _drop(self) -> int:
-        """Forget the blocks whose copy or load has not begun, and return their number."""
 
 
 class CopyMove(RunningMove, Generic[T]):
     """A move that copies blocks to a tier, and then releases them if it is asked to."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        table: JobTable,
-        message: Move,
-        state: MoveState,
-        copies: CopyRequest,
-        selection: ChainSelection | None = None,
-    ) -> None:
+    def __init__(self, catalog: Catalog, table: JobTable, message: Move, state: MoveState, copies: CopyRequest) -> None:
         tiers = [tier for tier in (copies.source, copies.target) if tier is not None]
-        super().__init__(message, state, tiers, selection)
+        super().__init__(state, tiers, state.started_at + message.deadline_s)
         self._catalog, self._pool, self._table = catalog, catalog.pool, table
         self._copies, self._target = copies, copies.target
         self._release = message.release and copies.source is not copies.target
         self._remaining: deque[T] = deque()
         self._releasing: deque[tuple[BlockName, MemoryBlock | None]] = deque()
 
-    def _advance(self, now: float) -> bool:
+    def step(self, now: float) -> bool:
         for name, block, reason in self._table.take_ended(self._copies):
             self._copy_ended(name, block, reason)
         self._begin_copies()
@@ -192,13 +145,13 @@ class CopyMove(RunningMove, Generic[T]):
             else:
                 self._releasing.append((name, block))  # it is leased: try again
 
-    def _drop(self) -> int:
+    def cancel(self) -> None:
         left_blocks = len(self._remaining) + self._table.cancel(self._copies) + len(self._releasing)
         self._remaining.clear()
         self._releasing.clear()
-        return left_blocks
+        self.state.refuse(CANCELLED, left_blocks)
 
-    def _refuse_rest(self) -> None:
+    def give_up(self) -> None:
         reason = "away" if any(tier.closing for tier in self.tiers) else "late"
         self.state.refuse(reason, len(self._remaining) + len(self._copies.copying))
         self.state.refuse("leased" if self._copies.source is None else "late", len(self._releasing))
@@ -261,10 +214,11 @@ class MoveFromTier(CopyMove[BlockName]):
     ) -> None:
         reason = JobReason.ENCODE if source is tier else JobReason.MOVE
         copies = CopyRequest(reason, source, tier, state.started_at)
-        super().__init__(catalog, table, message, state, copies, ChainSelection(catalog, message.scope, source))
+        super().__init__(catalog, table, message, state, copies)
         self._source = source
 
-    def _add(self, part: ChainPart) -> None:
+    def add(self, part: ChainPart) -> None:
+        """Copy the blocks of a part of a chain, too."""
         self._remaining.extend(part.sizes)
 
     def _find(self, remaining: BlockName) -> tuple[BlockName, MemoryBlock | None] | None:
@@ -287,7 +241,7 @@ class Reencoding(MoveFromTier):
     being copied: if an invalidation covers it, it is deleted when the job ends.
     """
 
-    def _add(self, part: ChainPart) -> None:
+    def add(self, part: ChainPart) -> None:
         for name in part.sizes:
             if self._is_present(name):
                 self.state.present_blocks += 1
@@ -311,17 +265,18 @@ class MoveToMemory(RunningMove):
     """Loads blocks of tiers into memory."""
 
     def __init__(self, catalog: Catalog, loads: Loads, message: Move, state: MoveState) -> None:
-        super().__init__(message, state, (), ChainSelection(catalog, message.scope))
+        super().__init__(state, (), state.started_at + message.deadline_s)
         self._catalog, self._loads, self._pool = catalog, loads, catalog.pool
         self._tenant = message.scope.tenant
         self._parts: deque[ChainPart] = deque()
         self._requests: list[tuple[LoadRequest | None, ChainPart]] = []
         self._budget_bytes = int(MAX_LOADED_RATIO * self._pool.slabs.capacity_bytes)
 
-    def _add(self, part: ChainPart) -> None:
+    def add(self, part: ChainPart) -> None:
+        """Load the blocks of a part of a chain, too."""
         self._parts.append(part)
 
-    def _advance(self, now: float) -> bool:
+    def step(self, now: float) -> bool:
         self._look_at_requests(now)
         self._request_loads()
         return not (self._requests or self._parts)
@@ -353,15 +308,11 @@ class MoveToMemory(RunningMove):
             self._requests.append((request, part))
 
     def cancel(self) -> None:
-        super().cancel()
+        self.state.refuse(CANCELLED, sum(len(part.sizes) for part in self._parts))
+        self._parts.clear()
         for request, _ in self._requests:
             if request is not None:
                 self._loads.cancel(request)
-
-    def _drop(self) -> int:
-        left_blocks = sum(len(part.sizes) for part in self._parts)
-        self._parts.clear()
-        return left_blocks
 
     def _look_at_requests(self, now: float) -> None:
         under_way: list[tuple[LoadRequest | None, ChainPart]] = []
@@ -403,10 +354,48 @@ class MoveToMemory(RunningMove):
             return block
         return block if block.tenant.salt == self._tenant else None
 
-    def _refuse_rest(self) -> None:
+    def give_up(self) -> None:
         for _, part in self._requests:
             self._count(part, self.deadline)
         self.state.refuse("late", sum(len(part.sizes) for part in self._parts))
+
+
+class SelectedMove(RunningMove):
+    """A move of blocks of tiers. Its first steps select them."""
+
+    def __init__(self, selection: ChainSelection, move: MoveFromTier | MoveToMemory, *, dry_run: bool) -> None:
+        """`move` moves what the selection finds; with `dry_run`, the move ends with the selection."""
+        super().__init__(move.state, move.tiers, move.deadline)
+        self._selection: ChainSelection | None = selection
+        self._move = move
+        self._dry_run = dry_run
+
+    def step(self, now: float) -> bool:
+        selection = self._selection
+        if selection is None:
+            return self._move.step(now)
+        more = selection.step()
+        while selection.parts:
+            self._move.add(selection.parts.popleft())
+        if more:
+            return False
+        self._end_selection()
+        return self._dry_run or self._move.step(now)
+
+    def cancel(self) -> None:
+        self._end_selection()
+        self._move.cancel()
+
+    def give_up(self) -> None:
+        self._end_selection()
+        self._move.give_up()
+
+    def _end_selection(self) -> None:
+        """Select no more blocks, and count those that were selected."""
+        selection, self._selection = self._selection, None
+        if selection is not None:
+            self.state.blocks, self.state.bytes = selection.blocks, selection.bytes
+            self.state.refuse("detached", 0 if self._dry_run else selection.unreachable)
 
 
 class Moves:
@@ -458,12 +447,16 @@ class Moves:
 
     def _begin(self, message: Move, state: MoveState, source: TierState | None, tier: TierState | None) -> RunningMove:
         if tier is None:
-            return MoveToMemory(self._catalog, self._loads, message, state)
-        if message.compress:
-            return Reencoding(self._catalog, self._table, message, state, tier, tier)
-        if source is not None:
-            return MoveFromTier(self._catalog, self._table, message, state, source, tier)
-        return MoveFromMemory(self._catalog, self._table, self._reclaimer, message, state, tier)
+            selected: MoveFromTier | MoveToMemory = MoveToMemory(self._catalog, self._loads, message, state)
+        elif message.compress:
+            source = tier
+            selected = Reencoding(self._catalog, self._table, message, state, source, tier)
+        elif source is not None:
+            selected = MoveFromTier(self._catalog, self._table, message, state, source, tier)
+        else:
+            return MoveFromMemory(self._catalog, self._table, self._reclaimer, message, state, tier)
+        selection = ChainSelection(self._catalog, message.scope, source)
+        return SelectedMove(selection, selected, dry_run=message.dry_run)
 
     def _tier(self, name: str, field: str, *, memory: bool = True, tiers: bool = True) -> TierState | None:
         """Return a tier by its name; None for memory. `memory` and `tiers` say what the error offers instead. Raise

@@ -163,7 +163,7 @@ def test_tenants_beyond_the_accounts_share_one_and_get_their_bytes_back_from_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = tier_bench(8, tier())
-    monkeypatch.setattr(run.bench.node.pool.usage, "_most", 1)
+    monkeypatch.setattr(core_usage, "MAX_ACCOUNTS", 1)
     run.engine.store(make.keys(1, "a"), PAGE, tenant="a")
     (disk,) = run.tiering.tiers
     blocks = [
