@@ -111,15 +111,14 @@ class EngineServer:
         connection.close()
         os.close(peer.pidfd)
 
-    def _closed(self, session: Session, reason: str) -> None:
-        """Clean up after a session that ends."""
-        connection = session.connection
-        self._loop.unregister(connection.fileno())
-        if self._sessions.pop(connection.fileno(), None) is not None:
-            self._of_process[session.peer.pid] -= 1
-            if not self._of_process[session.peer.pid]:
-                del self._of_process[session.peer.pid]
-        connection.close()
+    def _closed(self, connection: int, reason: str) -> None:
+        """Clean up after the session of a connection, which ends."""
+        self._loop.unregister(connection)
+        session = self._sessions.pop(connection)
+        self._of_process[session.peer.pid] -= 1
+        if not self._of_process[session.peer.pid]:
+            del self._of_process[session.peer.pid]
+        session.connection.close()
         if session.client:
             self._node.detach(session.client, reason, self._clock())
         if self._pidfds.get(session.client) != session.peer.pidfd:
@@ -144,13 +143,13 @@ class EngineServer:
         self._pidfds[client] = pidfd
         self._loop.register(pidfd, lambda: self._process_gone(client))
 
-    def _attached(self, session: Session) -> None:
+    def _attached(self, client: int, pidfd: int) -> None:
         """Watch the process of an attached engine."""
-        before = self._pidfds.pop(session.client, None)
+        before = self._pidfds.pop(client, None)
         if before is not None:  # it resumes an attachment whose connection is gone
             self._loop.unregister(before)
             os.close(before)
-        self._watch(session.client, session.peer.pidfd)
+        self._watch(client, pidfd)
 
     def _unwatch(self, client: int) -> None:
         """Stop watching a detached engine; its session still owns the pidfd."""

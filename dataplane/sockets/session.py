@@ -60,12 +60,13 @@ class Session:
         services: EngineServices,
         connection: socket.socket,
         peer: Peer,
-        attached: Callable[[Session], None],
+        attached: Callable[[int, int], None],
         detached: Callable[[int], None],
-        closed: Callable[[Session, str], None],
+        closed: Callable[[int, str], None],
     ) -> None:
-        """`attached` is called before an engine learns that it is attached, `detached` with its client number, and
-        `closed` once with a reason."""
+        """`attached` is called with the client number and the pidfd of an engine before the engine learns that it is
+        attached, `detached` with its client number, and `closed` once with the number of the connection's file
+        descriptor and a reason."""
         self._services = services
         self._node = services.node
         self._memory = services.memory
@@ -206,7 +207,7 @@ class Session:
         self.client = engine.client
         options = self._node.options
         area = self._memory.areas[self.client]
-        self._attached(self)
+        self._attached(self.client, self.peer.pidfd)
         sent = self.send(
             wire.Attached(
                 id=request.id,
@@ -319,4 +320,4 @@ class Session:
         """End the connection. The core settles the engine's leases and reservations."""
         if self.open:
             self.open = False
-            self._closed(self, reason)
+            self._closed(self.connection.fileno(), reason)
