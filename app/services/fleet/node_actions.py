@@ -50,8 +50,9 @@ class NodeActions:
         node.draining = on
         self._notify()
         if wait_s:
-            applied = lambda: node.live_stats is None or node.live_stats.draining == on  # noqa: E731
-            await self._fleet.change_signal.until(applied, wait_s)
+            await self._fleet.change_signal.until(
+                lambda: node.live_stats is None or node.live_stats.draining == on, wait_s
+            )
 
     async def label(self, name: str, patch: dict[str, str | None], by: Principal) -> None:
         """Merge labels over those that the node reports; None removes one. Raises NotFound, Invalid."""

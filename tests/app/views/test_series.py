@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,12 @@ class Manager:
         self.now = now
         self.leads = True
         self.sampler = Sampler()
-        clock: Callable[[], float] = lambda: self.now  # noqa: E731
-        self.writer = SeriesWriter(database, self.sampler, lambda: self.leads, clock)
+        self.writer = SeriesWriter(database, self.sampler, lambda: self.leads, self.clock)
         marks = Marks(database, AppliedChanges(database, Fleet(), 3600.0))
-        self.service = SeriesService(database, self.sampler, self.writer, marks, clock)
+        self.service = SeriesService(database, self.sampler, self.writer, marks, self.clock)
+
+    def clock(self) -> float:
+        return self.now
 
     def sample(self, *reports: NodeStats, after_s: float = STEP_S) -> None:
         self.now += after_s
