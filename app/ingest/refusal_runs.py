@@ -89,7 +89,7 @@ class RefusalRuns:
                 nbytes = next((tenant.bytes for tenant in nodes[name].tenants if tenant.tenant == salt), 0)
                 self._bus.publish(LimitRestored(salt, nbytes), node=name)
 
-    def lasting(self, is_wanted: Callable[[str, str], bool] = lambda node, tenant: True) -> list[Refusal]:
+    def lasting(self, is_wanted: Callable[[str, str], bool]) -> list[Refusal]:
         """Return the refusals that have not ended, of wanted nodes and tenants (as shown)."""
         return [
             Refusal(node, tenant, run.since, dict(run.blocks))

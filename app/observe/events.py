@@ -103,11 +103,7 @@ class Subscription:
 class EventBus:
     """Delivers published events to all subscribers."""
 
-    def __init__(
-        self,
-        keep: Callable[[LarderEvent], None] = lambda event: None,
-        watch: Callable[[LarderEvent], None] = lambda event: None,
-    ) -> None:
+    def __init__(self, keep: Callable[[LarderEvent], None], watch: Callable[[LarderEvent], None]) -> None:
         """`keep` stores each event of this process, and `watch` reads each event; they must not block or raise."""
         self._keep = keep
         self._watch = watch

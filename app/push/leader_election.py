@@ -27,10 +27,7 @@ class LeaderElection:
     """Keeps trying to become the leader."""
 
     def __init__(
-        self,
-        claim: LeaderLock,
-        on_election: Callable[[bool, str], None] = lambda leads, reason: None,
-        clock: Callable[[], float] = time.monotonic,
+        self, claim: LeaderLock, on_election: Callable[[bool, str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`on_election` is called when this process begins or stops to lead, with the reason why it stopped."""
         self._claim = claim

@@ -40,7 +40,9 @@ def run(setting: Setting) -> list[Result]:
         for tokens in prompts:
             store(client, pack_keys(chain(tokens)), BLOCK_BYTES)
         settings = ConnectorSettings(socket=setting.socket_of(client), min_load_tokens=0)
-        scheduler = SchedulerSide(settings, group="bench", engine="larder bench", block_tokens=PAGE_TOKENS)
+        scheduler = SchedulerSide(
+            settings, group="bench", engine="larder bench", block_tokens=PAGE_TOKENS, evict=lambda blocks: None
+        )
         scheduler.workers_ready([[GroupLayout(Space("bench", block_bytes=BLOCK_BYTES), PAGE_TOKENS)]])
         tracked, turns = cycle([request(tokens) for tokens in prompts]), cycle(prompts)
 

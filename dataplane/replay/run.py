@@ -62,7 +62,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
     """Accounting of the data plane, or None if its control socket did not answer."""
 
 
-def replay(plan: ReplayPlan, plane: Plane, on_progress: Callable[[int], None] = lambda requests: None) -> ReplayResult:
+def replay(plan: ReplayPlan, plane: Plane, on_progress: Callable[[int], None]) -> ReplayResult:
     """Drive `plane` with the plan. Call `on_progress` regularly with the number of requests served so far.
 
     Raises PlaneError when the engines cannot attach, and EngineFailed when one of them dies.

@@ -38,7 +38,7 @@ class UsageLedger:
         database: Database,
         read_s: float,
         write_s: float,
-        is_writing: Callable[[], bool] = lambda: True,
+        is_writing: Callable[[], bool],
     ) -> None:
         """`is_writing` returns whether this manager keeps the ledger."""
         self._node_requests = node_requests

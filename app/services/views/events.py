@@ -48,9 +48,7 @@ SORTABLE = events.SORTABLE
 class Events:
     """Stores events, and lists the stored ones."""
 
-    def __init__(
-        self, database: Database, *, retention_days: float = 30.0, lost: Callable[[], int] = lambda: 0
-    ) -> None:
+    def __init__(self, database: Database, *, lost: Callable[[], int], retention_days: float = 30.0) -> None:
         """`lost` returns the number of events that nodes sent but that did not arrive."""
         self._database = database
         self._retention_s = retention_days * DAY_S

@@ -31,7 +31,7 @@ class SeriesWriter:
         self,
         database: Database,
         sampler: Sampler,
-        is_writing: Callable[[], bool] = lambda: True,
+        is_writing: Callable[[], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`is_writing` returns whether this manager writes series."""

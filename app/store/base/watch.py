@@ -12,7 +12,7 @@ Kind = Literal["read", "write"]
 class DatabaseWatch:
     """Receives the result of every transaction. Reads may work while changes fail (a full disk, a read-only file)."""
 
-    def __init__(self, on_change: Callable[[bool, str, float], None] = lambda away, reason, seconds: None) -> None:
+    def __init__(self, on_change: Callable[[bool, str, float], None]) -> None:
         """`on_change` is called when availability changes: whether it is away, the reason, and seconds away (0 when
         just lost)."""
         self._on_change = on_change

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from app.observe.events import EventBus
 from app.services.access.token_expiries import LATE_S, TokenExpiries
 from app.services.views.events import Events
 from app.store.access.tokens import TokenRow
 from app.store.base.database import Database
+from tests.app.event_bus import event_bus
 
 pytestmark = pytest.mark.anyio
 
@@ -26,14 +26,14 @@ async def test_an_expiry_is_published_once_and_also_after_a_restart(database: Da
         session.add_all(
             [token("old", now - LATE_S - 9), token("gone", now - 60), token("soon", now + 60), token("ever", None)]
         )
-    events = Events(database)
-    bus = EventBus(events.offer)
+    events = Events(database, lost=lambda: 0)
+    bus = event_bus(events.offer)
     expiries = TokenExpiries(database, bus)
     for at in (now, now + 1, now + 61, now + 62):
         await expiries.publish(at)
     found = [(event.name, event.fields["token"], event.at) for event in bus.recent]
     assert found == [("token.expired", "gone", now - 60), ("token.expired", "soon", now + 60)]
     await events.flush()
-    later = EventBus()
+    later = event_bus()
     await TokenExpiries(database, later).publish(now + 63)
     assert not later.recent, "the previous manager published them"

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from app.errors import Forbidden, Invalid, StoreUnavailable, TooManyRequests
 from app.ingest.fleet import Fleet
-from app.observe.events import EventBus
 from app.push.desired import DesiredState
 from app.schemas.documents.apply import ApplyAnswer, ApplyPut
 from app.schemas.records.ceilings import CeilingPut
@@ -41,6 +40,7 @@ from app.store.records.pins import PinBodyRow, PinRow
 from app.store.records.policies import PolicyRow
 from app.store.records.quotas import QuotaRow
 from app.store.records.tiers import TierRow
+from tests.app.event_bus import event_bus
 from tests.app.plane import Plane, serving, settings_in
 from tests.app.problems import accepted
 from tests.app.published import description
@@ -73,7 +73,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.database = Database(url)
-        fleet, bus = Fleet(), EventBus()
+        fleet, bus = Fleet(), event_bus()
         changes = Changes(self.database, fleet, bus)
         self.bus = bus
         progress = RecordProgress(fleet, DesiredState(self.database))

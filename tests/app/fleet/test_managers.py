@@ -314,7 +314,7 @@ class Scripted:
 
 async def test_the_right_to_push_ends_with_its_lease_and_comes_back_with_its_confirmation() -> None:
     claim, clock = Scripted(), Clock()
-    lead = LeaderElection(claim, clock=clock)
+    lead = LeaderElection(claim, lambda leads, reason: None, clock)
     claim.takes = [0.0]
     await lead.step()
     assert (lead.pushing, lead.term) == (True, 1)
@@ -340,7 +340,7 @@ async def test_a_successor_waits_for_the_end_of_the_lease_before_it() -> None:
 
 async def test_a_lost_claim_stops_pushing_at_once_and_another_term_follows() -> None:
     claim, clock = Scripted(), Clock()
-    lead = LeaderElection(claim, clock=clock)
+    lead = LeaderElection(claim, lambda leads, reason: None, clock)
     claim.takes, claim.confirms = [0.0, StoreUnavailable("away"), 0.0], [StoreUnavailable("gone")]
     for pushing, term in ((True, 1), (False, 1), (False, 1), (True, 2)):
         await lead.step()

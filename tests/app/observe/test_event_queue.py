@@ -3,8 +3,9 @@
 from collections import Counter
 
 from app.observe.catalogue.fleet import NodeLost
-from app.observe.events import BACKLOG, EventBus, EventQueue, LarderEvent
+from app.observe.events import BACKLOG, EventQueue, LarderEvent
 from dataplane.protocol.events import BlocksStored
+from tests.app.event_bus import event_bus
 
 TRAFFIC = BlocksStored(1.0, 1, "m", "a", 2, 100)
 
@@ -65,7 +66,7 @@ def test_drained_events_can_be_put_back() -> None:
 
 
 def test_a_slow_stream_keeps_the_changes_of_a_busy_node() -> None:
-    bus = EventBus()
+    bus = event_bus()
     with bus.subscribe() as slow:
         bus.publish(NodeLost(), node="a")
         for _ in range(10 * BACKLOG):

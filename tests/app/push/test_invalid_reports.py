@@ -9,7 +9,6 @@ import pytest
 
 from app.ingest.fleet import Fleet
 from app.ingest.subscriber import EventIntake, Subscriber
-from app.observe.events import EventBus
 from app.push.node_journal import NodeJournal
 from app.store.base.database import Database
 from app.store.fleet import nodes
@@ -27,6 +26,7 @@ from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.processes import CacheStart, ProcessStats
 from dataplane.protocol.stats.tenants import TenantStats
+from tests.app.event_bus import event_bus
 
 pytestmark = pytest.mark.anyio
 LARGEST = 1 << 62
@@ -102,7 +102,7 @@ async def test_the_largest_valid_answer_can_be_stored(database: Database) -> Non
 
 @pytest.mark.parametrize("event", [NodeStopped(math.nan), NodeStopped(math.inf), NodeStopped(-1.0), *INVALID_STATS])
 async def test_an_event_with_an_invalid_value_is_dropped_and_counted(event: Event) -> None:
-    fleet, bus = Fleet(), EventBus()
+    fleet, bus = Fleet(), event_bus()
     intake = EventIntake(fleet, bus, lambda node, stats: None)
 
     async def resync() -> None:

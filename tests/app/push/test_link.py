@@ -14,7 +14,6 @@ import zmq.asyncio
 from structlog.testing import capture_logs
 
 from app.ingest.fleet import Fleet
-from app.observe.events import EventBus
 from app.push.desired import DesiredState
 from app.push.leader_election import LeaderElection
 from app.push.link import NoAnswer, NodeLink, NotUnderstood
@@ -23,6 +22,7 @@ from app.push.node_sync import RENEW_S, NodeSync
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.messages import VERSION, ControlRefused, ControlReply
 from dataplane.protocol.control.nodes import Drain, NodeDrained, Welcome
+from tests.app.event_bus import event_bus
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60.0
@@ -125,7 +125,7 @@ async def test_a_renewal_that_fails_is_logged_and_tried_again() -> None:
 
     link: Any = SimpleNamespace(url="tcp://a", secured=True, renew=renew)
     desired, journal = cast(DesiredState, None), cast(NodeJournal, None)
-    sync = NodeSync(link, Fleet(), desired, journal, EventBus(), WAIT_S, cast(LeaderElection, None))
+    sync = NodeSync(link, Fleet(), desired, journal, event_bus(), WAIT_S, cast(LeaderElection, None))
     with capture_logs() as lines:
         for _ in range(2):
             sync._reported_at -= RENEW_S

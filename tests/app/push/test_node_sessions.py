@@ -17,7 +17,6 @@ import zmq.asyncio
 
 from app.ingest.fleet import Fleet
 from app.ingest.subscriber import EventIntake, Subscriber
-from app.observe.events import EventBus
 from app.push.keys import ManagerKeyPair
 from app.push.link import MAX_UNREAD, NodeLink, new_nonce
 from app.push.node_journal import NodeJournal
@@ -28,6 +27,7 @@ from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.control.messages import ControlRequest
 from dataplane.protocol.control.nodes import Drain, NodeDrained
 from dataplane.protocol.control.snapshots import Ack, NeedBodies, Snapshot
+from tests.app.event_bus import event_bus
 from tests.threads import join
 
 pytestmark = pytest.mark.anyio
@@ -91,7 +91,7 @@ async def ended(task: asyncio.Task[Any], turns: int) -> None:
 
 
 async def test_listening_ends_when_it_is_cancelled_while_events_come() -> None:
-    intake = EventIntake(Fleet(), EventBus(), lambda node, stats: None)
+    intake = EventIntake(Fleet(), event_bus(), lambda node, stats: None)
 
     async def resync() -> None:
         raise AssertionError("nothing that could be read was sent")

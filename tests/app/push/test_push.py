@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from app.change_signal import ChangeSignal
 from app.errors import NotReady
 from app.ingest.fleet import Fleet
-from app.observe.events import EventBus
 from app.push.desired import DesiredState
 from app.schemas.records.quotas import QuotaPut
 from app.services.base.changes import Changes
@@ -26,6 +25,7 @@ from app.supervisor.supervisor import Supervisor
 from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.keys import chain
 from dataplane.protocol.observed import Observed
+from tests.app.event_bus import event_bus
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, TOKENS, Plane, serving, settings_in
 from tests.app.problems import is_problem
@@ -203,7 +203,7 @@ async def test_changes_committed_before_a_crash_are_pushed_after_it(settings: Se
     """The commit happens in a process that pushes nothing and then ends, as by a kill."""
     database = Database(settings.common.database_url)
     await migrate.upgrade(database)
-    fleet, bus = Fleet(), EventBus()
+    fleet, bus = Fleet(), event_bus()
     desired = DesiredState(database)
     quotas = Quotas(database, Changes(database, fleet, bus), RecordProgress(fleet, desired), fleet)
     await quotas.put("acme", QuotaPut(limit_bytes=5), Principal("r"))
@@ -310,7 +310,9 @@ async def _settled(plane: Plane, query: str, holds=bool) -> dict:
 
 async def test_the_first_restart_does_not_wait_and_later_ones_do() -> None:
     exits = ChangeSignal()
-    supervisor = Supervisor(os.environ, on_exit=lambda _code, _pause_s: exits.notify(), command=("/bin/false",))
+    supervisor = Supervisor(
+        os.environ, lambda _code, _pause_s: exits.notify(), on_start=lambda _pid: None, command=("/bin/false",)
+    )
     with capture_logs() as lines:
         running = asyncio.create_task(supervisor.run())
         assert await exits.until(lambda: exits.count == 3, 60)

@@ -17,7 +17,6 @@ from alembic import op
 
 from app.errors import Conflict, NotFound, StoreUnavailable
 from app.ingest.fleet import Fleet
-from app.observe.events import EventBus
 from app.push.desired import DesiredState
 from app.push.node_requests import NodeRequests
 from app.schemas.access.audit import AuditFilters
@@ -42,6 +41,7 @@ from app.store.records.quotas import QuotaRow
 from app.store.records.snapshot_size import SnapshotSize
 from dataplane.protocol.control.snapshots import digest_of
 from tests.app.command import run
+from tests.app.event_bus import event_bus
 from tests.app.failing_database import fails_at
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +49,7 @@ BY = Principal("request-1")
 
 
 def services(database: Database) -> tuple[Quotas, Pins]:
-    fleet, bus = Fleet(), EventBus()
+    fleet, bus = Fleet(), event_bus()
     changes, progress = Changes(database, fleet, bus), RecordProgress(fleet, DesiredState(database))
     return Quotas(database, changes, progress, fleet), Pins(
         database,

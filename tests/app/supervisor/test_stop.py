@@ -22,7 +22,10 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_frozen_standby_is_killed_after_the_grace() -> None:
     supervisor = Supervisor(
-        os.environ, on_exit=lambda *_: None, command=(sys.executable, "-c", "import time; time.sleep(600)")
+        os.environ,
+        on_exit=lambda *_: None,
+        on_start=lambda _: None,
+        command=(sys.executable, "-c", "import time; time.sleep(600)"),
     )
     supervisor._prepare()
     standby = supervisor._standby
@@ -37,7 +40,10 @@ async def test_a_frozen_standby_is_killed_after_the_grace() -> None:
 
 async def test_a_standby_with_settings_that_failed_leaves_no_descriptor() -> None:
     supervisor = Supervisor(
-        os.environ, on_exit=lambda *_: None, command=(sys.executable, "-c", "import time; time.sleep(600)")
+        os.environ,
+        on_exit=lambda *_: None,
+        on_start=lambda _: None,
+        command=(sys.executable, "-c", "import time; time.sleep(600)"),
     )
     supervisor._prepare()
     standby = supervisor._standby
@@ -89,7 +95,7 @@ async def test_a_process_that_the_kernel_does_not_end_is_logged_and_left(monkeyp
             self.signals.append(number)
 
     monkeypatch.setattr(module, "KILLED_S", 0.05)
-    supervisor = Supervisor(os.environ, on_exit=lambda *_: None)
+    supervisor = Supervisor(os.environ, on_exit=lambda *_: None, on_start=lambda _: None)
     stuck: Any = Stuck()
     with capture_logs() as lines:
         async with asyncio.timeout(60):

@@ -221,9 +221,9 @@ async def test_marks_of_an_earlier_process_are_forgotten_after_a_while(database:
     assert left.tenant == "new"
 
 
-def book_of(plane: Plane, **options: object) -> UsageLedger:
+def book_of(plane: Plane, *, is_writing: bool = True) -> UsageLedger:
     parts = plane.app.parts
-    return UsageLedger(parts.foundation.node_requests, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
+    return UsageLedger(parts.foundation.node_requests, parts.fleet, parts.database, 60, 60, lambda: is_writing)
 
 
 async def tier_rows_of(database: Database) -> dict[tuple[str, str], tuple[int, ...]]:
@@ -365,7 +365,7 @@ async def test_numbers_wait_while_the_database_is_away(
 
 async def test_a_manager_that_is_not_the_writer_sends_no_requests(new_plane: Plane, new_node: FakeNode) -> None:
     new_node.used = [counters(served=1)]
-    book = book_of(new_plane, is_writing=lambda: False)
+    book = book_of(new_plane, is_writing=False)
     await book.read_last(60)
     await book.write_last()
     assert await rows_of(new_plane.app.parts.database) == {}

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered
-from app.observe.events import EventBus
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.events import EventFilters
 from app.services.views.events import BATCH, QUEUE, Events
@@ -16,6 +15,7 @@ from app.store.base import migrate
 from app.store.base.database import Database
 from dataplane.protocol.events import GatewayNameLost, MemoryAdopted
 from tests.app.command import output
+from tests.app.event_bus import event_bus
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 from tests.app.problems import fault_paths
@@ -95,12 +95,12 @@ async def events(database_url: str) -> AsyncIterator[Events]:
     """An empty history in either database."""
     database = Database(database_url)
     await migrate.upgrade(database)
-    yield Events(database)
+    yield Events(database, lost=lambda: 0)
     await database.close()
 
 
 async def test_fields_of_a_node_are_stored_or_marked_as_omitted(events: Events) -> None:
-    bus = EventBus(events.offer)
+    bus = event_bus(events.offer)
     bus.publish(GatewayNameLost(1.0, "g", "\0"), node="\0" + "n" * 500, at=1.0)
     bus.publish(GatewayNameLost(2.0, "g", "x" * 20_000), at=2.0)
     bus.publish(MemoryAdopted(3.0, 1, 1 << 62, 0, 0, float("nan")), at=3.0)
@@ -118,7 +118,7 @@ async def stopped(task: "asyncio.Task[None]") -> None:
 
 
 async def test_a_flood_is_bounded_and_dropped_events_are_counted(events: Events) -> None:
-    bus = EventBus(events.offer)
+    bus = event_bus(events.offer)
     for number in range(QUEUE + 7):
         bus.publish(DatabaseRecovered(number))
     assert events.dropped == {"database.recovered": 7}
@@ -135,8 +135,8 @@ async def test_events_wait_while_the_database_is_unavailable(tmp_path: Path) -> 
     file = tmp_path / "larder.db"
     database = Database(f"sqlite+aiosqlite:///{file}")
     await migrate.upgrade(database)
-    events = Events(database)
-    bus = EventBus(events.offer)
+    events = Events(database, lost=lambda: 0)
+    bus = event_bus(events.offer)
     away = tmp_path / "away.db"
     file.rename(away)
     task = asyncio.create_task(events.run())
@@ -156,7 +156,7 @@ async def test_events_wait_while_the_database_is_unavailable(tmp_path: Path) -> 
 
 
 async def test_relayed_events_of_another_manager_are_not_stored(events: Events) -> None:
-    bus = EventBus(events.offer)
+    bus = event_bus(events.offer)
     with bus.subscribe() as subscriber:
         bus.relay("quota.created", "", 1.0, {"tenant": "acme"})
         assert [event.name for event in subscriber.take()] == ["quota.created"]

@@ -29,7 +29,7 @@ async def test_refusals_after_a_tightened_quota_are_found_with_the_change(new_pl
     await new_plane.put_quota("acme", "1GiB")
     stats = [TenantStats("acme", bytes=2 << 30, limit_bytes=1 << 30, over_limit=True, refused={"over_limit": 5})]
     await new_plane.report(new_node, tenants=stats)
-    await new_plane.until(lambda: bool(runs.lasting()))
+    await new_plane.until(lambda: bool(runs.lasting(lambda node, tenant: True)))
     answer = await new_plane.get(f"{F}?tenant=acme")
     assert [item["code"] for item in answer["items"]] == ["blocks_refused", "tenant_over_limit"]
     (first, _) = answer["items"]

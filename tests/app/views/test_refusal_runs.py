@@ -7,13 +7,13 @@ import pytest
 
 from app.http.routes.views.events import EventMessages
 from app.ingest.refusal_runs import NO_ROOM, QUIET_S, RefusalRuns
-from app.observe.events import EventBus
 from app.services.base.principals import Principal
 from app.services.base.redaction import visible_events
 from dataplane.protocol.codes import Code
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
+from tests.app.event_bus import event_bus
 
 
 class Reports:
@@ -21,7 +21,7 @@ class Reports:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.bus = EventBus()
+        self.bus = event_bus()
         self.runs = RefusalRuns(self.bus, lambda: self.now)
         self.others: list[TenantStats] = []
 

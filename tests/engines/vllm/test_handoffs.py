@@ -129,7 +129,15 @@ def test_a_step_waits_once_for_a_data_plane_that_does_not_answer(engine: Step, m
 
 def scheduler_side(plane: Plane, clock: Clock, **options: Any) -> SchedulerSide:
     settings = ConnectorSettings(socket=plane.socket, chunk_tokens=CHUNK_TOKENS, timeout_s=5.0, min_load_tokens=0)
-    return SchedulerSide(settings, group="late", engine="late", block_tokens=PAGE_TOKENS, clock=clock, **options)
+    return SchedulerSide(
+        settings,
+        group="late",
+        engine="late",
+        block_tokens=PAGE_TOKENS,
+        evict=lambda blocks: None,
+        clock=clock,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("role", ["both", "producer", "consumer"])

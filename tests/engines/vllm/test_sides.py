@@ -727,4 +727,6 @@ def test_an_idle_engine_attaches_to_the_next_data_plane(engine: Step, plane: Pla
 
 def test_an_engine_with_blocks_that_do_not_divide_chunks_is_refused() -> None:
     with pytest.raises(ValueError, match=r"larder\.chunk_tokens: expected a multiple of the block size 48, got 64"):
-        SchedulerSide(ConnectorSettings(chunk_tokens=64), group="g", engine="e", block_tokens=48)
+        SchedulerSide(
+            ConnectorSettings(chunk_tokens=64), group="g", engine="e", block_tokens=48, evict=lambda blocks: None
+        )
