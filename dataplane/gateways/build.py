@@ -92,6 +92,7 @@ def lmcache_gateway(
             loop,
             InProcess(node),
             memory.named,
+            memory.expect_worker,
             clock,
             devices,
             holder,

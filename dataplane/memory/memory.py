@@ -78,8 +78,8 @@ class NodeMemory:
         self._huge = huge
         self._ahead_bytes = ahead_bytes
         self._capacity_bytes = 0
-        if named is not None:
-            named.on_requested = self._share_ahead
+        self._expects_worker = False
+        """Whether a worker that will store in the named segment has registered."""
 
     def _adopt(self, sizes: Mapping[str, int]) -> None:
         try:
@@ -165,7 +165,7 @@ class NodeMemory:
             return
         committed = sum(file.nbytes for file in self.segments.values())
         ahead = max(0, min(self._ahead_bytes, self._capacity_bytes - committed))
-        parts = self.named.requested or any(file.part for file in self.segments.values())
+        parts = self._expects_worker or any(file.part for file in self.segments.values())
         memfds = not all(file.part for file in self.segments.values())
         share = ahead // 2 if parts == memfds else ahead if parts else 0
         self._prefault.keep_ahead(ahead - self.named.pages.keep_ahead(share))
@@ -175,6 +175,15 @@ class NodeMemory:
         for number, base, nbytes in parts:
             if self.named is not None:
                 self.segments[number] = self.named.known_part(number, base, nbytes)
+
+    def expect_worker(self) -> None:
+        """Prepare for a worker of a gateway that registers: keep memory of the named segment ready for it, and give
+        back no pages, which it may address directly from now on."""
+        if self.named is not None:
+            self.named.pages.keep()
+        if not self._expects_worker:
+            self._expects_worker = True
+            self._share_ahead()
 
     def give_back(self) -> None:
         """Give unneeded pages of the named segment back to the machine, if that is allowed now."""

@@ -121,10 +121,6 @@ class NamedFile:
         self._parts: dict[int, tuple[int, int]] = {}
         """(base, bytes) of each segment."""
         self.pages = NamedPages(file.fd, header.nbytes)
-        self.requested = False
-        """A worker that will store in this segment has registered."""
-        self.on_requested: Callable[[], None] = lambda: None
-        """Called when `requested` becomes true."""
         self._view: memoryview | None = None
 
     @classmethod
@@ -316,14 +312,6 @@ class NamedFile:
     def take(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Allocate the pages of ranges. Blocks; do not call it on the loop. Raises OSError."""
         self.pages.take(ranges)
-
-    def expect(self) -> None:
-        """Prepare for a worker that registers: keep memory ready for it, and give back no pages, which it may address
-        directly from now on."""
-        self.pages.keep()
-        if not self.requested:
-            self.requested = True
-            self.on_requested()
 
     # ---- the end
 

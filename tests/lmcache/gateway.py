@@ -42,9 +42,6 @@ class PlainPool:
     def take(self, ranges: object) -> None:
         raise AssertionError("it lacks nothing")
 
-    def expect(self) -> None:
-        """Nothing is kept ahead."""
-
     def __init__(self, bench: Bench, nbytes: int) -> None:
         self._bench = bench
         self.bytes = bytearray(nbytes)
@@ -111,6 +108,7 @@ class Gateway:
             self.loop,
             InProcess(self.bench.node),
             cast(NamedFile, self.pool),
+            lambda: None,
             lambda: self.bench.now,
             self.devices,
             self.holder,

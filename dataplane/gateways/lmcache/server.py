@@ -65,6 +65,7 @@ class LMCacheServer:
         loop: Loop,
         cache: InProcess,
         pool: NamedFile,
+        expect_worker: Callable[[], None],
         clock: Callable[[], float],
         devices: Devices,
         holder: SocketStore,
@@ -76,7 +77,8 @@ class LMCacheServer:
     ) -> None:
         """Restore the previous data plane's state and start to listen. Raise OSError if the port is not available.
 
-        `holder` and `inherited` are the arguments of `ZmtpServer`, `on_hashed` that of `RequestChains`.
+        `expect_worker` prepares `pool` for a worker that registers; `holder` and `inherited` are the arguments of
+        `ZmtpServer`, `on_hashed` that of `RequestChains`.
         """
         folder = options.folder
         self._clock = clock
@@ -102,6 +104,7 @@ class LMCacheServer:
         self._parts = GatewayParts(
             cache,
             pool,
+            expect_worker,
             self.registry,
             self.instances,
             self.sessions,

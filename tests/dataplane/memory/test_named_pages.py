@@ -207,7 +207,7 @@ def test_prepared_memory_is_shared_within_the_pool_by_use() -> None:
         wait_for(lambda: ahead() == (0, 7), "all for the other one")
         assert os.fstat(named.file.fd).st_blocks * 512 == 4096
         memory.retire_segment(2)
-        named.expect()
+        memory.expect_worker()
         wait_for(lambda: ahead() == (8, 0), "a worker is about to store")
 
 

@@ -93,7 +93,7 @@ class GatewayHandlers:
         self._parts.pool.look()
         if self._parts.pool.problem:
             raise OperationFailed(Reason.UNSUPPORTED, self._parts.pool.problem)
-        self._parts.pool.expect()
+        self._parts.expect_worker()
         registered = RegisteredWorker(context.instance_id, 0, 0, 0, 0, engine=context)
         self._parts.instances.register(registered, request.peer, request.now)
         return encode(PoolReply(self._parts.pool.name, self._parts.pool.nbytes))

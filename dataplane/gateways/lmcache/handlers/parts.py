@@ -32,6 +32,8 @@ class GatewayParts:
     cache: InProcess
     pool: NamedFile
     """The named segment, which clients map."""
+    expect_worker: Callable[[], None]
+    """Keeps memory of the segment ready for a worker that registers, and its pages in place."""
     registry: Registry
     instances: Instances
     sessions: LookupSessions
