@@ -92,17 +92,24 @@ def steady_clock() -> Callable[[], float]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsers:
-    """Passes on which memory was dropped, to the holder and to those who use segments."""
+    """Passes on which memory was dropped, to the holder and to those who use segments, and asks them whether pages may
+    go."""
 
     holder: HolderConnection
     segment_retired: list[Callable[[int], None]] = field(default_factory=list)
     """Called with the number of each segment that is dropped."""
+    addressed: list[Callable[[], bool]] = field(default_factory=list)
+    """Return whether a device may write to pages of the named segment by address."""
 
     def dropped(self, kind: str, number: int) -> None:
         self.holder.dropped(kind, number)
         if kind == "segment":
             for retired in self.segment_retired:
                 retired(number)
+
+    def may_give_back(self) -> bool:
+        """Return whether pages of the named segment may go back to the machine."""
+        return not any(addressed() for addressed in self.addressed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +212,7 @@ class DataPlane:
             bus.publish,
             taken.holder.made,
             users.dropped,
+            users.may_give_back,
             prefault,
         )
         begun = begin(taken.files, factory)
@@ -218,9 +226,7 @@ class DataPlane:
         named = memory.named
         devices = Devices(find_devices, memory.segments, None if named is None else named.device_view)
         users.segment_retired.append(devices.retired)
-        if named is not None:
-            named.may_give_back = lambda: not devices.named_is_pinned and _no_device_writes(node)
-            named.pages.on_failure = partial(_prefault_failed, named.name)
+        users.addressed.extend((lambda: devices.named_is_pinned, partial(_device_may_write, node)))
         memory.allocate_ahead(node.options.capacity_bytes)
         tiers = node_tiers(settings, loop, node, memory, clock, state.path)
         node.intent.tiers = tiers
@@ -450,9 +456,9 @@ def _look_at_name(named: NamedFile, node: Node, publishing: StatePublisher, cloc
         publishing.publish()
 
 
-def _no_device_writes(node: Node) -> bool:
-    """Return whether no client of the gateway may have registered the named segment's pages with a device."""
-    return not any(engine.gateway and engine.spaces and may_pin(engine.pid) for engine in node.engines.values())
+def _device_may_write(node: Node) -> bool:
+    """Return whether a client of the gateway may have registered the named segment's pages with a device."""
+    return any(engine.gateway and engine.spaces and may_pin(engine.pid) for engine in node.engines.values())
 
 
 def _endpoints(settings: DataPlaneSettings) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dataplane.memory.pages import available_bytes, huge_bytes_available
@@ -168,7 +169,8 @@ class NodeMemory:
         parts = self._expects_worker or any(file.part for file in self.segments.values())
         memfds = not all(file.part for file in self.segments.values())
         share = ahead // 2 if parts == memfds else ahead if parts else 0
-        self._prefault.keep_ahead(ahead - self.named.pages.keep_ahead(share))
+        on_failure = partial(self._prefault.on_failure, self.named.name)
+        self._prefault.keep_ahead(ahead - self.named.pages.keep_ahead(share, on_failure))
 
     def inherited_parts(self, parts: Iterable[tuple[int, int, int]]) -> None:
         """Register the parts (number, base, bytes) of the named segment that the previous data plane made."""

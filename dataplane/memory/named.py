@@ -92,7 +92,9 @@ class Header:
 class NamedFile:
     """The named segment that this process owns."""
 
-    def __init__(self, file: SharedFile, header: Header, folder: Path) -> None:
+    def __init__(self, file: SharedFile, header: Header, folder: Path, may_give_back: Callable[[], bool]) -> None:
+        """`may_give_back` returns whether pages may be removed from clients' mappings now: not while a device writes to
+        them by address."""
         self.file = file
         """The whole file, including the header."""
         self.name = header.name
@@ -105,9 +107,7 @@ class NamedFile:
         """A predecessor made the file: its clients map it, and its segments are at their old places."""
         self.short = False
         """The machine had no pages for the last requested range."""
-        self.may_give_back: Callable[[], bool] = lambda: True
-        """Returns whether pages may be removed from clients' mappings now: not while a device writes to them by
-        address."""
+        self._may_give_back = may_give_back
         self.problem = ""
         """Reason why new clients cannot open the file by its name; empty if they can."""
         self.restored = 0
@@ -125,7 +125,15 @@ class NamedFile:
 
     @classmethod
     def create(
-        cls, name: str, nbytes: int, pid: int, started: int, *, inherited: Collection[Inode] = (), folder: Path = FOLDER
+        cls,
+        name: str,
+        nbytes: int,
+        pid: int,
+        started: int,
+        may_give_back: Callable[[], bool],
+        *,
+        inherited: Collection[Inode] = (),
+        folder: Path = FOLDER,
     ) -> NamedFile:
         """Create a sparse file of whole pages under `PREFIX` and this name, after removing files of dead owners.
 
@@ -163,18 +171,18 @@ class NamedFile:
             raise
         with suppress(CannotName, OSError):
             _make_way(_backup_name_of(path), inherited)
-        named = cls(file, header, folder)
+        named = cls(file, header, folder, may_give_back)
         named.look()
         return named
 
     @classmethod
-    def adopt(cls, file: SharedFile, pid: int, started: int) -> NamedFile:
+    def adopt(cls, file: SharedFile, pid: int, started: int, may_give_back: Callable[[], bool]) -> NamedFile:
         """Adopt the file of a predecessor. Raises CannotName; then the caller must close the file."""
         before = Header.read(file.fd)
         if before is None or not before.name.startswith(PREFIX):
             raise CannotName("the named segment of the previous data plane has no header")
         header = Header(pid, started, before.identity, before.nbytes, before.name)
-        named = cls(file, header, FOLDER)
+        named = cls(file, header, FOLDER, may_give_back)
         if named._is_lost():
             raise CannotName(f"{named._path} and its backup name were removed: new clients could not open it")
         try:
@@ -274,7 +282,7 @@ class NamedFile:
             try:
                 self.pages.use(base, nbytes)
             except OSError:
-                if not (self.pages.ahead_bytes and self.may_give_back()):
+                if not (self.pages.ahead_bytes and self._may_give_back()):
                     raise
                 self.pages.shed(base, nbytes)
                 self.pages.use(base, nbytes)
@@ -302,7 +310,7 @@ class NamedFile:
 
     def give_back(self) -> None:
         """Give pages that belong to no segment and are not kept ahead back to the machine, if that is allowed now."""
-        if self.pages.surplus and self.may_give_back():
+        if self.pages.surplus and self._may_give_back():
             self.pages.give_back()
 
     def lacking(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -318,10 +326,7 @@ class NamedFile:
     def remove(self) -> None:
         """Remove both names, if they still refer to this file. Clients that map it keep their mapping."""
         self._removed = True
-        for path in (self._path, self._backup_name):
-            if _inode_at(path) == self._inode:
-                with suppress(OSError):
-                    os.unlink(path)
+        _remove_names(self._path, self._inode)
 
     def close(self) -> None:
         """Close the file; its name stays."""
@@ -371,8 +376,16 @@ def discard(file: SharedFile) -> None:
     """Remove the name of a predecessor's file that is no longer needed, and close the file."""
     header = Header.read(file.fd)
     if header is not None:
-        NamedFile(file, header, FOLDER).remove()
+        _remove_names(FOLDER / header.name, _inode(os.fstat(file.fd)))
     file.close()
+
+
+def _remove_names(path: Path, inode: Inode) -> None:
+    """Remove a name and its backup name, if they refer to this file."""
+    for name in (path, _backup_name_of(path)):
+        if _inode_at(name) == inode:
+            with suppress(OSError):
+                os.unlink(name)
 
 
 def _files(folder: Path) -> list[Path]:

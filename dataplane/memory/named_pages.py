@@ -35,9 +35,7 @@ Range = tuple[int, int]
 class NamedPages:
     """Tracks which pieces of one file have their pages. All methods may be called from any thread."""
 
-    def __init__(self, fd: int, nbytes: int, on_failure: Callable[[OSError], None] = lambda error: None) -> None:
-        """`on_failure` is called, on any thread, when the machine refuses pages ahead of use for the first time."""
-        self.on_failure = on_failure
+    def __init__(self, fd: int, nbytes: int) -> None:
         self._fd = fd
         self._nbytes = nbytes
         self._states = bytearray(-(-nbytes // PIECE_BYTES))
@@ -138,12 +136,14 @@ class NamedPages:
 
     # ---- ahead of use
 
-    def keep_ahead(self, nbytes: int) -> int:
-        """Keep this many bytes ready from now on, in whole pieces, and return the bytes of these pieces."""
+    def keep_ahead(self, nbytes: int, on_failure: Callable[[OSError], None]) -> int:
+        """Keep this many bytes ready from now on, in whole pieces, and return the bytes of these pieces. A thread does
+        so; the `on_failure` with which it was started is called on it when the machine refuses pages for the first
+        time."""
         with self._changed:
             self._ahead = min(nbytes, self._nbytes) // PIECE_BYTES
             if self._thread is None and self._ahead and not self._stopping:
-                self._thread = threading.Thread(target=self._run, name="named-pages", daemon=True)
+                self._thread = threading.Thread(target=self._run, args=(on_failure,), name="named-pages", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
             return self._ahead * PIECE_BYTES
@@ -261,7 +261,7 @@ class NamedPages:
                 self._set(at, _TAKEN)
             self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _run(self, on_failure: Callable[[OSError], None]) -> None:
         while True:
             with self._changed:
                 if self._stopping:
@@ -284,7 +284,7 @@ class NamedPages:
             was_failing, self._failing = self._failing, True
             self._paused_until = time.monotonic() + RETRY_S
             if not was_failing:
-                self.on_failure(failure)
+                on_failure(failure)
 
     def _take_ahead(self, at: int) -> OSError | None:
         try:

@@ -77,7 +77,7 @@ class Prefault:
         self._stopping = False
         self._failing = False
         self._paused_until = 0.0
-        self._on_failure = on_failure
+        self.on_failure = on_failure
         self._thread = threading.Thread(target=self._run, name="prefault", daemon=True)
         self._thread.start()
 
@@ -332,4 +332,4 @@ class Prefault:
                     task.pages.close()
                 task.file.close()
         if not was_failing:
-            self._on_failure(name, error)
+            self.on_failure(name, error)

@@ -72,16 +72,18 @@ class CoreFactory:
         emit: Callable[[Event], None],
         made: Callable[[str, int, SharedFile], None],
         dropped: Callable[[str, int], None],
+        may_give_back: Callable[[], bool],
         prefault: Prefault | None,
     ) -> None:
         """`name` is the name of the node; `emit` takes its events; `made` and `dropped` are called for each piece of
-        memory."""
+        memory; `may_give_back` is that of `NamedFile`."""
         self.clock = clock
         self.max_blocks = settings.max_blocks
         self.writer = TableWriter(secrets.randbits(63) | 1, os.getpid(), started_at(os.getpid()))
         self.private_sizes = _private_sizes(settings.max_blocks)
         self._settings, self._name, self._leases, self._emit = settings, name, leases, emit
         self._made, self._dropped, self._prefault = made, dropped, prefault
+        self._may_give_back = may_give_back
         statuses = (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)
         self._handed_files = {(status.st_dev, status.st_ino) for status in statuses}
 
@@ -91,9 +93,9 @@ class CoreFactory:
         requested = bool(self._settings.lmcache_port)
         named = None
         if inherited is not None and inherited.has(NAMED):
-            named = named_segment.adopted(inherited.pop(NAMED), self.writer, requested=requested)
+            named = named_segment.adopted(inherited.pop(NAMED), self.writer, self._may_give_back, requested=requested)
         if named is None and requested:
-            named = named_segment.fresh(self._settings, self.writer, self._handed_files)
+            named = named_segment.fresh(self._settings, self.writer, self._may_give_back, self._handed_files)
         return NodeMemory(
             self.max_blocks,
             self._made,

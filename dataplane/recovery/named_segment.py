@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import structlog
 
@@ -21,29 +21,35 @@ MIN_DEFAULT_BYTES = 16 << 20
 log = structlog.stdlib.get_logger()
 
 
-def adopted(file: SharedFile, writer: TableWriter, *, requested: bool) -> NamedFile | None:
+def adopted(
+    file: SharedFile, writer: TableWriter, may_give_back: Callable[[], bool], *, requested: bool
+) -> NamedFile | None:
     """Return the previous data plane's file, with its name and size. Return None if the segment is not wanted or the
-    file cannot be adopted; the file is then closed."""
+    file cannot be adopted; the file is then closed. `may_give_back` is that of `NamedFile`."""
     if not requested:
         discard(file)
         return None
     try:
-        return NamedFile.adopt(file, writer.pid, writer.started)
+        return NamedFile.adopt(file, writer.pid, writer.started, may_give_back)
     except CannotName as error:
         log.warning("lmcache.memory_lost", reason=str(error), effect="what its engines cached is lost")
         discard(file)
         return None
 
 
-def fresh(settings: DataPlaneSettings, writer: TableWriter, inherited: Collection[Inode]) -> NamedFile | None:
+def fresh(
+    settings: DataPlaneSettings, writer: TableWriter, may_give_back: Callable[[], bool], inherited: Collection[Inode]
+) -> NamedFile | None:
     """Return a new file of the size in the settings. If it cannot be created, raise SettingsError if the settings ask
-    for the gateway; otherwise log a warning and return None."""
+    for the gateway; otherwise log a warning and return None. `may_give_back` is that of `NamedFile`."""
     try:
         free = free_bytes(inherited=inherited)
         if settings.table.huge_pages and not settings.table.lmcache_pool_bytes:
             free = min(free, available_bytes() // 2)  # the huge pages of the pool are not part of it
         nbytes = _size(settings, free)
-        named = NamedFile.create(settings.lmcache_shm_name, nbytes, writer.pid, writer.started, inherited=inherited)
+        named = NamedFile.create(
+            settings.lmcache_shm_name, nbytes, writer.pid, writer.started, may_give_back, inherited=inherited
+        )
     except CannotName as error:
         if settings.lmcache_requested:
             raise SettingsError(f"the LMCache gateway: {error}") from None

@@ -26,10 +26,10 @@ from app.descriptions import descriptions
 from app.settings import AppSettings, Settings, without_secrets
 from dataplane.base.redaction import redacted, without_password
 from dataplane.base.settings import Common, with_defaults
-from dataplane.memory.named import NamedFile
 from dataplane.protocol.spaces import LMCACHE
 from docs.settings_table import TABLES
 from tests.app.doctor import examined, examined_with_processes
+from tests.dataplane.named_files import created
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_memory_that_dead_data_planes_left_is_a_warning(folder: Path, monkeypatc
     shared = folder.parent / "shm"
     shared.mkdir()
     monkeypatch.setattr(checkup, "SHARED_MEMORY", shared)
-    living = NamedFile.create("living", 1 << 20, os.getpid(), 1, folder=shared)
+    living = created("living", 1 << 20, folder=shared)
     assert "memory left behind" not in examined()[1]
-    dead = NamedFile.create("dead; halt", 1 << 20, os.getpid(), 1, folder=shared)
+    dead = created("dead; halt", 1 << 20, folder=shared)
     dead.close()
     assert "memory left behind" not in examined()[1], "the next data plane may be starting"
     os.utime(dead.paths[0], (0, 0))

@@ -10,14 +10,14 @@ from click.testing import CliRunner
 
 from app.cli.commands.machine import down as command
 from app.cli.support.machine.left_memory import left_memory
-from dataplane.memory.named import NamedFile
 from tests.app.up import Up
+from tests.dataplane.named_files import created
 
 
 def test_shared_memory_of_killed_data_planes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(command, "left_memory", partial(left_memory, tmp_path))
-    left = NamedFile.create("left", 1 << 20, os.getpid(), 1, folder=tmp_path)
+    left = created("left", 1 << 20, folder=tmp_path)
     left.close()
     os.utime(left.paths[0], (0, 0))
     done = CliRunner().invoke(command.down, catch_exceptions=False)

@@ -27,6 +27,7 @@ from dataplane.memory.named import (
 from dataplane.memory.prefault import Prefault
 from dataplane.protocol.checksums import checksum
 from tests.dataplane import factories as make
+from tests.dataplane.named_files import adopted, created
 from tests.dataplane.plane import wait_for
 from tests.run_marks import shm_name
 
@@ -45,7 +46,7 @@ def name() -> Iterator[str]:
 
 @pytest.fixture
 def named(name: str) -> Iterator[NamedFile]:
-    made = NamedFile.create(name, SIZE, os.getpid(), 1)
+    made = created(name, SIZE)
     yield made
     made.remove()
     made.close()
@@ -63,8 +64,8 @@ def owner(name: str, then: str = "sys.stdin.read()") -> subprocess.Popen[bytes]:
     """A process that owns the name, until something is done to it."""
     program = [
         "import os, sys",
-        "from dataplane.memory.named import NamedFile",
-        f"named = NamedFile.create({name!r}, {SIZE}, os.getpid(), 1)",
+        "from tests.dataplane.named_files import created",
+        f"named = created({name!r}, {SIZE})",
         "print(named.name, flush=True)",
         then,
     ]
@@ -102,7 +103,7 @@ def test_a_living_owners_name_is_never_taken(name: str) -> None:
     with owner(name) as process:
         before = path_of(name).stat()
         with pytest.raises(CannotName, match=f"created by process {process.pid}"):
-            NamedFile.create(name, SIZE, os.getpid(), 1)
+            created(name, SIZE)
         free_bytes()
         assert os.path.samestat(before, path_of(name).stat())
 
@@ -111,16 +112,14 @@ def test_a_dead_owners_name_is_taken_and_its_memory_comes_back(name: str) -> Non
     with owner(name) as process:
         process.kill()
     left = path_of(name).stat()
-    named = NamedFile.create(name, SIZE, os.getpid(), 1)
+    named = created(name, SIZE)
     assert not os.path.samestat(left, path_of(name).stat())
     named.remove()
     named.close()
 
 
 def test_leftover_files_are_listed_with_their_bytes_and_removed_on_request(tmp_path: Path) -> None:
-    living, dead, young = (
-        NamedFile.create(name, SIZE, os.getpid(), 1, folder=tmp_path) for name in ("living", "dead", "young")
-    )
+    living, dead, young = (created(name, SIZE, folder=tmp_path) for name in ("living", "dead", "young"))
     for each in (dead, young):
         each.close()
     for each in (living, dead):
@@ -141,12 +140,12 @@ def test_whoever_holds_a_duplicate_owns_the_name_on(name: str) -> None:
     with owner(name, then=f"{child}\nos.kill(os.getpid(), 9)") as process:
         process.wait(60)
         with pytest.raises(CannotName, match="belongs to another data plane or its holder"):
-            NamedFile.create(name, SIZE, os.getpid(), 1)
+            created(name, SIZE)
         assert process.stdin is not None
         process.stdin.close()
         assert process.stdout is not None
         process.stdout.read()  # the child is gone
-    named = NamedFile.create(name, SIZE, os.getpid(), 1)
+    named = created(name, SIZE)
     named.remove()
     named.close()
 
@@ -166,7 +165,7 @@ def test_foreign_files_are_left_unchanged(name: str, what: str, tmp_path: Path) 
         path.write_bytes(Header(1, 1, 1, 4096, PREFIX + name).packed())
     try:
         with pytest.raises(CannotName):
-            NamedFile.create(name, SIZE, os.getpid(), 1)
+            created(name, SIZE)
         free_bytes()
         assert path.is_symlink() or path.exists()
         assert target.read_bytes() == b"x" * 8192
@@ -177,7 +176,7 @@ def test_foreign_files_are_left_unchanged(name: str, what: str, tmp_path: Path) 
 
 def test_a_file_that_a_predecessor_handed_over_makes_way(named: NamedFile, name: str) -> None:
     status = os.fstat(named.file.fd)
-    later = NamedFile.create(name, SIZE, os.getpid(), 1, inherited={(status.st_dev, status.st_ino)})
+    later = created(name, SIZE, inherited={(status.st_dev, status.st_ino)})
     assert later.present
     assert not named.present
     assert later.identity != named.identity
@@ -202,9 +201,9 @@ def test_a_segment_has_its_pages_before_anybody_writes_and_gives_them_back(named
         named.base(1)
 
 
-def test_pages_that_a_device_may_write_to_stay_until_it_is_gone(named: NamedFile) -> None:
+def test_pages_that_a_device_may_write_to_stay_until_it_is_gone(name: str) -> None:
     busy = True
-    named.may_give_back = lambda: not busy
+    named = created(name, SIZE, lambda: not busy)
     for number in (1, 2, 3):
         named.part(number, (number - 1) * make.MIB, make.MIB)
     named.retire(1)
@@ -215,6 +214,8 @@ def test_pages_that_a_device_may_write_to_stay_until_it_is_gone(named: NamedFile
     busy = False
     named.give_back()
     assert pages(named) == 2 * make.MIB, "whole pieces"
+    named.remove()
+    named.close()
 
 
 def test_another_process_continues_with_the_file(named: NamedFile) -> None:
@@ -222,7 +223,7 @@ def test_another_process_continues_with_the_file(named: NamedFile) -> None:
     named.view()[:5] = b"bytes"
     named.part(2, make.MIB, make.MIB)
     duplicate = named.file.of(named.name, os.dup(named.file.fd))
-    after = NamedFile.adopt(duplicate, 7, 8)
+    after = adopted(duplicate, 7, 8)
     assert (after.name, after.nbytes, after.identity) == (named.name, named.nbytes, named.identity)
     after.known_part(1, 0, make.MIB)
     after.give_back()
@@ -271,7 +272,7 @@ def test_without_any_name_the_memory_stays_and_the_remedy_is_logged(named: Named
     assert not path_of(name).exists()
     duplicate = named.file.of(named.name, os.dup(named.file.fd))
     with pytest.raises(CannotName, match="were removed: new clients could not open it"):
-        NamedFile.adopt(duplicate, 7, 8)
+        adopted(duplicate, 7, 8)
     discard(duplicate)
 
 
@@ -299,7 +300,7 @@ def test_another_file_under_the_name_is_never_touched_and_is_reported(
         assert named.problem.startswith(f"{path_of(name)} is another file now")
         assert ("restart the data plane" in named.problem) is not has_backup_name
     duplicate = named.file.of(named.name, os.dup(named.file.fd))
-    after = NamedFile.adopt(duplicate, 7, 8)
+    after = adopted(duplicate, 7, 8)
     assert after.problem == named.problem, "what is cached is kept for workers that map it"
     after.close()
     assert os.path.samestat(before, path_of(name).lstat())
@@ -362,11 +363,7 @@ def test_pages_of_a_segment_are_touched_ahead_and_no_others(named: NamedFile) ->
 
 def test_a_node_that_needs_it_no_more_gives_it_up(name: str) -> None:
     dropped: list[tuple[str, int]] = []
-    memory = NodeMemory(
-        64,
-        on_dropped=lambda kind, number: dropped.append((kind, number)),
-        named=NamedFile.create(name, SIZE, os.getpid(), 1),
-    )
+    memory = NodeMemory(64, on_dropped=lambda kind, number: dropped.append((kind, number)), named=created(name, SIZE))
     memory.create_segment(1, make.MIB, 0)
     memory.drop_named()
     assert not path_of(name).exists()
@@ -392,8 +389,9 @@ FULL = """
     folder = Path(sys.argv[1])
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], check=True)
     from dataplane.memory.memory import NodeMemory
-    from dataplane.memory.named import NamedFile, free_bytes
-    named = NamedFile.create("full", 8 << 20, os.getpid(), 1, folder=folder)
+    from dataplane.memory.named import free_bytes
+    from tests.dataplane.named_files import created
+    named = created("full", 8 << 20, folder=folder)
     memory = NodeMemory(64, named=named)
     memory.create_segment(1, 1 << 20, 0)
     before = free_bytes(folder)

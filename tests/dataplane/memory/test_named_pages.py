@@ -19,6 +19,7 @@ from dataplane.memory.memory import NodeMemory
 from dataplane.memory.named import NamedFile
 from dataplane.memory.named_pages import PIECE_BYTES, NamedPages
 from dataplane.memory.prefault import Prefault
+from tests.dataplane.named_files import created
 from tests.dataplane.plane import wait_for
 
 SIZE = 16 * PIECE_BYTES
@@ -61,7 +62,7 @@ def fallocated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_lowest_ranges_are_ready_and_are_used_without_a_call(
     fd: int, pages: NamedPages, fallocated: list[int]
 ) -> None:
-    pages.keep_ahead(4 * PIECE_BYTES)
+    pages.keep_ahead(4 * PIECE_BYTES, print)
     wait_for(lambda: pages.ahead_bytes == 4 * PIECE_BYTES, "what is to be ahead")
     assert given(fd) == 4 * PIECE_BYTES
     assert pages.lacking([(0, 4 * PIECE_BYTES), (3 * PIECE_BYTES, 2 * PIECE_BYTES)]) == [
@@ -108,7 +109,7 @@ def test_pages_are_taken_for_a_store_that_waits_and_no_byte_of_others_changes(
 
 
 def test_memory_of_a_retired_range_is_reused_and_the_rest_is_given_back(fd: int, pages: NamedPages) -> None:
-    pages.keep_ahead(2 * PIECE_BYTES)
+    pages.keep_ahead(2 * PIECE_BYTES, print)
     pages.use(0, 8 * PIECE_BYTES)
     wait_for(lambda: pages.ahead_bytes == 2 * PIECE_BYTES, "what is ahead")
     pages.release(0, 8 * PIECE_BYTES)
@@ -132,7 +133,7 @@ def test_nothing_is_given_back_once_clients_may_know_addresses(
         real(descriptor, offset, nbytes)
 
     monkeypatch.setattr(module, "punch", punch)
-    pages.keep_ahead(PIECE_BYTES)
+    pages.keep_ahead(PIECE_BYTES, print)
     pages.use(0, 8 * PIECE_BYTES)
     pages.release(0, 8 * PIECE_BYTES)
     pages.give_back()
@@ -141,7 +142,7 @@ def test_nothing_is_given_back_once_clients_may_know_addresses(
     pages.keep()  # returns when no piece is being given back
     allocated = given(fd)
     assert allocated >= 7 * PIECE_BYTES
-    pages.keep_ahead(2 * PIECE_BYTES)
+    pages.keep_ahead(2 * PIECE_BYTES, print)
     pages.take([(15 * PIECE_BYTES, PIECE_BYTES)])
     assert given(fd) == allocated + PIECE_BYTES
 
@@ -162,9 +163,9 @@ def test_nothing_is_taken_ahead_that_the_machine_needs(fd: int, monkeypatch: pyt
     monkeypatch.setattr(module, "available_bytes", lambda: available[0] - given(fd))
     monkeypatch.setattr(module, "RETRY_S", 0.01)
     failures: list[OSError] = []
-    pages = NamedPages(fd, SIZE, failures.append)
+    pages = NamedPages(fd, SIZE)
     try:
-        pages.keep_ahead(8 * PIECE_BYTES)
+        pages.keep_ahead(8 * PIECE_BYTES, failures.append)
         wait_for(lambda: failures, "the reason")
         assert given(fd) == 3 * PIECE_BYTES
         pages.use(0, 5 * PIECE_BYTES)  # what is used may have it
@@ -177,7 +178,7 @@ def test_nothing_is_taken_ahead_that_the_machine_needs(fd: int, monkeypatch: pyt
 
 @contextmanager
 def node_memory(capacity_bytes: int, ahead_bytes: int) -> Iterator[tuple[NodeMemory, NamedFile, Prefault]]:
-    named = NamedFile.create(f"larder-test-{os.getpid()}", SIZE, os.getpid(), 1)
+    named = created(f"larder-test-{os.getpid()}", SIZE)
     prefault = Prefault(lambda name, error: None, segment_bytes=PIECE_BYTES)
     memory = NodeMemory(64, prefault=prefault, ahead_bytes=ahead_bytes, named=named)
     try:
@@ -220,8 +221,8 @@ FULL = """
     fd = os.open(folder / "file", os.O_RDWR | os.O_CREAT)
     os.ftruncate(fd, 8 << 20)
     failures = []
-    pages = NamedPages(fd, 8 << 20, failures.append)
-    pages.keep_ahead(8 << 20)
+    pages = NamedPages(fd, 8 << 20)
+    pages.keep_ahead(8 << 20, failures.append)
     while not failures:
         time.sleep(0.01)
     print(failures[0].strerror, pages.ahead_bytes)
