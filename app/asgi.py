@@ -98,9 +98,10 @@ class App(MiddlewareStack):
             await super().__call__(scope, receive, send)
 
 
-def create_app(settings: Settings) -> App:
-    """Wire everything for these settings. Nothing is opened before the lifespan starts."""
-    parts = Parts(settings)
+def create_app(settings: Settings, url: str = "") -> App:
+    """Wire everything for these settings. `url` is where it is served, which the list of managers shows. Nothing is
+    opened before the lifespan starts."""
+    parts = Parts(settings, url)
     litestar = routed(settings.app)
     litestar.state.parts = parts
     litestar.state.scrapes = scrapes_of(parts)

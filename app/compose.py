@@ -89,15 +89,15 @@ from dataplane.protocol.stats.node import NodeStats
 class Foundation:
     """Parts that all subjects use: the database, the present state of the fleet, and ways to change and to query it."""
 
-    def __init__(self, settings: Settings, keep: Callable[[LarderEvent], None]) -> None:
-        """`keep` stores events."""
+    def __init__(self, settings: Settings, url: str, keep: Callable[[LarderEvent], None]) -> None:
+        """`url` is that of the API of this process; `keep` stores events."""
         app = settings.app
         self.settings = settings
         self.fleet = Fleet()
         self.node_conditions = NodeConditions(app.condition_kept_s)
         self.bus = EventBus(keep, self.node_conditions.on_event)
         self.database = Database(settings.common.database_url, self._on_database_change)
-        self.managers = Managers(self.database, self.pushes, self.fleet, self.bus)
+        self.managers = Managers(self.database, self.pushes, self.fleet, self.bus, url)
         self.leader_election = LeaderElection(
             leader_lock_of(self.database, self.database.origin), self.managers.on_election
         )
@@ -256,9 +256,9 @@ class Views:
 class Parts:
     """All objects of one management plane, by subject."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, url: str) -> None:
         self.settings = settings
-        self.foundation = base = Foundation(settings, self._keep)
+        self.foundation = base = Foundation(settings, url, self._keep)
         self.database, self.bus, self.fleet = base.database, base.bus, base.fleet
         self.limits = RequestLimits(settings.app)
         self.process = ProcessMeter()

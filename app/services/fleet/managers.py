@@ -24,8 +24,8 @@ ALIVE_S = 10.0
 class Managers:
     """Connects leadership, notifications of other managers and the `managers` table with the rest of the process."""
 
-    def __init__(self, database: Database, pushes: Callable[[], bool], fleet: Fleet, bus: EventBus) -> None:
-        """`pushes` returns whether this manager pushes to the nodes."""
+    def __init__(self, database: Database, pushes: Callable[[], bool], fleet: Fleet, bus: EventBus, url: str) -> None:
+        """`pushes` returns whether this manager pushes to the nodes; `url` is that of its API, or empty."""
         self._database = database
         self._pushes = pushes
         self._fleet = fleet
@@ -33,8 +33,7 @@ class Managers:
         self._host = socket.gethostname()[:128]
         self._started_at = time.time()
         self._pending: list[Notification] = []
-        self.url = ""
-        """Set by the code that binds the socket."""
+        self._url = url
 
     @property
     def id(self) -> str:
@@ -65,7 +64,7 @@ class Managers:
             id=self.id,
             host=self._host,
             pid=os.getpid(),
-            url=self.url,
+            url=self._url,
             pushing=self._pushes(),
             started_at=self._started_at,
         )

@@ -300,12 +300,11 @@ def _serve(settings: Settings, listener: socket.socket, handover: _Handover, ear
     from dataplane.base import otlp
     from dataplane.base.log import configure
 
-    app = create_app(settings)
-    log = configure(settings.app.log_level, settings.app.log_format)
-    telemetry = otlp.start("management-plane", __version__, os.environ, socket.gethostname())
     host, port = listener.getsockname()[:2]
     url = f"http://{host_and_port(host, port)}"
-    app.parts.foundation.managers.url = url
+    app = create_app(settings, url)
+    log = configure(settings.app.log_level, settings.app.log_format)
+    telemetry = otlp.start("management-plane", __version__, os.environ, socket.gethostname())
     supervisor = app.parts.fleet_services.supervisor
     if early is not None and supervisor is not None:
         _await_early(early)
