@@ -229,8 +229,7 @@ class DataPlane:
         users.addressed.extend((lambda: devices.named_is_pinned, partial(_device_may_write, node)))
         memory.allocate_ahead(node.options.capacity_bytes)
         tiers = node_tiers(settings, loop, node, memory, clock, state.path)
-        node.intent.tiers = tiers
-        snapshots = SnapshotStore(state, node.intent)
+        snapshots = SnapshotStore(state, node.intent, tiers)
         snapshots.apply(clock())
         tiers.step()
         tiers.wait_opened()
@@ -277,6 +276,7 @@ class DataPlane:
             self._context,
             common.control_url,
             node,
+            core.tiers,
             Introduction(os.getpid(), common.engine_socket, publisher.url, settings.table.labels),
             report.stats,
             lambda: publisher.seq,

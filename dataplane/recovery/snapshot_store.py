@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from dataplane.core.operator.intent import Intent
+from dataplane.core.operator.tier_records import TierRecords
 from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
 from dataplane.recovery.state import SavedSnapshot, StateDirectory
 
@@ -16,9 +17,10 @@ log = structlog.stdlib.get_logger()
 class SnapshotStore:
     """Connects the intent in force with the state directory."""
 
-    def __init__(self, state: StateDirectory, intent: Intent) -> None:
+    def __init__(self, state: StateDirectory, intent: Intent, tiers: TierRecords) -> None:
         self._state = state
         self._intent = intent
+        self._tiers = tiers
         self._pins: Snapshot | None = None
         self._expiries: dict[str, float] = {}
 
@@ -31,7 +33,7 @@ class SnapshotStore:
             # Pins that hits have kept alive must not expire by their original expiry: their moved ends are applied
             # afterwards.
             at = 0.0 if kind == "pins" else now
-            faults = self._intent.apply(saved.snapshot, saved.bodies, at)
+            faults = self._intent.apply(saved.snapshot, saved.bodies, self._tiers, at)
             if faults:
                 self._state.set_aside(kind, "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3]))
                 continue

@@ -20,6 +20,7 @@ from dataplane.core.node import Node
 from dataplane.core.operator.hot_prefixes import hot_prefix, hot_prefixes
 from dataplane.core.operator.intent import MAX_BODY_BYTES
 from dataplane.core.operator.listing import list_blocks, look_up
+from dataplane.core.operator.tier_records import TierRecords
 from dataplane.core.pool.sweeps import SweepStart
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
@@ -111,6 +112,7 @@ class ControlServer:
         context: zmq.Context[zmq.Socket[bytes]],
         url: str,
         node: Node,
+        tiers: TierRecords,
         introduction: Introduction,
         stats: Callable[[float], NodeStats],
         last_seq: Callable[[], int],
@@ -121,9 +123,10 @@ class ControlServer:
         digest: Callable[[DigestEngine, Callable[[ControlReply], None]], None] | None,
         gate: Gate | None = None,
     ) -> None:
-        """`stats` returns the node's state at a time. `expel` expels an engine's process, or raises ProtocolError.
-        `digest` starts reading an engine's memory, and the answer follows later; it raises ProtocolError, and is None
-        if this node copies for no engine. `gate` authorizes peers on a socket that other users can reach."""
+        """`tiers` opens the tiers of records. `stats` returns the node's state at a time. `expel` expels an engine's
+        process, or raises ProtocolError. `digest` starts reading an engine's memory, and the answer follows later; it
+        raises ProtocolError, and is None if this node copies for no engine. `gate` authorizes peers on a socket that
+        other users can reach."""
         if url.startswith("ipc://"):
             Path(url.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.socket = context.socket(zmq.ROUTER)
@@ -137,6 +140,7 @@ class ControlServer:
         self.socket.bind(url)
         self.url = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._node = node
+        self._tiers = tiers
         self.introduction = introduction
         self._stats = stats
         self._last_seq = last_seq
@@ -353,7 +357,10 @@ class ControlServer:
 
     def _applied(self, snapshot: Snapshot, bodies: dict[str, bytes]) -> ControlReply:
         now, kind, generation, intent = self._clock(), snapshot.type, snapshot.generation, self._node.intent
-        faults = intent.faults(snapshot, bodies) if snapshot.dry_run else intent.apply(snapshot, bodies, now)
+        if snapshot.dry_run:
+            faults = intent.faults(snapshot, bodies, self._tiers)
+        else:
+            faults = intent.apply(snapshot, bodies, self._tiers, now)
         if faults:
             if not snapshot.dry_run:
                 self._node.emit(SnapshotRefused(now, kind, generation, len(faults)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -41,6 +41,8 @@ from dataplane.protocol.states import STATE_MASK, State
 from dataplane.protocol.stats.pins import PinStats
 from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.tenants import TenantStats
+from dataplane.protocol.tiers import TierSpec
+from dataplane.tiers.registry import tier_faults_of
 from tests.dataplane import factories as make
 
 RING_ENTRIES = 1024
@@ -232,6 +234,21 @@ def consistent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not faults, faults
 
 
+class TierRecorder:
+    """Takes records of tiers, and opens nothing."""
+
+    names_of_settings: Set[str] = frozenset(("disk",))
+
+    def __init__(self) -> None:
+        self.applied: list[list[TierSpec]] = []
+
+    def check(self, spec: TierSpec) -> Sequence[tuple[str, str]]:
+        return tier_faults_of(spec)
+
+    def apply(self, specs: Sequence[TierSpec], now: float) -> None:
+        self.applied.append(list(specs))
+
+
 class Bench:
     """A node, its clock and its memory."""
 
@@ -274,6 +291,7 @@ class Bench:
         """Events since the last `take_events`, oldest first."""
         private = make.private_memory(max_blocks)
         self.node = Node(options, self.index, self.memory, leases, self.now, self.emitted.append, *private, policy)
+        self.tiers = TierRecorder()
         self.checks: list[Callable[[], list[str]]] = []
         """More checks that `faults` makes."""
         if Bench.made is not None:
@@ -292,7 +310,7 @@ class Bench:
         return BenchEngine(self, engine.client, numbers, self.memory.areas[engine.client])
 
     def apply(self, snapshot: Snapshot, bodies: dict[str, bytes] | None = None) -> list[Fault]:
-        return self.node.intent.apply(snapshot, bodies or {}, self.now)
+        return self.node.intent.apply(snapshot, bodies or {}, self.tiers, self.now)
 
     def pass_time(self, seconds: float, times: int = 1) -> None:
         for _ in range(times):

@@ -178,8 +178,6 @@ class Intent:
     """Pin bodies in force, by digest."""
     policy: PolicySpec = field(default_factory=lambda: PolicySpec(POLICY_IN_FORCE))
     """The policy in force."""
-    tiers: TierRecords | None = None
-    """What opens the tiers of records; without it, every tier is refused."""
 
     @property
     def armed(self) -> bool:
@@ -206,20 +204,20 @@ class Intent:
             return []
         return sorted({spec.keys_digest for spec in specs.values()} - self.bodies.keys())
 
-    def apply(self, snapshot: Snapshot, bodies: Mapping[str, bytes], now: float) -> list[Fault]:
-        """Apply a snapshot, or return every fault and change nothing."""
-        faults, put_in_force = self._checked(snapshot, bodies, now)
+    def apply(self, snapshot: Snapshot, bodies: Mapping[str, bytes], tiers: TierRecords, now: float) -> list[Fault]:
+        """Apply a snapshot, or return every fault and change nothing. `tiers` opens the tiers of records."""
+        faults, put_in_force = self._checked(snapshot, bodies, tiers, now)
         if not faults:
             put_in_force()
             self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)
         return faults
 
-    def faults(self, snapshot: Snapshot, bodies: Mapping[str, bytes]) -> list[Fault]:
+    def faults(self, snapshot: Snapshot, bodies: Mapping[str, bytes], tiers: TierRecords) -> list[Fault]:
         """Return the faults that `apply` would find in a snapshot, without changing anything."""
-        return self._checked(snapshot, bodies, 0.0)[0]
+        return self._checked(snapshot, bodies, tiers, 0.0)[0]
 
     def _checked(
-        self, snapshot: Snapshot, bodies: Mapping[str, bytes], now: float
+        self, snapshot: Snapshot, bodies: Mapping[str, bytes], tiers: TierRecords, now: float
     ) -> tuple[list[Fault], Callable[[], None]]:
         """Return the faults of a snapshot, and what puts it in force if there are none."""
         if faults := self.stale(snapshot):
@@ -232,9 +230,9 @@ class Intent:
             policy = next(iter(policies.values()), PolicySpec(POLICY_IN_FORCE))
             return faults, lambda: self.put_in_force(policy, now)
         if snapshot.type == "tiers":
-            tiers, faults = _records(snapshot, TierSpec, "name", lambda spec: wrong_in_tier(spec, self.tiers))
-            faults = faults or [_fault(*wrong) for wrong in wrong_in_tiers(tiers, self.tiers)]
-            return faults, lambda: None if self.tiers is None else self.tiers.apply(list(tiers.values()), now)
+            specs, faults = _records(snapshot, TierSpec, "name", lambda spec: wrong_in_tier(spec, tiers))
+            faults = faults or [_fault(*wrong) for wrong in wrong_in_tiers(specs, tiers)]
+            return faults, lambda: tiers.apply(list(specs.values()), now)
         known_bodies = {**self.bodies, **bodies}
         pins, faults = _records(snapshot, PinSpec, "name", _wrong_pin)
         faults = faults or [_fault(*wrong) for wrong in islice(_wrong_bodies(pins, known_bodies), MAX_FAULTS)]

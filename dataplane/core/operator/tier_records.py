@@ -25,20 +25,16 @@ class TierRecords(Protocol):
         ...
 
 
-def wrong_in_tier(spec: TierSpec, records: TierRecords | None) -> Iterator[tuple[str, Code, str]]:
+def wrong_in_tier(spec: TierSpec, records: TierRecords) -> Iterator[tuple[str, Code, str]]:
     """Yield the invalid fields of one record, a code, and why."""
-    for field, message in (*tier_faults(spec), *(() if records is None else records.check(spec))):
+    for field, message in (*tier_faults(spec), *records.check(spec)):
         yield field, Code.BAD_FIELD, message
-    if records is not None and spec.name in records.names_of_settings:
+    if spec.name in records.names_of_settings:
         yield "name", Code.BAD_FIELD, f"{spec.name!r} is the name of a tier of the node's settings"
 
 
-def wrong_in_tiers(specs: Mapping[int, TierSpec], records: TierRecords | None) -> Iterator[tuple[str, Code, str]]:
+def wrong_in_tiers(specs: Mapping[int, TierSpec], records: TierRecords) -> Iterator[tuple[str, Code, str]]:
     """Yield the faults of valid records together: the path, a code, and why."""
-    if records is None:
-        if specs:
-            yield "tiers", Code.UNSUPPORTED, "this data plane cannot open tiers"
-        return
     settings = len(records.names_of_settings)
     if len(specs) + settings > MAX_TIERS:
         message = f"expected at most {MAX_TIERS} tiers on a node, got {len(specs)} and {settings} of its settings"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
 from typing import Any
 
 import msgspec
@@ -10,28 +9,10 @@ import pytest
 
 from dataplane.protocol.control.snapshots import Fault, Snapshot
 from dataplane.protocol.tier_directory import MAX_TIERS
-from dataplane.protocol.tiers import TierSpec
-from dataplane.tiers.registry import tier_faults_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 
 PAGE = 4096
-SETTINGS = "disk"
-
-
-class Recorder:
-    """Takes records, and opens nothing."""
-
-    names_of_settings: Set[str] = frozenset((SETTINGS,))
-
-    def __init__(self) -> None:
-        self.applied: list[list[TierSpec]] = []
-
-    def check(self, spec: TierSpec) -> Sequence[tuple[str, str]]:
-        return tier_faults_of(spec)
-
-    def apply(self, specs: Sequence[TierSpec], now: float) -> None:
-        self.applied.append(list(specs))
 
 
 def record(name: object = "t", **fields: object) -> dict[str, Any]:
@@ -49,21 +30,14 @@ def found(faults: list[Fault]) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
+def bench() -> Bench:
+    return Bench(64 * PAGE)
 
 
-@pytest.fixture
-def bench(recorder: Recorder) -> Bench:
-    bench = Bench(64 * PAGE)
-    bench.node.intent.tiers = recorder
-    return bench
-
-
-def test_valid_tiers_are_handed_over_and_observed(bench: Bench, recorder: Recorder) -> None:
+def test_valid_tiers_are_handed_over_and_observed(bench: Bench) -> None:
     assert bench.apply(body([record("a"), record("b", order=1, spill="off")])) == []
-    assert [[spec.name for spec in specs] for specs in recorder.applied] == [["a", "b"]]
-    assert recorder.applied[0][1].order == 1
+    assert [[spec.name for spec in specs] for specs in bench.tiers.applied] == [["a", "b"]]
+    assert bench.tiers.applied[0][1].order == 1
     assert bench.node.intent.observed["tiers"].generation == 1
 
 
@@ -72,7 +46,7 @@ def test_valid_tiers_are_handed_over_and_observed(bench: Bench, recorder: Record
     [
         ({"name": ""}, "name"),
         ({"name": "a\nb"}, "name"),
-        ({"name": SETTINGS}, "name"),
+        ({"name": "disk"}, "name"),
         ({"type": "floppy"}, "type"),
         ({"budget_bytes": 0}, "budget_bytes"),
         ({"budget_bytes": 4096}, "budget_bytes"),
@@ -89,9 +63,9 @@ def test_valid_tiers_are_handed_over_and_observed(bench: Bench, recorder: Record
         ({"type": "s3", "parameters": {"endpoint": 3}}, "parameters.endpoint"),
     ],
 )
-def test_a_fault_names_its_field(bench: Bench, recorder: Recorder, fields: dict[str, object], path: str) -> None:
+def test_a_fault_names_its_field(bench: Bench, fields: dict[str, object], path: str) -> None:
     assert (f"tiers[1].{path}", "bad_field") in found(bench.apply(body([record("a"), record(**fields)])))
-    assert recorder.applied == []
+    assert bench.tiers.applied == []
     assert "tiers" not in bench.node.intent.observed
 
 
@@ -105,13 +79,8 @@ def test_tiers_of_the_settings_count_toward_the_most(bench: Bench) -> None:
     assert bench.apply(body(many[1:])) == []
 
 
-def test_a_dry_run_changes_nothing(bench: Bench, recorder: Recorder) -> None:
-    assert bench.node.intent.faults(body([record()], dry_run=True), {}) == []
-    assert found(bench.node.intent.faults(body([record(type="floppy")]), {})) == [("tiers[0].type", "bad_field")]
-    assert recorder.applied == []
-
-
-def test_a_node_that_cannot_open_tiers_takes_only_an_empty_list() -> None:
-    bench = Bench(64 * PAGE)
-    assert found(bench.apply(body([record()]))) == [("tiers", "unsupported")]
-    assert bench.apply(body([])) == []
+def test_a_dry_run_changes_nothing(bench: Bench) -> None:
+    assert bench.node.intent.faults(body([record()], dry_run=True), {}, bench.tiers) == []
+    faults = bench.node.intent.faults(body([record(type="floppy")]), {}, bench.tiers)
+    assert found(faults) == [("tiers[0].type", "bad_field")]
+    assert bench.tiers.applied == []

@@ -21,7 +21,7 @@ from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.layout import H_MEMORY, PAGE, U64, AreaMemory, IndexMemory, index_bytes
 from dataplane.protocol.states import STATE_BITS, STATE_MASK, State
 from tests.dataplane import factories as make
-from tests.dataplane.bench_node import RING_ENTRIES, Bench, BenchEngine, PlainMemory
+from tests.dataplane.bench_node import RING_ENTRIES, Bench, BenchEngine, PlainMemory, TierRecorder
 from tests.sizes import size
 
 HALF = PAGE
@@ -61,6 +61,7 @@ class KillBench(Bench):
         self.fences = 0
         self.at_fence = lambda: None
         self.checks = []
+        self.tiers = TierRecorder()
         self.emitted = []
         self.options = NodeOptions(
             name="bench",
