@@ -10,10 +10,9 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
-from dataplane.base.parent_death import end_with
+from dataplane.base.parent_death import ending_with
 from dataplane.ipc.processes import has_exited, peer_of
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
@@ -155,7 +154,7 @@ def start(
                 env=dict(environ),
                 start_new_session=True,
                 pass_fds=(child_end.fileno(),),
-                preexec_fn=None if survives else partial(end_with, os.getpid(), signal.SIGKILL),
+                preexec_fn=None if survives else ending_with(os.getpid(), signal.SIGKILL),
             )
             pidfd = os.pidfd_open(process.pid)
         except BaseException:

@@ -2,14 +2,20 @@
 
 import ctypes
 import os
+from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
-def end_with(parent: int, number: int) -> None:
-    """Have the kernel send this process a signal when its parent ends. Called in a child process, between fork and
-    exec; exits if the parent has ended before."""
-    _libc.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
-        os._exit(1)
+def ending_with(parent: int, number: int) -> Callable[[], None]:
+    """Return a function that has the kernel send the calling process a signal when its parent ends, and exits if the
+    parent has ended before. A child calls it between fork and exec, where no library may be loaded: the C library is
+    loaded here."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def end() -> None:
+        prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return end

@@ -7,14 +7,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from dataplane.base import settings
 from dataplane.base.child_command import module_command
-from dataplane.base.parent_death import end_with
+from dataplane.base.parent_death import ending_with
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.control.records import PolicySpec
 from dataplane.replay.control import ControlError, ControlLink
@@ -83,7 +82,7 @@ def own(
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches only the replay, which then stops it
-                preexec_fn=partial(end_with, os.getpid(), signal.SIGTERM),
+                preexec_fn=ending_with(os.getpid(), signal.SIGTERM),
             )
         try:
             _wait_until_up(process, plane, folder / "log")

@@ -6,9 +6,9 @@ import runpy
 import signal
 import sys
 
-from dataplane.base.parent_death import end_with
+from dataplane.base.parent_death import ending_with
 
 if __name__ == "__main__":
     os.setsid()
-    end_with(int(sys.argv.pop(1)), signal.SIGKILL)
+    ending_with(int(sys.argv.pop(1)), signal.SIGKILL)()
     runpy.run_module("dataplane", run_name="__main__", alter_sys=True)
