@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import msgspec
 
@@ -16,23 +17,25 @@ def descriptions(kind: type[msgspec.Struct]) -> Mapping[str, str]:
     included; nothing for a struct without source."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
-        found |= _own(_classes(each.__module__).get(each.__name__))
+        found |= _of_module(each.__module__).get(each.__name__, {})
     return found
 
 
 @cache
-def _classes(module: str) -> Mapping[str, ast.ClassDef]:
+def _of_module(module: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the texts below the fields of the classes of a module by the name of the class."""
     try:
-        tree = ast.parse(inspect.getsource(sys.modules[module]))
+        path = inspect.getsourcefile(sys.modules[module])
+        tree = ast.parse("" if path is None else Path(path).read_bytes())
     except (OSError, TypeError):  # a library without source
         return {}
-    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {node.name: _of_class(node) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def _own(definition: ast.ClassDef | None) -> Mapping[str, str]:
+def _of_class(definition: ast.ClassDef) -> Mapping[str, str]:
     found: dict[str, str] = {}
     field = ""
-    for node in [] if definition is None else definition.body:
+    for node in definition.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             field = node.target.id
         elif field and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
