@@ -1,5 +1,6 @@
 """What tiers of a store that several nodes write to have in common: the account of the blocks of this node."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from dataplane.protocol.stored_blocks import BlockName, Outcome, writer_number
@@ -9,7 +10,7 @@ from dataplane.tiers.values import parse_value_name, value_prefix, value_size
 from dataplane.tiers.written import Written
 
 
-class SharedTier:
+class SharedTier(ABC):
     """Base of such tiers. See `Tier` for the methods."""
 
     def __init__(self, context: TierContext, ttl_s: float = 0) -> None:
@@ -35,9 +36,9 @@ class SharedTier:
         except TimeoutError:
             return [Outcome.LATE] * len(stores)
 
+    @abstractmethod
     def _store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
         """Store blocks that no other thread stores or deletes meanwhile."""
-        raise NotImplementedError
 
     def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
         try:
@@ -50,9 +51,9 @@ class SharedTier:
         except TimeoutError:
             return [Outcome.LATE] * len(names)
 
+    @abstractmethod
     def _delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
         """Delete blocks that no other thread stores or deletes meanwhile."""
-        raise NotImplementedError
 
     def sync(self, deadline: float) -> Outcome:
         return Outcome.OK

@@ -16,7 +16,7 @@ from dataplane.devices.paged import Planes, planes_of
 from dataplane.gateways.lmcache.wire.ipc import CpuShm, MemoryUnsupported, Metadata, decode
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
 from dataplane.gateways.lmcache.workers import copies as copies_module
-from dataplane.gateways.lmcache.workers.copies import MAX_REGISTERED_PLANES, Copier, CpuShmCopier
+from dataplane.gateways.lmcache.workers.copies import MAX_REGISTERED_PLANES, CpuShmCopier
 from dataplane.gateways.lmcache.workers.registry import Registry
 from dataplane.gateways.lmcache.workers.transfers import Transfers
 from tests.lmcache.client import Client, key, lookup_key, packed, prompt
@@ -319,7 +319,7 @@ class TestDescriptions:
         tensor = Metadata("float16", (4, 64, 64, 1), (1 << 13, 1 << 7, 2, 1), 0)
         groups = [Group(layer_indices=list(range(half, half + 32)), tokens_per_block=64) for half in (0, 32)]
         with pytest.raises(MemoryUnsupported, match="pieces"):
-            Copier([CpuShm("/lmcache_kv_x", 1 << 20, tensor)] * 64, groups, None, "vllm")
+            CpuShmCopier([CpuShm("/lmcache_kv_x", 1 << 20, tensor)] * 64, groups, None, "vllm")
         assert made <= MAX_REGISTERED_PLANES + 4096
 
 

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
@@ -317,7 +318,7 @@ def take(lock: threading.Lock, deadline: float | None) -> None:
         raise TimeoutError("another thread of this process uses the queue")
 
 
-class Side:
+class Side(ABC):
     """Base of writers and readers: used by one thread at a time, and closed in a forked child."""
 
     def __init__(self) -> None:
@@ -332,9 +333,9 @@ class Side:
         """Whether `close` was called, or this is a copy in a forked child."""
         return not self._open
 
+    @abstractmethod
     def close(self) -> None:
         """Leave the queue."""
-        raise NotImplementedError
 
     def __del__(self) -> None:
         with suppress(AttributeError, TypeError, OSError, TimeoutError, QueueError):  # half made, or at exit

@@ -1,5 +1,6 @@
 """Commands on one block: the bytes to send, how the reply is read, and what it means."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from dataplane.protocol.stored_blocks import BlockName, Buffer, Loaded, Outcome, StoredBlock
@@ -23,7 +24,7 @@ class Redirect(Exception):
         """Whether the key is being moved, so that its command needs `ASKING` in front of it."""
 
 
-class Command:
+class Command(ABC):
     """A command for the value of one block."""
 
     other_type = Outcome.MISSING
@@ -37,9 +38,9 @@ class Command:
         self.in_flight = 0
         """Bytes of the block that are under way until the reply has come."""
 
+    @abstractmethod
     def pieces(self) -> Sequence[Buffer]:
         """Return the bytes to send."""
-        raise NotImplementedError
 
     def read(self, connection: BlockConnection, deadline: float) -> None:
         """Read the reply and set the outcome. Raises Redirect, TierError and the exceptions of `resp`."""
@@ -52,9 +53,9 @@ class Command:
     def _receive(self, replies: ReplyReader, deadline: float) -> Reply:
         return replies.read_short(deadline)
 
+    @abstractmethod
     def _answered(self, reply: Reply) -> Outcome:
         """Return the outcome for a reply that is no error. Raises ValueError for one that the command never gets."""
-        raise NotImplementedError
 
     def _refused(self, error: ErrorReply, address: Address) -> Outcome:
         """Return the outcome for an error that the server answered. Raises Redirect, TierError."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import md5, sha256
@@ -109,7 +110,7 @@ def _digest(groups: Sequence[TensorGroup], metadata: Sequence[Metadata]) -> str:
     return sha256(repr((shapes, layouts)).encode()).hexdigest()[:24]
 
 
-class Copier:
+class Copier(ABC):
     """Copy chunks of one engine's cache. `begin`, `gather`, `scatter` and `finish` run on a separate thread."""
 
     own_thread = False
@@ -148,6 +149,7 @@ class Copier:
         if not 0 < self.chunk_bytes <= MAX_CHUNK_BYTES:
             raise MemoryUnsupported(f"expected chunks of 1 to {MAX_CHUNK_BYTES} bytes, got {self.chunk_bytes}")
 
+    @abstractmethod
     def open(self) -> None:
         """Open the engine's memory unless it is already open. Raise CopyFailed on failure."""
 
@@ -170,6 +172,7 @@ class Copier:
                 )
         return real.index(False) if False in real else chunk_count
 
+    @abstractmethod
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
         """Wait, before the copies of a request, for the work that the engine enqueued before it recorded `event`.
 
@@ -177,17 +180,18 @@ class Copier:
         needed.
         """
 
+    @abstractmethod
     def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
         """Copy a chunk out of the engine's cache. The copy is complete after `finish`. Raise CopyFailed on failure."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scatter(self, blocks: Blocks, chunk: int, source: Source, skip_tokens: int) -> None:
         """Copy a chunk into the engine's cache, except blocks that end within the first `skip_tokens` of all chunks.
 
         The copy is complete after `finish`. Raise CopyFailed on failure.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> None:
         """Complete the copies of a request, failed or not. Afterwards nothing accesses either memory. Raise
         CopyFailed."""
@@ -220,9 +224,9 @@ class Copier:
                 digest.update(content)
         return digest.hexdigest()
 
+    @abstractmethod
     def _contents(self, position: int, planes: Planes, numbers: Sequence[int]) -> Iterator[memoryview]:
         """Yield the bytes of blocks of the tensor at a position, plane by plane. Raise CopyFailed on failure."""
-        raise NotImplementedError
 
     def _own(
         self, blocks: Blocks, chunk: int, skip_tokens: int
@@ -234,9 +238,9 @@ class Copier:
             skip = min(max(skip_tokens // group.tokens_per_block - first, 0), group.blocks_per_chunk)
             yield group, positions, numbers[first + skip : first + group.blocks_per_chunk], skip
 
+    @abstractmethod
     def close(self) -> None:
         """Close the engine's memory permanently. No copy may be running."""
-        raise NotImplementedError
 
 
 class CpuShmCopier(Copier):
@@ -273,6 +277,12 @@ class CpuShmCopier(Copier):
             raise MemoryUnsupported(f"segment {name[:64]!r} has {status.st_size} bytes, expected {tensor.nbytes}")
         return fd
 
+    def open(self) -> None:
+        """Do nothing: the segments are open."""
+
+    def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
+        """Do nothing: the engine has finished its work."""
+
     def gather(self, blocks: Blocks, chunk: int, target: memoryview) -> None:
         for fd, offset, at, size in self._runs(blocks, chunk, 0):
             _copy_all(os.preadv, fd, target[at : at + size], offset)
@@ -283,6 +293,9 @@ class CpuShmCopier(Copier):
             if os.fstat(fd).st_size < offset + size:
                 raise CopyFailed("the engine's segment was cut short")
             _copy_all(os.pwritev, fd, source[at : at + size], offset)
+
+    def finish(self) -> None:
+        """Do nothing: the copies are complete."""
 
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (file, offset in the file, offset in the chunk, bytes) of each run of a chunk."""
