@@ -79,26 +79,30 @@ def attach(
     size = len(encode(wire.Attach(0, wire.VERSION, group, requests, engine)))
     if size > wire.MAX_DATAGRAM_BYTES - 16:
         raise ValueError(f"expected an attach of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer spaces")
+    client_type, traceparent = _tracing(traces)
     memory = AttachedMemory()
-    link = EngineLink(memory, str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s)
-    client = _client_type(traces)(link, memory, checksums=checksums, verify=verify)
+    link = EngineLink(
+        memory, str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s, traceparent
+    )
+    client = client_type(link, memory, checksums=checksums, verify=verify)
     link.attach(keep_trying=keep_trying)
     client.map_tiers(timeout_s)
     return client
 
 
-def _client_type(traces: bool | None) -> type[Client]:
-    """Return the class of a new client. Raise ValueError if it should trace and cannot."""
+def _tracing(traces: bool | None) -> tuple[type[Client], Callable[[], str] | None]:
+    """Return the class of a new client, and what returns its current span. Raise ValueError if it should trace and
+    cannot."""
     api = sys.modules.get("opentelemetry.trace")
     if traces is None:
         traces = api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
     if not traces:
-        return Client
+        return Client, None
     try:
-        from dataplane.client.traced import TracedClient
+        from dataplane.client.traced import TracedClient, traceparent
     except ImportError as error:
         raise ValueError(f"traces: expected the package opentelemetry-api to be installed: {error}") from None
-    return TracedClient
+    return TracedClient, traceparent
 
 
 def _log_event(event: ClientEvent) -> None:

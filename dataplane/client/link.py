@@ -53,9 +53,11 @@ class EngineLink:
         spaces: list[wire.SpaceRequest],
         timeout_s: float,
         emit: Callable[[ClientEvent], None],
-        spin_s: float = 0.0,
+        spin_s: float,
+        traceparent: Callable[[], str] | None,
     ) -> None:
-        """`memory` gets what the answers of the data plane bring."""
+        """`memory` gets what the answers of the data plane bring. `traceparent` returns the current span as a W3C
+        traceparent; None if the client does not trace."""
         self.lock = threading.RLock()
         """Serialises the calls of one client. A forked child has a new one."""
         self._memory = memory
@@ -86,8 +88,7 @@ class EngineLink:
         self._attach_until = 0.0
         """When the answer to the attach request is not waited for any more."""
         self._membarrier = barrier.register()
-        self.traceparent: Callable[[], str] | None = None
-        """Returns the current span as a W3C traceparent; None if the client does not trace."""
+        self._traceparent = traceparent
         self.terms = NO_TERMS
         """What the data plane accepts: its last answer to an attach request."""
 
@@ -293,9 +294,9 @@ class EngineLink:
     def _traced(self, request: wire.EngineRequest) -> wire.EngineRequest:
         """Return the request with the current span, if that is sampled, the request can carry it, and the data plane
         makes spans, too."""
-        if self.traceparent is None or not self.terms.traces:
+        if self._traceparent is None or not self.terms.traces:
             return request
-        current = self.traceparent()
+        current = self._traceparent()
         if isinstance(request, wire.TraceableRequest) and current.endswith("1"):
             return wire.Traced(request.id, current, request)
         return request

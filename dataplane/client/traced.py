@@ -23,12 +23,13 @@ from dataplane.client.reservations import CommitResult, Reservation
 _maker = SpanMaker(trace.get_tracer("larder.client"))
 
 
+def traceparent() -> str:
+    """Return the current span as a W3C traceparent."""
+    return _maker.traceparent()
+
+
 class TracedClient(Client):
     """A client whose calls are spans: children of the current span."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._link.traceparent = _maker.traceparent
 
     def request(self, traceparent: str = "", name: str = "larder.request") -> AbstractContextManager[Span]:
         return _maker.span(name, traceparent, (), "internal", {})
@@ -78,7 +79,7 @@ class TracedReservation(Reservation):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._reserved_in = _maker.traceparent()
+        self._reserved_in = traceparent()
 
     def copy_from(self, buffer: bytes | Buffer) -> int:
         with self._span("larder.copy") as span:
@@ -102,7 +103,7 @@ class TracedReservation(Reservation):
             super().abort()
 
     def _span(self, name: str) -> AbstractContextManager[Span]:
-        parent = "" if _maker.traceparent() else self._reserved_in
+        parent = "" if traceparent() else self._reserved_in
         return _maker.span(name, parent, (), "internal", {})
 
 
