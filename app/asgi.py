@@ -88,8 +88,18 @@ SERVICES = {
 class App(MiddlewareStack):
     """The application with its parts, for the process that runs it and for tests."""
 
-    parts: Parts
-    litestar: Litestar
+    def __init__(self, parts: Parts, litestar: Litestar) -> None:
+        settings = parts.settings
+        super().__init__(
+            ConditionalResponses(litestar),
+            parts.limits.counts,
+            allowed_hosts=[*_listed(settings.app.allowed_hosts), settings.common.http_host],
+            allowed_origins=_listed(settings.app.allowed_origins),
+            auth=parts.access.auth,
+            sources=parts.limits.sources,
+        )
+        self.parts = parts
+        self.litestar = litestar
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if tracing.on() and scope["type"] == "http":
@@ -108,16 +118,7 @@ def create_app(settings: Settings, url: str = "") -> App:
     litestar.state.messages = EventMessages(parts.bus, parts.views.overview)
     litestar.state.web_files = WebFiles(Path(settings.app.web_dist or WEB_DIST))
     litestar.state.open_to_all = _open_to_all(settings.app)
-    app = App(
-        ConditionalResponses(litestar),
-        parts.limits.counts,
-        allowed_hosts=[*_listed(settings.app.allowed_hosts), settings.common.http_host],
-        allowed_origins=_listed(settings.app.allowed_origins),
-        auth=parts.access.auth,
-        sources=parts.limits.sources,
-    )
-    app.parts, app.litestar = parts, litestar
-    return app
+    return App(parts, litestar)
 
 
 @asynccontextmanager
