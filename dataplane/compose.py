@@ -235,9 +235,7 @@ class DataPlane:
         tiers.wait_opened()
         node.drain(on=state.draining())
         copying = CopyThreads(loop)
-        gpu_copies = GpuCopyService(
-            node.gpu_copies, node.engines, memory, devices, copying, table.gpu_pool_bytes, clock
-        )
+        gpu_copies = GpuCopyService(node.gpu_copies, node.engines, memory, devices, copying, clock)
         return CoreStage(
             memory, node, start, prefault, users, membarrier, bus, retained_cache, tiers, snapshots, devices, gpu_copies
         )

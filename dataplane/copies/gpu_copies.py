@@ -87,17 +87,14 @@ class GpuCopyService:
         memory: NodeMemory,
         devices: Devices,
         copying: CopyThreads,
-        pool_bytes: int,
         clock: Callable[[], float],
     ) -> None:
-        """`engines` contains the clients that exist. `pool_bytes` of each device may hold GPU copies; 0 for none."""
+        """`engines` contains the clients that exist."""
         self._core = core
-        core.capacity_bytes = pool_bytes
         self._engines = engines
         self._memory = memory
         self._devices = devices
         self._copying = copying
-        self._pool_bytes = pool_bytes
         self._clock = clock
         self._gpus: dict[str, _Gpu] = {}
         self._runtime: DeviceRuntime | None = None
@@ -109,7 +106,7 @@ class GpuCopyService:
 
     def map(self, reader: GpuCopyReader, message: MapGpuCopies) -> None:
         """Answer an engine's request once its device is ready. Raises ProtocolError."""
-        if not self._pool_bytes:
+        if not self._core.capacity_bytes:
             raise ProtocolError(
                 Code.UNSUPPORTED, "this node keeps no GPU copies: dataplane.gpu_pool_bytes is 0", "device"
             )
@@ -152,7 +149,7 @@ class GpuCopyService:
             if isinstance(gpu, _Gpu) and client in self._engines:  # client numbers are never reused
                 self._core.read_by(client, gpu.device.uuid, (space,))
 
-        if self._pool_bytes:
+        if self._core.capacity_bytes:
             with suppress(ProtocolError):  # too busy: retried at its next copy
                 self._ready(client, uuid, ready)
 
@@ -220,7 +217,7 @@ class GpuCopyService:
             return ProtocolError(Code.OUT_OF_MEMORY, f"the table of GPU copies: {error.strerror}")
         table.format(index.cells[H_MEMORY])
         gpu = self._gpus[device.uuid] = _Gpu(device, file)
-        self._core.open(device.uuid, device.name, self._pool_bytes, table, self._clock())
+        self._core.open(device.uuid, device.name, self._core.capacity_bytes, table, self._clock())
         return gpu
 
     # ---- work

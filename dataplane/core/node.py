@@ -90,6 +90,8 @@ class NodeOptions:
     """Size in bytes of the named segment, which the spaces of gateways share; 0 for no named segment."""
     hint_max_s: float = 0.0
     """Longest duration of hints of requests, in seconds; 0: hints have no effect."""
+    gpu_copy_bytes: int = 0
+    """Bytes that GPU copies may take on each device; 0 for none."""
 
 
 class Node:
@@ -132,7 +134,7 @@ class Node:
         self.integrity = CorruptionReports(self.pool, memory, self.storing.count_refused, now)
         self.verifying = Verifications(self.pool, self.integrity, emit)
         self.engines = Engines(self.pool, self.storing, memory, options.max_clients, emit)
-        self.gpu_copies = GpuCopyTable(self.pool, self.engines, emit)
+        self.gpu_copies = GpuCopyTable(self.pool, self.engines, emit, options.gpu_copy_bytes)
         self.expulsions = Expulsions(self.pool, self.engines, emit)
         self.requests = RequestRecords(self.pool)
         self._gate_closed = self._id_journal_fills = False

@@ -123,6 +123,7 @@ class CoreFactory:
             reservation_ttl_s=table.reservation_ttl_s,
             pin_budget_ratio=table.pin_budget_ratio,
             hint_max_s=table.hint_max_s,
+            gpu_copy_bytes=table.gpu_pool_bytes,
             max_clients=table.max_clients,
             page_bytes=HUGE_BYTES if table.huge_pages else PAGE_BYTES,
             named_bytes=0 if memory.named is None else memory.named.nbytes,

@@ -45,14 +45,16 @@ _READY = int(State.READY)
 class GpuCopyTable:
     """The GPU copies on all devices of a node."""
 
-    def __init__(self, pool: Pool, engines: Mapping[int, Engine], emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self, pool: Pool, engines: Mapping[int, Engine], emit: Callable[[Event], None], capacity_bytes: int
+    ) -> None:
         self._pool = pool
         self._engines = engines
         self._emit = emit
         self.pools: dict[str, GpuCopyPool] = {}
         """Pools by the UUID of their device."""
-        self.capacity_bytes = 0
-        """Bytes that GPU copies may take on each device."""
+        self.capacity_bytes = capacity_bytes
+        """Bytes that GPU copies may take on each device; 0 for none."""
         self._refused: dict[str, str] = {}
         """Reasons why devices that engines asked for cannot be used, by UUID."""
         self._recount = False
