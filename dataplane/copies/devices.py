@@ -37,7 +37,7 @@ class Devices:
     """Devices of one data plane. Thread-safe."""
 
     def __init__(
-        self, find: FindRuntime, segments: Mapping[int, SharedFile], named: Callable[[], memoryview] | None = None
+        self, find: FindRuntime, segments: Mapping[int, SharedFile], named: Callable[[], memoryview] | None
     ) -> None:
         """`find` finds a runtime; the data plane always passes CUDA's. `segments` is the live mapping of the pool's
         segments, and `named` returns a view of the whole named segment."""

@@ -121,7 +121,7 @@ class ControlServer:
         drained: Callable[[bool], None],
         expel: Callable[[Expel], Expelled],
         digest: Callable[[DigestEngine, Callable[[ControlReply], None]], None] | None,
-        gate: Gate | None = None,
+        gate: Gate | None,
     ) -> None:
         """`tiers` opens the tiers of records. `stats` returns the node's state at a time. `expel` expels an engine's
         process, or raises ProtocolError. `digest` starts reading an engine's memory, and the answer follows later; it

@@ -20,7 +20,7 @@ MAX_RECEIVED_BYTES = 4096
 class Publisher:
     """Subscriber of the event bus. Frames: topic, sequence number (u64 little-endian), MessagePack. Never blocks."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], url: str, gate: Gate | None = None) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], url: str, gate: Gate | None) -> None:
         """`gate` authorizes peers on a socket that other users can reach."""
         self._socket = context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)

@@ -143,7 +143,7 @@ class Lmcache:
         worker = {"model_name": "/models/m", "world_size": 1, "block_size": 16, "num_layers": 4, "hidden_dim_size": 64,
                   "dtype_str": "bfloat16", "use_mla": False, **self.worker}  # fmt: skip
         registered = RegisteredWorker(1, 1, 1, 1, 1, engine=EngineContext(instance_id=1, **worker))
-        layout = chunk_layout_of(registered, Devices(_no_device, {}))
+        layout = chunk_layout_of(registered, Devices(_no_device, {}, None))
         spaces = layout.spaces(registered.model_name, registered.world_size)
         tokens = self.request.get("tokens", list(range(512)))
         salt = self.request.get("cache_salt", "")

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+from dataplane.copies.copying import CopyThreads
 from dataplane.copies.devices import Devices
+from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import InProcess
 from dataplane.devices.find import FindRuntime, find
 from dataplane.gateways.lmcache.server import GatewayOptions, LMCacheServer
@@ -15,7 +17,9 @@ from dataplane.gateways.lmcache.workers.instances import Timeouts
 from dataplane.gateways.lmcache.zmtp.sockets import AdoptedSocket
 from dataplane.holding import CONNECTION
 from dataplane.io.loop import Loop
+from dataplane.memory.memory import NodeMemory
 from dataplane.memory.named import NamedFile
+from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.layout import H_MEMORY
 from tests.dataplane.bench_node import Bench
 from tests.dataplane.plane import WAIT_S
@@ -103,15 +107,28 @@ class Gateway:
             engine.connected = False
         self.loop = Loop()
         self.devices = Devices(self._find_devices, {}, self.pool.view)
+        node = self.bench.node
+        self.gpu_copies = GpuCopyService(
+            node.gpu_copies,
+            node.engines,
+            cast(NodeMemory, self.bench.memory),
+            self.devices,
+            CopyThreads(self.loop),
+            lambda: self.bench.now,
+        )
         self.server = LMCacheServer(
             GatewayOptions(url, self.folder, self._allow_clear, Timeouts()),
             self.loop,
-            InProcess(self.bench.node),
+            InProcess(node),
             cast(NamedFile, self.pool),
             lambda: None,
             lambda: self.bench.now,
             self.devices,
             self.holder,
+            inherited=(),
+            gpu_copies=self.gpu_copies,
+            request_spans=RequestSpans(),
+            on_hashed=None,
         )
 
     def client(self, *, greet: bool = True) -> Client:
@@ -133,6 +150,7 @@ class Gateway:
         """End the gateway, as a process that is killed does: without a message. Return its URL."""
         url = self.server.url
         self.server.close()
+        self.gpu_copies.close()
         self.devices.close()
         self.loop.close()
         return url

@@ -70,10 +70,10 @@ class LMCacheServer:
         devices: Devices,
         holder: SocketStore,
         *,
-        inherited: Sequence[InheritedSocket] = (),
-        gpu_copies: GpuCopyService | None = None,
-        request_spans: RequestSpans | None = None,
-        on_hashed: OnHashed | None = None,
+        inherited: Sequence[InheritedSocket],
+        gpu_copies: GpuCopyService,
+        request_spans: RequestSpans,
+        on_hashed: OnHashed | None,
     ) -> None:
         """Restore the previous data plane's state and start to listen. Raise OSError if the port is not available.
 
@@ -117,9 +117,7 @@ class LMCacheServer:
             options.allow_clear,
         )
         self._operations = GatewayHandlers(self._parts)
-        dispatcher = Dispatcher(
-            self._parts, self._operations, self._clients, self._pending_requests, request_spans or RequestSpans()
-        )
+        dispatcher = Dispatcher(self._parts, self._operations, self._clients, self._pending_requests, request_spans)
         self.digests = Digests(self.registry, self.instances, self._copying)
         self.connections = ZmtpServer(
             loop, options.url, dispatcher.dispatch, self._closed, MAX_REQUEST_FRAMES, holder, inherited

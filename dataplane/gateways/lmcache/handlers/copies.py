@@ -215,14 +215,14 @@ class CopyHandlers:
 
     def _reads(self, instance: Instance, copier: Copier, space: int) -> None:
         """Register the worker as a reader of the GPU copies of a space on its device."""
-        if copier.device_uuid and self._parts.gpu_copies is not None:
+        if copier.device_uuid:
             self._parts.gpu_copies.read_by(instance.client, copier.device_uuid, space)
 
     def _sources(self, instance: Instance, copier: Copier, leased: LeasedChain) -> list[tuple[int, Source]]:
         """Return each chunk with its bytes in the named segment or the address of its GPU copy on the worker's
         device."""
         views = self._views(instance, locations_of(leased))
-        if not copier.device_uuid or self._parts.gpu_copies is None:
+        if not copier.device_uuid:
             return [*views]
         near = self._parts.gpu_copies.addresses(copier.device_uuid, leased.descriptors).tolist()
         return [(chunk, address or view) for (chunk, view), address in zip(views, near, strict=True)]

@@ -43,7 +43,7 @@ class GatewayParts:
     clock: Callable[[], float]
     later: Later
     """Calls a function on the loop after so many seconds."""
-    gpu_copies: GpuCopyService | None
+    gpu_copies: GpuCopyService
     allow_clear: bool
 
     def chunks_of(self, request: GatewayRequest, key: Key, number: int) -> Chunks:
