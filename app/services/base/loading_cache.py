@@ -13,13 +13,13 @@ FRESH_S = 1.0
 
 
 class LoadingCache(Generic[V]):
-    """`get` returns a value that was loaded at most FRESH_S seconds ago."""
+    """`get` returns a value that was loaded at most `seconds` ago."""
 
-    def __init__(self, load: Callable[[str], Awaitable[V]], max_entries: int) -> None:
+    def __init__(self, load: Callable[[str], Awaitable[V]], max_entries: int, seconds: float = FRESH_S) -> None:
         self._load = load
         # The value is as old as the start of the load: changes during the load may be missing from it.
         self._loaded: TLRUCache[str, tuple[V, float]] = TLRUCache(
-            max_entries, lambda _, loaded, now: loaded[1] + FRESH_S, time.monotonic
+            max_entries, lambda _, loaded, now: loaded[1] + seconds, time.monotonic
         )
         self._loads: dict[str, asyncio.Task[V]] = {}
 

@@ -20,7 +20,7 @@ class HealthChecks:
     def __init__(self, database: Database, progress: RecordProgress, fleet: Fleet, serves: Callable[[], bool]) -> None:
         """`serves`: whether the embedded data plane was heard from, or there is none."""
         self._database = database
-        self._pings = LoadingCache(lambda _: database.ping(), 0.0, 1)
+        self._pings = LoadingCache(lambda _: database.ping(), 1, seconds=0.0)
         """Queries of the database, one at a time. A check that ends before its query cancels none: the driver takes
         seconds to end a connection that hangs."""
         self._progress = progress

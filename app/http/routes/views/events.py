@@ -9,7 +9,7 @@ readers; an overview once for all readers that see the same tenants.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import msgspec
@@ -71,7 +71,7 @@ class EventMessages:
             del self._shown[next(iter(self._shown))]
         return version, shown[1]
 
-    async def stream(self, last_id: str | None = None, by: Principal = PLANE) -> AsyncIterator[bytes]:
+    async def stream(self, last_id: str | None = None, by: Principal = PLANE) -> AsyncGenerator[bytes, None]:
         """Yield the messages for one reader. `last_id` is the id of the last event that the reader received."""
         bus = self._bus
         with bus.subscribe() as subscriber:
