@@ -190,12 +190,16 @@ class WorkerSide:
             self._report.step = plan.step
             self._released.update(plan.released)
             for name in plan.dropped_loads:
-                dropped = self._loads.get(name)
-                if dropped is not None and not dropped.dropped:
-                    dropped.stopped = dropped.dropped = True
-                    self._count("cancelled_loads", 1)
-                    if dropped.phase is _Phase.QUEUED:  # a running one ends after the current chunk
-                        dropped.failed_from, dropped.phase = 0, _Phase.ENDED
+                if name in self._loads:
+                    self._drop(self._loads[name])
+
+    def _drop(self, job: _LoadJob) -> None:
+        """End a load whose tokens are going to be computed."""
+        if not job.dropped:
+            job.stopped = job.dropped = True
+            self._count("cancelled_loads", 1)
+            if job.phase is _Phase.QUEUED:  # a running one ends after the current chunk
+                job.failed_from, job.phase = 0, _Phase.ENDED
 
     def load_in_step(self, plan: StepPlan) -> None:
         """Copy the loads inside a step, before its layers run. Together they take at most `step_load_s`, until the
@@ -247,10 +251,12 @@ class WorkerSide:
             self._wait_for(started)
 
     def new_weights(self, plan: StepPlan) -> None:
-        """Report that the engine has replaced its weights, and end the loads and saves of a plan that was made for the
-        earlier ones, without copying."""
+        """Report that the engine has replaced its weights. End the loads under way, whose blocks the earlier weights have
+        computed, and the loads and saves of a plan that was made for them, without copying."""
         with self._lock:
             self._report.new_weights = True
+            for under_way in self._loads.values():
+                self._drop(under_way)
             for load in plan.loads:
                 job = self._loads[load.request] = _LoadJob(load, 0.0, [], self._clock, _Phase.ENDED)
                 job.stopped = job.dropped = True

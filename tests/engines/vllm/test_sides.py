@@ -540,6 +540,18 @@ def test_new_weights_end_the_plans_that_were_made_for_the_earlier_ones(make_engi
     assert engine.found(Request("e", TOKENS)) == CHUNKED
 
 
+def test_new_weights_end_the_loads_under_way(make_engine: Make) -> None:
+    engine = make_engine(ranks=2)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=6)
+    engine.begin_load(Request("b", TOKENS), list(range(20, 33)))
+    plan = engine.plan()
+    for worker in engine.workers:
+        worker.begin_loads(copy(plan))
+        worker.new_weights(StepPlan())
+    found = engine.carry_out(StepPlan())
+    assert [(each.received, len(each.bad_blocks)) for each in found] == [({"b"}, 12)] * 2
+
+
 def test_workers_with_different_weights_are_refused(make_engine: Make) -> None:
     engine = make_engine(ranks=2)
     layouts = [each.copies.layout for each in engine.caches]
