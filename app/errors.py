@@ -99,7 +99,7 @@ class TooManyRequests(LarderError):
 
 
 class ServerBusy(LarderError):
-    """The server does not have the memory for the request now."""
+    """The server has no memory, or no process, for the request now."""
 
     code = "server-busy"
 

@@ -54,7 +54,7 @@ KINDS: dict[str, ProblemType] = {
     "client-gone": ProblemType(499, "The client closed the connection"),
     "internal": ProblemType(500, "Internal error"),
     "store-unavailable": ProblemType(503, "The database does not answer"),
-    "server-busy": ProblemType(503, "The server has no memory for the request now"),
+    "server-busy": ProblemType(503, "The server cannot serve the request now"),
     "too-many-connections": ProblemType(503, "Too many connections"),
     "not-ready": ProblemType(503, "Some nodes are lost or out of sync"),
     "node-unreachable": ProblemType(503, "The node is not connected or does not answer"),

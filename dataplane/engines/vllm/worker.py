@@ -251,8 +251,8 @@ class WorkerSide:
             self._wait_for(started)
 
     def new_weights(self, plan: StepPlan) -> None:
-        """Report that the engine has replaced its weights. End the loads under way, whose blocks the earlier weights have
-        computed, and the loads and saves of a plan that was made for them, without copying."""
+        """Report that the engine has replaced its weights. End the loads under way, whose blocks the earlier weights
+        have computed, and the loads and saves of a plan that was made for them, without copying."""
         with self._lock:
             self._report.new_weights = True
             for under_way in self._loads.values():

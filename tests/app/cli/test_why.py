@@ -141,6 +141,7 @@ async def test_why_says_what_a_request_got_and_why_not_more(plane: Plane, node: 
         (["--request", ""], 1, "id"),
         (["acme", "--request", "cmpl-1"], 2, "either TENANT|NODE or --request ID"),
         (["--since", "2h", "--request", "cmpl-1"], 2, "--request cannot be combined with --since"),
+        (["--node", "--request", "cmpl-1"], 2, "cannot be combined with --node"),
         ([], 2, "either TENANT|NODE or --request ID"),
     ):
         code, _, err = await larder(plane, "why", *arguments)

@@ -73,7 +73,7 @@ async def test_what_a_manager_changes_while_it_reads_is_not_undone(
 
 async def test_a_late_answer_of_a_node_does_not_replace_another_that_joined_under_its_name(database: Database) -> None:
     journal, earlier, joined = NodeJournal(database, 100), row("a"), row("a")
-    joined.public_key = "k" * 40
+    earlier.public_key, joined.public_key = "j" * 40, "k" * 40
     async with database.write() as session:
         session.add(joined)
     journal.record_join(answered(earlier, generation=7))

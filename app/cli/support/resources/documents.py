@@ -164,7 +164,7 @@ def value_text(name: str, value: Any) -> str:
     if name == "tiers" and isinstance(value, dict):
         return tier_shares(value, format_exact_size)
     if isinstance(value, dict):
-        return ", ".join(f"{label}={text}" for label, text in sorted(value.items())) or "none"
+        return ", ".join(f"{label}={value_text(label, part)}" for label, part in sorted(value.items())) or "none"
     if isinstance(value, float):
         return f"{value:g}"
     return repr(value) if value == "" or (isinstance(value, str) and not is_plain(value)) else str(value)

@@ -132,9 +132,17 @@ def check_combined(mode: str, *used: str) -> None:
         for parameter in context.command.params
         if parameter.name not in (*used, *_OF_REQUESTS)
         and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        and not _is_other_flag(parameter, context)
     ]
     if ignored:
         raise click.UsageError(f"{mode} cannot be combined with {', '.join(ignored)}")
+
+
+def _is_other_flag(parameter: click.Parameter, context: click.Context) -> bool:
+    """Return whether another one of the flags of a parameter, each with its value, was given."""
+    if not isinstance(parameter, click.Option) or not parameter.is_flag or parameter.is_bool_flag:
+        return False
+    return bool(parameter.flag_value != context.params.get(parameter.name or ""))
 
 
 def print_yaml(answer: Any) -> None:
