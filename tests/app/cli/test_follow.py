@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from app.cli.support.api import event_stream
 from app.observe.catalogue.fleet import PushSent
 from app.observe.events import BACKLOG
 from tests.app.plane import serving, settings_in
@@ -87,6 +88,21 @@ async def test_follow_loses_and_repeats_no_event_across_a_restart(tmp_path: Path
     assert code == 0
     assert "trying again" in errors
     assert errors.endswith("larder: connected again\n")
+
+
+def test_an_event_that_occurs_while_the_history_is_read_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = [{"at": float(at), "name": "quota.created", "node": "", "actor": "", "fields": {}} for at in (2, 3)]
+    overview = b'event: overview\ndata: {"at": 1.0}\n\n'
+    live = [b"id: b-%d\nevent: event\ndata: %s\n\n" % (n, json.dumps(event).encode()) for n, event in enumerate(stored)]
+    connections = iter([[overview], [overview, *live]])
+    monkeypatch.setattr(event_stream, "stream", lambda *_: iter(next(connections)))
+    monkeypatch.setattr(event_stream, "every", lambda *_: {"items": stored[:1]})
+    found: list[float] = []
+    for batch in event_stream.FollowedEvents(None, lambda _: None).batches():
+        found += [event["at"] for event in batch]
+        if 3.0 in found:
+            break
+    assert found == [2.0, 3.0]
 
 
 async def test_follow_reports_how_many_events_are_missing(tmp_path: Path) -> None:

@@ -100,7 +100,8 @@ class FollowedEvents:
                     self._note(
                         f"{gap:,} events are missing: too many came at once; 'larder events list' has the stored ones"
                     )
-                yield self._remembered([event])
+                # The history had it already if it occurred while that was read.
+                yield self._remembered([] if key(event) in self._received else [event], [event])
             else:  # an overview, or a comment in its place: it follows all events that were missed
                 if missed is not None:
                     yield self._remembered(self._caught_up(missed) if self._at else missed, missed)
