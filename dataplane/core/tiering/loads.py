@@ -18,6 +18,7 @@ from itertools import chain
 
 from dataplane.core.engines.engines import Engine, attach_space
 from dataplane.core.engines.storing import StoreService
+from dataplane.core.eviction.ancestors import with_ancestors
 from dataplane.core.packed_keys import check_keys
 from dataplane.core.tiering.catalog import Catalog, Source
 from dataplane.core.tiering.invalidations import NOWHERE, ChainPositions
@@ -236,6 +237,9 @@ class Loads:
                 if request not in job.waiters:
                     job.waiters.append(request)
                     request.reservations.append(job.reservation)
+                    # A later walk of this request ends at its own blocks, and would not come by those of another one.
+                    writing = [*self._engine.reservations[job.reservation].writing.values()]
+                    request.protected.update(with_ancestors(table, writing, set(), request.protected))
             elif busy and (source := self._catalog.source(BlockName(space, key))) is not None and source.tier in busy:
                 return None
             elif table.find(pack_keys([key]), request.space)[0] is None:
@@ -266,7 +270,8 @@ class Loads:
         assert space is not None
         keys, parent = request.keys[first:last], request.keys[first - 1] if first else b""
         positions = NOWHERE
-        if tier.shared and tier.tombstones():  # before the first key is in memory, with what the request knows of it
+        if tier.shared and tier.tombstones():
+            # Before the reservation: a block that is being loaded does not name the parent of the first key.
             positions = request.positions = request.positions or self._positions(request, space)
         elif tier.shared:
             positions = ChainPositions({key: first + at for at, key in enumerate(keys)})

@@ -122,6 +122,23 @@ def test_a_chain_that_does_not_fit_is_loaded_up_to_where_it_would_evict_itself(m
     assert run.tiering.tiers[0].counters.lost == {"memory": 1}
 
 
+@pytest.mark.parametrize("in_flight", [1, 2, 3, 6, 16])
+def test_two_engines_that_load_a_chain_do_not_evict_it(monkeypatch: pytest.MonkeyPatch, in_flight: int) -> None:
+    monkeypatch.setattr(loads, "BATCH_BYTES", PAGE)
+    run = tier_bench(16, tier(max_bytes_in_flight=in_flight * PAGE))
+    chain, other = make.keys(24), run.bench.attach(make.space(block_bytes=PAGE), pid=2)
+    run.hold(chain)
+    assert run.engine.store(make.keys(16, "older"), PAGE).written == 16
+    run.settle()
+    run.ask(chain)
+    run.tiering.loads.request(other.client, other.spaces[0], make.packed(chain), run.now + 5.0)
+    while run.tiering.loads:
+        while run.begin_job():
+            pass
+        run.end_loads()
+    assert run.engine.lookup(chain) == 16
+
+
 def test_a_block_is_leased_while_it_is_copied_and_no_longer() -> None:
     run = tier_bench(8, tier())
     run.engine.store(make.keys(8, "first"), PAGE)
