@@ -28,14 +28,15 @@ the reader compares the descriptor's whole row.
 *Leases are counters.* To acquire a lease, a process raises its own counter of the descriptor and *then* reads the row
 again as above; if that fails, it lowers the counter and has a miss. To evict, the data plane leaves out the blocks
 whose counters are raised, stores EVICTING in the control words of the others, issues one
-`membarrier(GLOBAL_EXPEDITED)`, and *then* sums their counters over all areas. A process that holds a block therefore
-always finds it again. This is Dekker's mutual exclusion with the expensive fence on the rare side: the barrier makes
-every registered, running process drain its store buffer. So one of two cases holds for each reader. Either its counter
-store came before the barrier: then the sum is not zero, and the block goes back to READY with its incarnation
-unchanged. Or the store came after the barrier: then its second read of the control word comes after the EVICTING store
-and sees a state other than READY. There is no third case, and no reader ever waits. The kernel silently skips a process
-that is not registered, so a client registers before it attaches, and its area is in the scan before the attach is
-answered. Without `membarrier` the data plane raises the counters itself, on request, between its own steps.
+`membarrier(GLOBAL_EXPEDITED)`, and *then* sums their counters over all areas. A block whose lease shows by then stays
+readable; one that is leased meanwhile is hidden until it is put back. This is Dekker's mutual exclusion with the
+expensive fence on the rare side: the barrier makes every registered, running process drain its store buffer. So one of
+two cases holds for each reader. Either its counter store came before the barrier: then the sum is not zero, and the
+block goes back to READY with its incarnation unchanged. Or the store came after the barrier: then its second read of
+the control word comes after the EVICTING store and sees a state other than READY. There is no third case, and no reader
+ever waits. The kernel silently skips a process that is not registered, so a client registers before it attaches, and
+its area is in the scan before the attach is answered. Without `membarrier` the data plane raises the counters itself,
+on request, between its own steps.
 
 *Trust.* Engines write counters and rings, and wrong values harm only the engine that writes them: a counter that is too
 high keeps a block from eviction (and is reported), and one that is too low lets a block be evicted under that engine

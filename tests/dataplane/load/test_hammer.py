@@ -92,11 +92,15 @@ def hammer(folder: Path, module: str = "tests.dataplane.load.plane", **settings:
         beaten.kill()
 
 
-@pytest.mark.parametrize("membarrier", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("module", "membarrier"),
+    [("plane", True), ("late_plane", True), pytest.param("plane", False, marks=pytest.mark.full)],
+)
 def test_no_byte_is_wrong_and_nothing_leaks_when_engines_are_killed_at_random(
-    socket_dir: Path, *, membarrier: bool
+    socket_dir: Path, module: str, *, membarrier: bool
 ) -> None:
-    with hammer(socket_dir, dataplane__membarrier=str(membarrier).lower()) as beaten:
+    membarrier_setting = str(membarrier).lower()
+    with hammer(socket_dir, f"tests.dataplane.load.{module}", dataplane__membarrier=membarrier_setting) as beaten:
         with connect(beaten) as client:
             assert attachment_of(client).membarrier is membarrier
         beaten.run(seconds(), lambda: beaten.has_met_readers(blocks=1000))
