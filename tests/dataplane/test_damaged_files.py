@@ -191,7 +191,7 @@ KINDS = {
     ),
     "record": Kind(_write_record, lambda folder: folder / "cache.json", record.load, None, guarded=False, logged=False),
     "results": Kind(
-        _write_results, lambda folder: folder / sessions.RESULTS, sessions.take_results, {}, guarded=False, logged=False
+        _write_results, lambda folder: folder / sessions.RESULTS, sessions.load_results, {}, guarded=False, logged=False
     ),
     "pending": Kind(
         _write_pending,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -21,8 +22,9 @@ from dataplane.gateways.lmcache.handlers.sessions import (
     RESULTS,
     LeasedLookup,
     LookupSessions,
+    delete_results,
+    load_results,
     save_results,
-    take_results,
 )
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
@@ -286,7 +288,8 @@ def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_p
         before.begin(LeasedLookup(b"a", request, LookupLease(1), b"", 3, 1e9))
     assert before.take_result(b"a", "fetched") == 3
     save_results(tmp_path, before.not_fetched())
-    after = lookup_sessions([], take_results(tmp_path))
+    after = lookup_sessions([], load_results(tmp_path))
+    delete_results(tmp_path)
     assert list(tmp_path.iterdir()) == []
     after.end(b"a", "ended")
     after.begin(LeasedLookup(b"a", "asked again", LookupLease(1), b"", 5, 1e9))
@@ -308,8 +311,23 @@ def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_p
 )
 def test_results_that_cannot_be_read_are_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / RESULTS).write_bytes(data)
-    assert take_results(tmp_path) == {}
-    assert list(tmp_path.iterdir()) == []
+    assert load_results(tmp_path) == {}
+
+
+def test_results_that_were_not_fetched_are_kept_until_a_gateway_listens(gateway: Gateway) -> None:
+    save_results(gateway.folder, {(b"a", "not fetched"): 3})
+    gateway.stop()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match="already in use"):
+            gateway.begin(url)
+    gateway.gpu_copies.close()
+    gateway.devices.close()
+    gateway.loop.close()
+    assert load_results(gateway.folder) == {(b"a", "not fetched"): 3}
+    gateway.begin("tcp://127.0.0.1:0")
+    assert gateway.server.sessions.take_result(b"a", "not fetched") == 3
+    assert load_results(gateway.folder) == {}
 
 
 def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:

@@ -20,7 +20,7 @@ from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.pending_requests import PendingRequests
 from dataplane.gateways.lmcache.handlers.report import gateway_stats
-from dataplane.gateways.lmcache.handlers.sessions import LookupSessions, save_results, take_results
+from dataplane.gateways.lmcache.handlers.sessions import LookupSessions, delete_results, load_results, save_results
 from dataplane.gateways.lmcache.wire.frames import MAX_REQUEST_FRAMES
 from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
 from dataplane.gateways.lmcache.workers.digests import Digests
@@ -87,7 +87,7 @@ class LMCacheServer:
         self.counters = Counters()
         self._clients = GatewayClients()
         self._pending_requests = PendingRequests(folder)
-        self.sessions = LookupSessions(cache, self.counters, clock, take_results(folder))
+        self.sessions = LookupSessions(cache, self.counters, clock, load_results(folder))
         self._watch = ProcessWatch(loop)
         self._copying = CopyThreads(loop)
         self.registry = Registry(folder)
@@ -122,6 +122,7 @@ class LMCacheServer:
         self.connections = ZmtpServer(
             loop, options.url, dispatcher.dispatch, self._closed, MAX_REQUEST_FRAMES, holder, inherited
         )
+        delete_results(folder)
         self.url = self.connections.url
         self._begun_at = clock()
         self._unregistered = self._restore(self._begun_at)

@@ -321,13 +321,16 @@ def save_results(folder: Path, results: dict[tuple[bytes, str], int]) -> None:
         (folder / RESULTS).write_bytes(msgspec.msgpack.encode([(*key, hits) for key, hits in results.items()]))
 
 
-def take_results(folder: Path) -> dict[tuple[bytes, str], int]:
-    """Return the results that the previous data plane saved, and delete them; empty if none can be read."""
-    path = folder / RESULTS
+def load_results(folder: Path) -> dict[tuple[bytes, str], int]:
+    """Return the results that the previous data plane saved; empty if none can be read."""
     try:
-        saved = _decoder.decode(path.read_bytes())
+        saved = _decoder.decode((folder / RESULTS).read_bytes())
     except (OSError, ValueError, RecursionError):
-        saved = []
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
+        return {}
     return {(connection, request): hits for connection, request, hits in saved[:MAX_LOOKUPS]}
+
+
+def delete_results(folder: Path) -> None:
+    """Delete the saved results. Call once the gateway listens, because another start has to find them until then."""
+    with suppress(OSError):
+        (folder / RESULTS).unlink(missing_ok=True)
