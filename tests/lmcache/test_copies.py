@@ -464,13 +464,16 @@ def test_a_fault_after_a_wait_fails_only_the_store_that_waited(
     assert instance.copying == 0
 
 
+@pytest.mark.parametrize("method", ["add", "log_other_layouts"])
 def test_a_fault_of_a_registration_fails_it_and_closes_its_memory(
-    client: Client, gateway: Gateway, engine: EngineMemory, monkeypatch: pytest.MonkeyPatch
+    client: Client, gateway: Gateway, engine: EngineMemory, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def fault(*arguments: object) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(Registry, "add", fault)
+    monkeypatch.setattr(Registry, method, fault)
     assert client.call(1, *map(packed, engine.registration())) == []
     assert gateway.server.counters.of("register_kv_cache").failures == {"internal": 1}
     assert not gateway.server.instances._openings._copiers
+    assert len(gateway.server.registry) == 0
+    assert [each.group for each in gateway.bench.node.engines.values()] == ["lmcache:schedulers"]

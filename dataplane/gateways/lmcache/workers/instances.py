@@ -140,9 +140,14 @@ class Instances:
         registered.named = self._named
         instance = self._attached(registered, chunk_layout, now)
         instance.connection = connection.identity
-        self._registry.add(instance)
-        self._watch_process(instance)
-        self._registry.log_other_layouts(instance)
+        try:
+            self._registry.add(instance)
+            self._watch_process(instance)
+            self._registry.log_other_layouts(instance)
+        except BaseException:
+            if not instance.over:  # otherwise its process has exited
+                self._leave(instance, WorkerState.ENDED, "its registration failed")
+            raise
 
     def restore(self, now: float) -> None:
         """Restore the workers that were registered with the previous data plane.
