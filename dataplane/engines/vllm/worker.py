@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 
 import numpy as np
 
@@ -36,8 +37,8 @@ RESERVE_WAIT_S = 0.25
 """Longest time that a step waits until its saves are reserved, as a rule one response of the data plane. After a wait
 that was too short, steps do not wait until a reservation has ended."""
 SAVE_WAIT_S = 10.0
-"""Longest time that a step waits until saves do not read the engine's blocks any more. What a copy that takes longer,
-because a device hangs, has read is not published."""
+"""Longest time that a step waits for the next of its saves to end. What a copy that takes longer, because a device
+hangs, has read is not published."""
 JOIN_S = 5.0
 MAINTENANCE_S = 0.25
 """Interval at which an idle engine looks for a new data plane: on the thread of loads, because one is enough."""
@@ -223,8 +224,8 @@ class WorkerSide:
     def begin_saves(self, plan: StepPlan) -> None:
         """Begin the saves of a step, whose results are in the engine's blocks now."""
         started: list[_SaveJob] = []
-        with self._lock:
-            late = bool(self._saves) and not self._holds_blocks  # a save that an earlier step waited for still copies
+        with self._lock:  # whether a save that an earlier step waited for still copies
+            late = not self._holds_blocks and any(job.save.blocks for jobs in self._saves.values() for job in jobs)
         for save in plan.saves:
             if save.blocks and save.request in self._unloaded:  # computed from blocks that were not loaded
                 with self._lock:
@@ -234,7 +235,7 @@ class WorkerSide:
             job = _SaveJob(save, nbytes, [])
             with self._lock:
                 full = self._pending_save_bytes + job.nbytes > self._settings.pending_save_bytes
-                if full or late:
+                if full or (late and save.blocks):
                     self._count("dropped_saves", 1)
                     self._end_report(save.request)
                     continue
@@ -248,7 +249,7 @@ class WorkerSide:
                 prepared = self._lock.wait_for(lambda: all(job.prepared for job in started), RESERVE_WAIT_S)
                 self._reserves_late = not prepared
         if not self._holds_blocks:
-            self._wait_for(started)
+            self._wait_for([job for job in started if job.save.blocks])
 
     def new_weights(self, plan: StepPlan) -> None:
         """Report that the engine has replaced its weights. End the loads under way, whose blocks the earlier weights
@@ -282,15 +283,19 @@ class WorkerSide:
         self._wait_for(jobs)
 
     def _wait_for(self, jobs: Sequence[_SaveJob]) -> None:
-        """Wait until none of these saves reads the engine's blocks any more, for at most SAVE_WAIT_S. Cancel those that
-        have not ended by then, so that they publish nothing."""
+        """Wait until none of these saves reads the engine's blocks any more. If none ends for SAVE_WAIT_S, cancel those
+        that are left, so that they publish nothing."""
         with self._lock:
             self._end_cancelled(jobs)
-            if self._lock.wait_for(lambda: all(job.phase is _Phase.ENDED for job in jobs), SAVE_WAIT_S):
+            while left := [job for job in jobs if job.phase is not _Phase.ENDED]:
+                if self._lock.wait_for(partial(_any_ended, left), SAVE_WAIT_S):
+                    continue
+                for job in left:
+                    job.cancelled = True
+                self._end_cancelled(left)
+                break
+            else:
                 return
-            for job in jobs:
-                job.cancelled = True
-            self._end_cancelled(jobs)
         _log.error("a save still copies after %s s; it is not published", SAVE_WAIT_S)
 
     def _end_cancelled(self, jobs: Sequence[_SaveJob]) -> None:
@@ -545,6 +550,10 @@ class WorkerSide:
             self._count("saved_bytes", result.blocks * chunk_bytes)
             for code, blocks in result.refused.items():
                 self._count(f"refused_blocks:{code.name.lower()}", blocks)
+
+
+def _any_ended(jobs: Sequence[_SaveJob]) -> bool:
+    return any(job.phase is _Phase.ENDED for job in jobs)
 
 
 def _close(marks: Sequence[DeviceEvent | None]) -> None:

@@ -18,13 +18,14 @@ import torch
 from dataplane.client.reservations import Reservation
 from dataplane.devices.runtime import DeviceError
 from dataplane.engines.vllm.copies import CpuCopies
-from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
+from dataplane.engines.vllm.messages import GroupLayout, Save, StepPlan, StepReport
 from dataplane.engines.vllm.request_keys import RequestKeys
 from dataplane.engines.vllm.scheduler import ADAPTER_WAIT_S, FAILED_S, SchedulerSide
 from dataplane.engines.vllm.settings import ConnectorSettings
-from dataplane.engines.vllm.worker import WorkerSide
+from dataplane.engines.vllm.worker import SAVE_WAIT_S, WorkerSide
 from dataplane.protocol.control.prefixes import Trace
 from dataplane.protocol.control.scopes import Invalidate, Scope
+from dataplane.protocol.keys import KEY_BYTES
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
 from tests.engines.vllm.fakes import CHUNK_TOKENS, CHUNKED, PAGE_TOKENS, SOURCE, TARGET, TOKENS, Request, cache, image
@@ -703,6 +704,7 @@ def test_a_step_waits_a_bounded_time_for_a_save_that_hangs_and_it_is_not_publish
             wait_for(lambda: copied, "the save hangs")
             engine.track(Request("b", TOKENS[1:]), TARGET)
             engine.run({"b": len(TOKENS) - 1}, preempted=("a",) if overwritten else ())
+            side.begin_saves(StepPlan(saves=[Save("pinned", bytes(KEY_BYTES), "", (), pin_s=60.0)]))
             assert len(copied) == 1
     finally:
         go_on.set()
@@ -712,6 +714,45 @@ def test_a_step_waits_a_bounded_time_for_a_save_that_hangs_and_it_is_not_publish
     assert engine.found(Request("c", TOKENS)) == 0
     engine.compute(Request("d", TOKENS), SOURCE, seed=1)
     assert engine.found(Request("e", TOKENS)) == CHUNKED
+
+
+def test_a_step_waits_for_slow_saves_as_long_as_one_ends_after_another(
+    engine: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound of the first wait is reached as soon as the second save copies."""
+    side, pages = engine.workers[0], engine.caches[0].copies._pages
+    side._holds_blocks = False
+    gather, wait_until = pages.gather, side._lock.wait_for
+    begun = [threading.Event(), threading.Event()]
+    copies: list[object] = []
+
+    def slow(*args: Any) -> None:
+        with side._lock:
+            copies.append(args)
+            side._lock.notify_all()
+        assert begun[len(copies) - 1].wait(60)
+        gather(*args)
+
+    def wait_for_one(ended: Callable[[], bool], timeout: float) -> bool:
+        if timeout == SAVE_WAIT_S:
+            at = sum(each.is_set() for each in begun)
+            begun[at].set()
+            assert wait_until(lambda: ended() or (at == 0 and len(copies) == 2), 60)
+            return ended()
+        return wait_until(ended, 60)
+
+    for name in ("a", "b"):
+        engine.track(Request(name, [*TOKENS[: CHUNK_TOKENS - 1], ord(name)]), SOURCE)
+    plan = engine.plan(dict.fromkeys("ab", CHUNK_TOKENS))
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(pages, "gather", slow)
+            patched.setattr(side._lock, "wait_for", wait_for_one)
+            side.begin_saves(plan)
+    finally:
+        for each in begun:
+            each.set()
+    assert side.take_counts()["saved_blocks"] == 2
 
 
 def test_without_a_data_plane_nothing_is_found_and_nothing_waits(engine: Step, plane: Plane) -> None:
