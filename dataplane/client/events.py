@@ -24,6 +24,7 @@ class ClientEvent:
     Names: `attached`, `lost`, `refused` (of an attach), `REQUEST_refused` for the requests `reserve`, `commit`,
     `prefetch`, `map_tiers`, `map`, `lease`, `report` and `report_request`, `timeout`, `corrupt` (a block does not match
     its checksum and was not returned), and `fault` (the data plane violated the protocol and its answer was discarded).
+    A refusal with the same message as the last one of its name is not an event.
     """
 
     name: str

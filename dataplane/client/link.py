@@ -82,8 +82,8 @@ class EngineLink:
         """Whether the socket had no room for the last request."""
         self._unsent_aborts: deque[int] = deque()
         """Reservations to abort, for whose messages the socket has had no room."""
-        self._refusal = ""
-        """Why the last attempts failed, which is reported once."""
+        self._refusals: dict[str, str] = {}
+        """The last refusal that was reported of each name, since the last attach."""
         self._check_at = 0.0
         self._attach_until = 0.0
         """When the answer to the attach request is not waited for any more."""
@@ -142,9 +142,8 @@ class EngineLink:
                 connection.close()
             self._retries.failed(time.monotonic())
             not_running = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)  # or its backlog is full
-            if error.errno not in not_running and str(error) != self._refusal:
-                self._refusal = str(error)
-                self.emit(ClientEvent("refused", f"cannot attach: {error}"))
+            if error.errno not in not_running:
+                self._emit_refusal(ClientEvent("refused", f"cannot attach: {error}"))
             return
         self._step(LinkStep.CONNECT)
         self._socket = connection
@@ -178,9 +177,7 @@ class EngineLink:
         self.drop("attach refused")
         if answer.code == Code.EXPELLED:
             self._memory.forget()  # its leases no longer count
-        if answer.message != self._refusal:
-            self._refusal = answer.message
-            self.emit_refused("refused", answer)
+        self.emit_refused("refused", answer)
         if first:
             raise AttachRefused(code_of(answer.code), answer.message, answer.field)
 
@@ -193,7 +190,7 @@ class EngineLink:
         finally:
             _close(fds)
         self._step(LinkStep.ATTACH)
-        self._refusal = ""
+        self._refusals.clear()
         self.attachments += 1
         self.terms = answer
         self._full = False
@@ -230,9 +227,14 @@ class EngineLink:
         self.drop(fault)
 
     def emit_refused(self, name: str, answer: wire.EngineReply | Code) -> None:
-        """Report an answer of the data plane, if it is a refusal."""
+        """Report an answer of the data plane, if it is a refusal and not a repetition of the last one of this name."""
         if isinstance(answer, wire.Refused):
-            self.emit(ClientEvent(name, answer.message, {"code": answer.code, "field": answer.field}))
+            self._emit_refusal(ClientEvent(name, answer.message, {"code": answer.code, "field": answer.field}))
+
+    def _emit_refusal(self, event: ClientEvent) -> None:
+        if event.detail != self._refusals.get(event.name):
+            self._refusals[event.name] = event.detail
+            self.emit(event)
 
     # ---- requests
 
