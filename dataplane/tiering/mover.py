@@ -76,8 +76,7 @@ class Mover:
 
     def opened(self, run: TierRun) -> None:
         """Let a tier serve, because its contents are known."""
-        run.opened = True
-        run.state.serves = run.serves
+        run.begin_service()
         self.step()
 
     def remove(self, run: TierRun, done: Callable[[], None]) -> None:

@@ -108,6 +108,11 @@ class TierRun:
         """Whether blocks are copied to the tier and loaded from it."""
         return self.opened and self.breaker.serves and not self.state.closing
 
+    def begin_service(self) -> None:
+        """Let the tier serve, because its contents are known. A tier that was found to fail meanwhile is lost."""
+        self.opened = self.state.serves = True
+        self._publish_state()
+
     def step(self, now: float) -> None:
         """Do the periodic work: detect that the tier hangs, probe it, keep its budget, and update the directory."""
         if self.breaker.serves and (hangs := self._hangs()):

@@ -23,6 +23,7 @@ from dataplane.protocol.tiers import TierSpec
 from dataplane.tiering import tier_run
 from dataplane.tiering.service import TierService
 from dataplane.tiering.worker import HANG_S
+from dataplane.tiers.tier import TierError
 from tests.dataplane import factories as make
 from tests.dataplane.tiering.faulty_tier import FaultyTier
 from tests.dataplane.tiering.mover_bench import NBYTES, POOL_BLOCKS, LoopBench, MoverBench
@@ -72,6 +73,19 @@ def test_a_tier_that_fails_is_taken_out_of_service_and_is_back_after_a_probe(run
     run.evict_all()
     run.ask(chain)
     run.until(lambda: run.ready(chain) == 16)
+
+
+def test_a_tier_that_fails_while_its_contents_are_read_is_lost_before_it_is_recovered(run: MoverBench) -> None:
+    run.run.opened = run.state.serves = False  # as before its contents are known
+    run.run.judge(TierError("a call hangs"), ())
+    assert run.events == []
+    run.mover.opened(run.run)
+    (lost,) = run.events
+    assert isinstance(lost, TierLost)
+    assert (lost.tier, lost.reason) == ("t", "a call hangs")
+    run.until(lambda: run.state.serves)
+    assert isinstance(run.events[1], TierRecovered)
+    assert len(run.events) == 2
 
 
 def test_a_tier_that_hangs_delays_nothing_and_its_memory_is_safe(run: MoverBench) -> None:
