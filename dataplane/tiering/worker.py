@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from dataplane.core.tiering.jobs import JobBlock, JobReason, JobState, TierJob
+from dataplane.core.tiering.outcomes import HUNG
 from dataplane.io.loop import Loop
 from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Loaded, Outcome, StoredBlock
 from dataplane.tiering.background import Background
@@ -130,9 +131,11 @@ def load_job(job: TierJob, blocks: Sequence[JobBlock], deadline: float, tier: Ti
 
 def store_job(job: TierJob, blocks: Sequence[JobBlock], codec: BlockCodec | None, tier: Tier) -> list[CopyEnd]:
     """Store blocks of a job."""
-    if job.state is JobState.HUNG:
-        return [CopyEnd(Outcome.LATE)] * len(blocks)
-    return store_blocks(blocks, codec, tier, encoded_only=job.reason is JobReason.ENCODE)
+    encoded_only = job.reason is JobReason.ENCODE
+    if job.state is JobState.HUNG:  # blocks to be encoded again are left as they are
+        end = CopyEnd(Outcome.FAILED, not_compressed=HUNG) if encoded_only else CopyEnd(Outcome.LATE)
+        return [end] * len(blocks)
+    return store_blocks(blocks, codec, tier, encoded_only=encoded_only)
 
 
 def look_up_blocks(names: Sequence[BlockName], tier: Tier) -> list[StoredBlock | None]:

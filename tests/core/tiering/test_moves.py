@@ -10,6 +10,7 @@ import pytest
 
 from dataplane.core.tiering import copies, loads, move_chains, moves
 from dataplane.core.tiering.jobs import JobState, TierJob
+from dataplane.core.tiering.outcomes import HUNG
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.records import Strength
@@ -18,9 +19,11 @@ from dataplane.protocol.events import BlocksEvicted, MoveEnded
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.stored_blocks import BlockName, CopyEnd, Outcome, StoredBlock
 from dataplane.protocol.tiers import MEMORY, Compress
+from dataplane.tiering.worker import store_job
 from tests.core.tiering.tier_bench import CHECKSUM, HEADER, PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import refused
+from tests.dataplane.tiering.faulty_tier import FaultyTier
 
 # ---- memory and a tier
 
@@ -879,6 +882,22 @@ def test_blocks_that_are_left_as_they_are_keep_their_charge(end: CopyEnd) -> Non
     run.end_copy(job, end)
     assert state.contents.used_bytes == 2 * SMALL
     assert not state.deletions
+
+
+def test_blocks_whose_call_begins_after_their_job_is_given_up_are_left_as_they_are() -> None:
+    run = encoded(2, 8 * stored_size(PAGE), "fp8", "zstd")
+    (state,) = run.tiering.tiers
+    job, move = begin_encoding(run)
+    run.tiering.outcomes.hung(job)
+    store = FaultyTier()
+    ends = store_job(job, job.blocks, None, store)
+    assert not store.stored
+    run.tiering.outcomes.stored(job, ends, run.now)
+    assert state.contents.used_bytes == 2 * SMALL
+    assert not state.deletions
+    assert run.tier_faults() == []
+    run.bench.pass_time(0.05)
+    assert move.refused == {HUNG: 2}
 
 
 @pytest.mark.parametrize(
