@@ -8,7 +8,7 @@ a block that may not be evicted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
@@ -116,7 +116,7 @@ class Reclaimer:
         """A byte for each descriptor, nonzero where it is leased; read when a search finds only leased blocks."""
         self._passed: list[int] = []
         """Descriptors that the current search passed over."""
-        self._protected: Collection[Block] = ()
+        self._protected: Set[Block] = frozenset()
         """Blocks that the current search must not evict."""
         self._taken_back = 0
         """Blocks whose leases of look-ups the current search has asked for."""
@@ -220,8 +220,9 @@ class Reclaimer:
             else:
                 block.queue.refresh(block, now)
 
-    def protect(self, blocks: Collection[Block]) -> None:
-        """Start a search for room that must not evict these blocks: a set, if there are any."""
+    def protect(self, blocks: Set[Block]) -> None:
+        """Start a search for room that must not evict these blocks. The reclaimer keeps this set itself, so blocks that
+        the caller adds later are protected too, as `StoreService.reserve` does."""
         self._protected = blocks
         self._taken_back = 0
         self._begin_search()
@@ -304,7 +305,7 @@ class Reclaimer:
         excess = self._pool.used_bytes - int(low * capacity)
         if self._pool.used_bytes <= high * capacity or excess <= 0:
             return
-        self.protect(())
+        self.protect(frozenset())
         request = (None, "watermark")
         if self._refused_before(request, self._pool_version()):
             return

@@ -290,7 +290,7 @@ class Intent:
             return
         over_limit = [tenant for tenant in self.pool.tenants.managed() if tenant.enforced and tenant.over_bytes]
         for tenant in over_limit:
-            self.reclaimer.protect(())
+            self.reclaimer.protect(frozenset())
             self.reclaimer.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
         order.watch([tenant.account for tenant in over_limit if tenant.over_bytes])
 

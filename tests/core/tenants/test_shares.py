@@ -106,7 +106,7 @@ def test_an_index_without_a_free_entry_takes_none_of_a_floor() -> None:
     mine = list(bench.node.pool.table.blocks.values())
     buckets = sorted({block.entry[0] for block in mine if block.entry is not None})
     tenant = bench.node.pool.tenants.get("b")
-    bench.node.room.protect(())
+    bench.node.room.protect(frozenset())
     assert bench.node.room.make_entry(tenant, buckets, (), bench.now) is None
     owner = bench.node.pool.tenants.get("a")
     assert bench.node.room.make_entry(owner, buckets, (), bench.now) is not None
