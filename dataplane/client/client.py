@@ -29,6 +29,7 @@ from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome, code_o
 from dataplane.protocol.keys import KEY_BYTES, tenant_fingerprint
 from dataplane.protocol.layout import ACQUIRE, HOT_WORDS, I64, LOOKUP, RESERVE, U64, pack_keys
 from dataplane.protocol.salts import check_salt
+from dataplane.protocol.sessions import EXPECTED_SESSION, is_session
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES
 
 Keys = Sequence[bytes] | bytes | U64
@@ -300,6 +301,11 @@ class Client:
         """Longest `ttl_s` and `pin_s` that `reserve` can ask for, in seconds; 0 if the data plane takes no hints."""
         return self._link.terms.hint_max_s
 
+    @property
+    def knows_sessions(self) -> bool:
+        """Whether the data plane knows sessions; otherwise the `session` of `reserve` has no effect."""
+        return self._link.terms.sessions
+
     def reserve(
         self,
         keys: Keys,
@@ -310,6 +316,7 @@ class Client:
         parent: bytes = b"",
         ttl_s: float = 0.0,
         pin_s: float = 0.0,
+        session: str = "",
     ) -> Reservation:
         """Request room for the missing blocks of a chain, each of `nbytes` bytes, charged to `tenant`.
 
@@ -320,7 +327,8 @@ class Client:
 
         `ttl_s` and `pin_s` are hints in seconds, 0 for none; longer ones than `hint_max_s` are shortened. The data
         plane drops the blocks that are stored now after `ttl_s` without use. For `pin_s`, it evicts the chain's blocks,
-        also those that are cached already, after the tenant's other blocks.
+        also those that are cached already, after the tenant's other blocks. `session` names the conversation that the
+        chain belongs to; empty for none.
         """
         started = perf_counter_ns()
         if not (0 <= ttl_s < inf and 0 <= pin_s < inf):
@@ -334,6 +342,8 @@ class Client:
             raise ValueError(f"expected a parent of {KEY_BYTES} bytes, or none, got {len(parent)}")
         self._check_position(space)
         _check_tenant(tenant)
+        if session and not is_session(session):
+            raise ValueError(f"session: {EXPECTED_SESSION}")
         reservation = self._new_reservation(len(words), nbytes)
         with self._link.lock:
             self._reservations.add(reservation)
@@ -341,7 +351,9 @@ class Client:
             if attachment is None:
                 return reservation
             make: Callable[..., wire.Reserve] = wire.Reserve
-            if (ttl_s or pin_s) and self._link.terms.hint_max_s:
+            if session and self._link.terms.sessions:
+                make = partial(wire.SessionReserve, ttl_s=float(ttl_s), pin_s=float(pin_s), session=session)
+            elif (ttl_s or pin_s) and self._link.terms.hint_max_s:
                 make = partial(wire.HintedReserve, ttl_s=float(ttl_s), pin_s=float(pin_s))
             request = partial(
                 make, space=attachment.spaces[space], tenant=tenant, keys=words.tobytes(), nbytes=nbytes, parent=parent

@@ -41,11 +41,13 @@ from dataplane.core.tenants.eviction_queues import MakePolicy
 from dataplane.core.tenants.tenant import Tenant
 from dataplane.core.tiering.invalidations import Tombstone, tombstone_of
 from dataplane.core.tiering.moves import ADD_TIER, Moves
+from dataplane.core.tiering.sessions import SessionActions
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.policies.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES
 from dataplane.protocol.control.scopes import CountBlocks, Scope
+from dataplane.protocol.control.sessions import ActOnSession, ListSessions, SessionActed, SessionsListed
 from dataplane.protocol.engine import (
     Abort,
     Attach,
@@ -359,6 +361,17 @@ class Node:
         excluded: Collection[Block] = () if message.permanent else self.pool.pins.permanent
         numbers = self.pool.sweeps.covered(kind, tenant, spaces, keys, excluded)
         return len(numbers), self.pool.sweeps.stored_bytes(numbers)
+
+    def act_on_session(self, message: ActOnSession, now: float) -> SessionActed:
+        """Release, retain or prefetch the blocks of a session. Raise ProtocolError."""
+        self.pool.usage.pass_to(now)
+        for engine in self.engines.values():  # a use before this request must not end a demotion by it
+            self.uses.drain(engine, now)
+        return SessionActions(self.pool, self.tiering).act(message, now)
+
+    def list_sessions(self, message: ListSessions, now: float) -> SessionsListed:
+        """Return the next sessions. Raise ProtocolError."""
+        return SessionActions(self.pool, self.tiering).page(message, now)
 
     def moves(self, tier: str = "") -> Moves:
         """Return the moves between memory and tiers. Raise ProtocolError if the node has no tiers, for the field that

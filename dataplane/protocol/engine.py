@@ -79,6 +79,14 @@ class HintedReserve(Reserve, tag="reserve_hinted"):
     none."""
 
 
+class SessionReserve(HintedReserve, tag="reserve_session"):
+    """A reservation for a request that names its session. Sent only to a data plane whose `Attached.sessions` is set;
+    answered like `Reserve`."""
+
+    session: str = ""
+    """Name of the session: 1 to MAX_SESSION_CHARACTERS of `dataplane.protocol.sessions`."""
+
+
 class Commit(RequestOfEngine, tag="commit"):
     """Publish blocks of a reservation; slots that are not named are aborted."""
 
@@ -184,7 +192,7 @@ class ReportRequest(RequestOfEngine, tag="report_request"):
     of the chain."""
 
 
-TraceableRequest = Reserve | HintedReserve | Commit | Abort | LeaseRequest | Report | Map | Prefetch
+TraceableRequest = Reserve | HintedReserve | SessionReserve | Commit | Abort | LeaseRequest | Report | Map | Prefetch
 """Requests that `Traced` may carry."""
 
 
@@ -228,6 +236,8 @@ class Attached(ReplyToEngine, tag="attached"):
     """The node has tiers behind memory: it accepts `MapTiers` and `Prefetch`."""
     requests: bool = False
     """The node keeps records of requests: it accepts `ReportRequest`."""
+    sessions: bool = False
+    """The node knows sessions: it accepts `SessionReserve`."""
 
 
 class SegmentGrant(msgspec.Struct, array_like=True, frozen=True):

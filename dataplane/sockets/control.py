@@ -42,6 +42,7 @@ from dataplane.protocol.control.nodes import (
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixesListed, PrefixKeys, Trace, TracePart
 from dataplane.protocol.control.requests import FindRequests, RequestsFound
 from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Counted, Demote, Invalidate, Swept
+from dataplane.protocol.control.sessions import ActOnSession, ListSessions
 from dataplane.protocol.control.snapshots import (
     MAX_SNAPSHOT_BYTES,
     Ack,
@@ -64,7 +65,7 @@ MESSAGES_PER_TURN = 4
 BODIES_TIMEOUT_S = 30.0
 
 _decoder = decoder(ControlRequest)
-Act = Invalidate | Drain | Demote | Clear | ClearGateway | Verify | Move | CancelMove | Resize
+Act = Invalidate | Drain | Demote | Clear | ClearGateway | Verify | Move | CancelMove | ActOnSession | Resize
 Question = (
     CountBlocks
     | LookupChain
@@ -76,10 +77,18 @@ Question = (
     | Trace
     | ReadUsage
     | FindRequests
+    | ListSessions
 )
 _TIMES = {Trace: "since", ReadUsage: "noted"}
 """Fields with Unix seconds that `_check_numbers` checks."""
-_COUNTS = {Trace: "after", LookupChain: "after", ListBlocks: "after", ReadUsage: "after", Snapshot: "generation"}
+_COUNTS = {
+    Trace: "after",
+    LookupChain: "after",
+    ListBlocks: "after",
+    ListSessions: "after",
+    ReadUsage: "after",
+    Snapshot: "generation",
+}
 """Fields with a count that `_check_numbers` checks."""
 log = structlog.stdlib.get_logger()
 
@@ -238,6 +247,8 @@ class ControlServer:
             return Moved(message.nonce, node.moves(message.tier).start(message, now))
         if isinstance(message, CancelMove):
             return Moved(message.nonce, node.moves().cancel(message.number))
+        if isinstance(message, ActOnSession):
+            return node.act_on_session(message, now)
         node.resize(message.capacity_bytes, now)
         return self._resized(message)
 
@@ -266,6 +277,8 @@ class ControlServer:
             return TracePart(message.nonce, *node.trace(message.since, message.after))
         if isinstance(message, FindRequests):
             return RequestsFound(message.nonce, node.requests.find(message.request))
+        if isinstance(message, ListSessions):
+            return node.list_sessions(message, now)
         return UsageRead(message.nonce, now, *node.read_usage(message.noted, message.after, now))
 
     def _resized(self, message: Resize) -> ControlReply:

@@ -223,6 +223,7 @@ class Session:
                 hint_max_s=options.hint_max_s,
                 tiers=True,
                 requests=True,
+                sessions=True,
             ),
             [] if engine.resumed else [self._memory.index_file.read_only_fd, area.fd],
         )

@@ -23,7 +23,16 @@ from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome, code_of
 from dataplane.protocol.control.prefixes import Prefix
 from dataplane.protocol.control.snapshots import Fault, Snapshot
-from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, HintedReserve, Reserve, SpaceRequest
+from dataplane.protocol.engine import (
+    VERSION,
+    Abort,
+    Attach,
+    Commit,
+    HintedReserve,
+    Reserve,
+    SessionReserve,
+    SpaceRequest,
+)
 from dataplane.protocol.events import Event
 from dataplane.protocol.layout import (
     A_RING_HEAD,
@@ -141,10 +150,14 @@ class BenchEngine:
         parent: bytes = b"",
         ttl_s: float = 0.0,
         pin_s: float = 0.0,
+        session: str = "",
     ) -> GrantResult:
         common = (1, self.spaces[space], tenant, make.packed(chain), nbytes, parent)
-        hinted = ttl_s or pin_s
-        message = HintedReserve(*common, ttl_s=ttl_s, pin_s=pin_s) if hinted else Reserve(*common)
+        message = Reserve(*common)
+        if session:
+            message = SessionReserve(*common, ttl_s=ttl_s, pin_s=pin_s, session=session)
+        elif ttl_s or pin_s:
+            message = HintedReserve(*common, ttl_s=ttl_s, pin_s=pin_s)
         return self.bench.node.reserve(self.client, message, self.bench.now)
 
     def commit(self, reservation: int, positions: Sequence[int] | None = None, checksums: bytes = b"") -> int:
@@ -164,9 +177,12 @@ class BenchEngine:
         parent: bytes = b"",
         ttl_s: float = 0.0,
         pin_s: float = 0.0,
+        session: str = "",
     ) -> Stored:
         """Reserve and commit everything that was granted."""
-        granted = self.reserve(chain, nbytes, tenant=tenant, space=space, parent=parent, ttl_s=ttl_s, pin_s=pin_s)
+        granted = self.reserve(
+            chain, nbytes, tenant=tenant, space=space, parent=parent, ttl_s=ttl_s, pin_s=pin_s, session=session
+        )
         written = self.commit(granted.reservation) if granted.reservation else 0
         return Stored(granted, written)
 

@@ -57,6 +57,8 @@ class OpenReservation:
     """Whether an invalidation covers the reservation, so that none of its blocks may be published."""
     hint: Hint | None = None
     """Hint of the request."""
+    session: int = 0
+    """Id of the request's session; 0 if it names none."""
 
 
 class Expulsion(IntEnum):

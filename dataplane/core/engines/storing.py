@@ -16,14 +16,16 @@ from dataplane.core.journal.recovery_table import B_RESERVATION
 from dataplane.core.packed_keys import check_keys
 from dataplane.core.pool.hints import Hint
 from dataplane.core.pool.pool import Pool
+from dataplane.core.pool.sessions import SHARED, UNCLAIMED
 from dataplane.core.tenants.tenant import Tenant
 from dataplane.policies.admission import Admission
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
-from dataplane.protocol.engine import CHECKSUM_BYTES, Commit, HintedReserve, Reserve
+from dataplane.protocol.engine import CHECKSUM_BYTES, Commit, HintedReserve, Reserve, SessionReserve
 from dataplane.protocol.events import BlocksRefused, BlocksStored, ReservationAborted, ReservationExpired
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import U64, pack_keys
 from dataplane.protocol.salts import check_salt, shown
+from dataplane.protocol.sessions import check_session
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES
 from dataplane.protocol.states import STATE_MASK, BlockStep, State
 
@@ -58,6 +60,8 @@ class StoreRequest:
     now: float
     from_tier: bool
     lines_up: bool
+    session: int
+    """Id of the session; SHARED if the request names none."""
 
 
 class StoreService:
@@ -105,6 +109,9 @@ class StoreService:
         blocks, index_slots = pool.table.look(words, message.space)
         blocks = self._without_invalid(blocks)
         parent = pool.table.find(pack_keys(message.parent), message.space)[0] if message.parent else None
+        session = SHARED
+        if isinstance(message, SessionReserve):
+            session = pool.sessions.name(tenant.number, message.session, now)
         granted = GrantResult(len(words))
         missing, chain = _sorted_out(blocks, granted)
         present = ready = [block for _, block in chain]
@@ -118,6 +125,10 @@ class StoreService:
             leading = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
             before = present[: len(present) - len(ready)]
             self._requested(engine, message, tenant, words, before, leading, now)
+            if pool.sessions or pool.tiers is not None:  # blocks that another engine is writing count, too
+                pool.sessions.named([*before, *(block for block in blocks if block is not None)], session)
+                if session != SHARED and present:
+                    self._end_session(session, present[-1])
         protected.update(present)
         self._reclaimer.protect(protected)
         hint = Hint(message.ttl_s, message.pin_s) if isinstance(message, HintedReserve) else None
@@ -127,7 +138,7 @@ class StoreService:
             pool.hint(Hint(pin_s=hint.pin_s), pinned, line, now)
         if not missing:
             return granted
-        request = StoreRequest(engine, message, words, index_slots, missing, tenant, now, from_tier, lines_up)
+        request = StoreRequest(engine, message, words, index_slots, missing, tenant, now, from_tier, lines_up, session)
         writing, refusal = self._grant(request)
         refused = missing[len(writing) :]
         if refused:
@@ -173,7 +184,12 @@ class StoreService:
             timestamp=timestamp,
             from_tier=request.from_tier,
             hint=hint,
+            session=request.session,
         )
+
+    def _end_session(self, session: int, last: Block) -> None:
+        """Note the last block of a session's chain."""
+        self._pool.sessions.ends_with(session, last, leads=self._pool.spaces.leads(last.space))
 
     def _without_invalid(self, blocks: list[Block | None]) -> list[Block | None]:
         """Treat blocks that an invalidation covers as missing, even before the sweep has reached them."""
@@ -204,6 +220,8 @@ class StoreService:
             raise ProtocolError(
                 Code.BAD_KEYS, f"expected {KEY_BYTES} bytes, or none, got {len(message.parent)}", "parent"
             )
+        if isinstance(message, SessionReserve):
+            check_session(message.session)
         words = check_keys(message.keys)
         if message.parent and (words == pack_keys(message.parent)).all(axis=1).any():
             raise ProtocolError(Code.BAD_KEYS, "expected a key that is not among `keys`", "parent")
@@ -305,6 +323,7 @@ class StoreService:
             recovery_table.assigned(B_RESERVATION, number)
             pool.table.reserve(blocks, request.words[list(writing)], request.engine.client, number)
             pool.charge(tenant, blocks)
+            pool.sessions.stored(blocks, UNCLAIMED if request.from_tier else request.session)
         return writing
 
     def _refuse(self, request: StoreRequest, code: Code, positions: Sequence[int]) -> None:
@@ -350,6 +369,9 @@ class StoreService:
         if reservation.from_tier:
             self._drop(engine, reservation, now)
             return len(published)
+        if published and reservation.session != SHARED:
+            self._end_session(reservation.session, published[slots.index(max(slots))])
+            self._pool.demote(self._pool.sessions.first_victims(reservation.session, published))
         if self._pool.tiers is not None:
             self._pool.tiers.stored(published)
         size = sum(block.nbytes for block in published)

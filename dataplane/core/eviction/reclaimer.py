@@ -171,6 +171,8 @@ class Reclaimer:
                 freed[block.tenant] = [block]
             else:
                 tenant_blocks.append(block)
+        tiers = self._pool.tiers
+        self._pool.sessions.evicted(unleased, None if tiers is None else tiers.is_served)
         self._table.free_all(unleased, BlockStep.FREE)
         for block in unleased:
             if slot_request is None or not slot_request.take(block.slot):
@@ -178,8 +180,8 @@ class Reclaimer:
         self._pool.removals.note(unleased, reason, now)
         if self._pool.changes is not None:
             self._pool.changes.changed(unleased)
-        if self._pool.tiers is not None:
-            self._pool.tiers.removed(unleased, now)
+        if tiers is not None:
+            tiers.removed(unleased, now)
         usage = self._pool.usage
         usage.pass_to(now)
         for tenant, blocks in freed.items():

@@ -23,6 +23,7 @@ from dataplane.core.pool.hints import Hint, HintTable
 from dataplane.core.pool.order import EvictionOrder
 from dataplane.core.pool.pins import Pin, PinBundle, PinTable
 from dataplane.core.pool.removals import MEMORY_CAUSES, Removals
+from dataplane.core.pool.sessions import SessionTable
 from dataplane.core.pool.sweeps import Sweeps
 from dataplane.core.spaces import Spaces
 from dataplane.core.tenants.eviction_queues import MakePolicy, Rank
@@ -91,6 +92,7 @@ class Pool:
         self.pins = PinTable(int(slabs.capacity_bytes * pin_budget_ratio))
         self._marked = self.pins.marked
         self.hints = HintTable(self.order, self._marked)
+        self.sessions = SessionTable(table.max_blocks)
         self.spaces = Spaces()
         self.usage = UsageTable(self.spaces)
         self.arrivals = TierArrivals(self.usage)
@@ -100,9 +102,7 @@ class Pool:
         `corrupt` or `hint`."""
         self.removals = Removals()
         """What became of blocks that are gone."""
-        self.sweeps = Sweeps(
-            table.memory, table.recovery_table, table.blocks, self._invalidate, self._demote, self.dead
-        )
+        self.sweeps = Sweeps(table.memory, table.recovery_table, table.blocks, self._invalidate, self.demote, self.dead)
         self.totals = Totals()
         self.evicted = {reason: Evictions() for reason in MEMORY_CAUSES}
         self.evicted_idle, self.reuse_gaps = AgeHistogram(), AgeHistogram()
@@ -275,17 +275,19 @@ class Pool:
 
     # ---- hints
 
-    def hint(self, hint: Hint, blocks: Sequence[Block], chain: Sequence[Block], now: float) -> None:
-        """Apply the hint of a request to some READY blocks of its chain, ancestors first, and count them."""
+    def hint(self, hint: Hint, blocks: Sequence[Block], chain: Sequence[Block], now: float) -> int:
+        """Apply the hint of a request to some READY blocks of its chain, ancestors first, and count them. Return the
+        number of blocks that were not pinned because the share was full."""
         bounded = hint.bounded(self.hints.max_s)
         if bounded is None:
-            return
+            return 0
         refused = self.hints.apply(bounded, blocks, chain, self.slabs.capacity_bytes, now)
         if bounded.ttl_s:
             self.totals.hinted_ttl_blocks += len(blocks)
         if bounded.pin_s:
             self.totals.hinted_pin_blocks += len(blocks) - refused
             self.totals.refused_hinted_pin_blocks += refused
+        return refused
 
     def end_hints(self, now: float) -> None:
         """End hints that are due, and drop the blocks that were not used for as long as their request asked."""
@@ -319,6 +321,7 @@ class Pool:
         """Remove READY blocks from the index and mark them dead; `reap` frees them when no lease holds them. Return the
         number of blocks."""
         gone = list(blocks)
+        self.sessions.evicted(gone, None if self.tiers is None else self.tiers.is_served)
         for block in gone:
             self.table.unlist(block)
             if block in self.pins.marked:
@@ -359,13 +362,20 @@ class Pool:
         self.totals.invalidated_blocks += count
         return count
 
-    def _demote(self, blocks: Sequence[Block]) -> int:
+    def demote(self, blocks: Sequence[Block]) -> int:
+        """Make blocks the first victims, in this order, unless a pin of an operator holds them. Return their number."""
         demotable = (Rank.NORMAL, Rank.HINTED)
         chosen = [block for block in blocks if block.queue is not None and block.rank in demotable]
         for block in chosen:
             self.hints.end_pin(block)
             self.order.move(block, Rank.DEMOTED, block.used_at)
         return len(chosen)
+
+    def end_demotion(self, chain: Sequence[Block], now: float) -> None:
+        """End the demotion of blocks of a chain, ancestors first, as a use does."""
+        for block in reversed(chain):
+            if block.queue is not None and block.rank is Rank.DEMOTED:
+                self.order.move(block, self.hints.rank(block), now)
 
     # ---- size
 
@@ -428,6 +438,8 @@ class Pool:
             max_blocks=self.table.max_blocks,
             free_slot_bytes=self.slabs.free_slot_bytes,
             hinted_bytes=self.hints.pinned_bytes,
+            sessions=len(self.sessions),
+            forgotten_sessions=self.sessions.forgotten,
         )
         self._memory.describe(stats)
         return stats

@@ -133,8 +133,11 @@ class Sweeps:
 
         Without a tenant, spaces or keys, the sweep covers all of them. An invalidation skips `excluded` blocks.
         """
+        return self.begin(kind, self.covered(kind, tenant, spaces, keys, excluded), now)
+
+    def begin(self, kind: Kind, numbers: I64, now: float) -> SweepStart:
+        """Start a sweep of the blocks of these descriptors, as `start` does."""
         before = self._timestamp = self.timestamp(now) + 1
-        numbers = self.covered(kind, tenant, spaces, keys, excluded)
         used = self._table.rows[numbers, ROW_USED]
         numbers = numbers[used.argsort(kind="stable")]
         sweep = self._sweep(kind)

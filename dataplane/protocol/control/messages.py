@@ -19,6 +19,7 @@ from dataplane.protocol.control.nodes import (
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixesListed, PrefixKeys, Trace, TracePart
 from dataplane.protocol.control.requests import FindRequests, RequestsFound
 from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Counted, Demote, Invalidate, Swept
+from dataplane.protocol.control.sessions import ActOnSession, ListSessions, SessionActed, SessionsListed
 from dataplane.protocol.control.snapshots import Ack, Bodies, Nack, NeedBodies, Snapshot
 from dataplane.protocol.control.verification import DigestEngine, EngineDigests, Verification, Verified, Verify
 from dataplane.protocol.usage import ReadUsage, UsageRead
@@ -50,6 +51,8 @@ ControlRequest = (
     | Resize
     | ReadUsage
     | FindRequests
+    | ListSessions
+    | ActOnSession
 )
 
 
@@ -82,5 +85,7 @@ ControlReply = (
     | Expelled
     | UsageRead
     | RequestsFound
+    | SessionsListed
+    | SessionActed
     | ControlRefused
 )

@@ -43,7 +43,11 @@ class PoolStats(msgspec.Struct):
     locked: Annotated[bool, gauge("larder_pool_locked")] = False
     """1 when memory is locked into RAM, else 0."""
     hinted_bytes: Annotated[int, gauge("larder_pool_hinted_bytes")] = 0
-    """Bytes of blocks that requests asked to keep (`larder.pin`)."""
+    """Bytes of blocks that requests asked to keep (`larder.pin`), or that are retained for a session."""
+    sessions: Annotated[int, gauge("larder_sessions")] = 0
+    """Sessions that requests named (`larder.session`)."""
+    forgotten_sessions: Annotated[int, counter("larder_forgotten_sessions")] = 0
+    """Sessions that the node forgot because there were too many."""
 
 
 class Totals(msgspec.Struct):
@@ -89,6 +93,10 @@ class Totals(msgspec.Struct):
     """Blocks to which a hint `larder.pin` of a request applied."""
     refused_hinted_pin_blocks: Annotated[int, counter("larder_refused_hinted_pin_blocks")] = 0
     """Blocks to which a hint `larder.pin` did not apply, because such blocks held their share already."""
+    released_session_blocks: Annotated[int, counter("larder_released_session_blocks")] = 0
+    """Blocks that became the first victims because their session was released."""
+    prefetched_session_blocks: Annotated[int, counter("larder_prefetched_session_blocks")] = 0
+    """Blocks of tiers whose load was asked for with their session."""
 
 
 class Evictions(msgspec.Struct):

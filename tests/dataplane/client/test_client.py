@@ -24,6 +24,7 @@ from dataplane.client import (
     attach,
 )
 from dataplane.protocol.control.scopes import Invalidate, Scope
+from dataplane.protocol.control.sessions import ListSessions
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
 from tests.dataplane import factories as make
 from tests.dataplane.blocks import connect, store
@@ -80,6 +81,19 @@ def test_hints_are_sent_and_wrong_ones_are_refused(plane: Plane) -> None:
         assert store(client, chain, pin_s=60) == 1
         totals = plane.describe().totals
         assert (totals.hinted_ttl_blocks, totals.hinted_pin_blocks) == (2, 3)
+
+
+def test_a_session_is_sent_and_a_wrong_name_is_refused(plane: Plane) -> None:
+    chain = make.keys(3)
+    with connect(plane) as client:
+        assert client.knows_sessions
+        for name in ("a b", "x" * 65, ".."):
+            with pytest.raises(ValueError, match="session: expected 1 to 64 of the characters"):
+                client.reserve(chain, PAGE, session=name)
+        assert store(client, chain, session="talk") == 3
+        with plane.manager() as manager:
+            (state,) = manager.ask(ListSessions("n")).sessions
+        assert (state.session, state.bytes, state.private_bytes) == ("talk", {"memory": 3 * PAGE}, 3 * PAGE)
 
 
 def test_nothing_is_readable_before_the_commit_and_an_abandoned_reservation_leaves_nothing(plane: Plane) -> None:

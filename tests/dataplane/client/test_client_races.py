@@ -69,6 +69,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "mapped": lambda engine: engine.client.mapped,
     "epoch": lambda engine: engine.client.epoch,
     "hint_max_s": lambda engine: engine.client.hint_max_s,
+    "knows_sessions": lambda engine: engine.client.knows_sessions,
     "lookup": lambda engine: engine.client.lookup(CHAIN),
     "lookup_tiers": lambda engine: engine.client.lookup_tiers(CHAIN),
     "prefetch": lambda engine: engine.client.prefetch(CHAIN),
@@ -122,7 +123,7 @@ def test_no_call_raises_beside_another_one(start: Callable[[], Engine], name: st
             calls = partial(CALLS[name], engine), partial(OTHERS[other], engine)
             yield Pair(*reversed(calls)) if reverse else Pair(*calls)
 
-    short = name in ("connected", "mapped", "epoch", "hint_max_s")
+    short = name in ("connected", "mapped", "epoch", "hint_max_s", "knows_sessions")
     for reverse in (False, True):
         found = undocumented(
             partial(pair, reverse=reverse), FOLDER, (), every=9 if short else 45, opcodes=short and not reverse

@@ -516,6 +516,18 @@ def test_a_reservation_with_hints_is_answered_like_one_without(engine: RawEngine
     assert answer.blocks == 2
 
 
+def test_a_reservation_of_a_session_is_answered_like_one_without(engine: RawEngine) -> None:
+    assert engine.attached is not None
+    assert engine.attached.sessions
+    space, chain = engine.attached.spaces[0], make.packed(make.keys(2, "session"))
+    request = wire.SessionReserve(7, space, "", chain, 4096, session="talk")
+    assert engine.refusal(wire.SessionReserve(6, space, "", chain, 4096, session="a\nb")) == (Code.BAD_FIELD, "session")
+    assert engine.refusal(wire.SessionReserve(6, space, "", chain, 4096)) == (Code.BAD_FIELD, "session")
+    answer = engine.ask(wire.Traced(7, TRACEPARENT, request))
+    assert isinstance(answer, wire.Reserved)
+    assert answer.outcomes == bytes(2)
+
+
 def test_a_traced_request_cannot_attach_or_hold(raw: RawEngine) -> None:
     assert raw.refusal(wire.Traced(1, TRACEPARENT, wire.Map(1, [])))[0] is Code.NOT_ATTACHED
     attach = wire.Attach(2, wire.VERSION, "g", [wire.SpaceRequest(make.space())])
