@@ -9,11 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dataplane.protocol.sessions import EXPECTED_SESSION, is_session
+
 PREFIX = "larder."
 MAX_HINT_S = 366 * 86_400.0
 """A longer duration is taken for a mistake. The data plane shortens valid ones to its own maximum."""
 _SWITCHES = ("skip_load", "skip_save")
 _DURATIONS = ("ttl", "pin")
+_SESSION = "session"
 MAX_OPTIONS = 64
 """Options and actions of a request beyond this number are not read."""
 
@@ -28,6 +31,8 @@ class RequestOptions:
     """Drop the blocks that the request stores after this time without use; 0 for never."""
     pin_s: float = 0.0
     """Evict the request's blocks after other blocks of the tenant for this time; 0 for none."""
+    session: str = ""
+    """Name of the conversation that the request belongs to; empty for none."""
     ignored: tuple[str, ...] = ()
     """Errors, one for each option that was ignored."""
 
@@ -36,6 +41,7 @@ def read_options(request: Any) -> RequestOptions:
     """Return the options of a vLLM request. `kv_transfer_params` take precedence over `kv_hints`."""
     switches = dict.fromkeys(_SWITCHES, False)
     seconds = dict.fromkeys(_DURATIONS, 0.0)
+    session = ""
     ignored = []
     options: dict[str, Any] = {}
     for name, value in _options_of(request):
@@ -43,8 +49,13 @@ def read_options(request: Any) -> RequestOptions:
     for name, value in options.items():
         if name in switches:
             switches[name] = bool(value)
+        elif name == _SESSION:
+            if isinstance(value, str) and is_session(value):
+                session = value
+            else:
+                ignored.append(f"{PREFIX}{name}: {EXPECTED_SESSION}; got {_shown(value)}")
         elif name not in seconds:
-            allowed = ", ".join(PREFIX + option for option in (*_SWITCHES, *_DURATIONS))
+            allowed = ", ".join(PREFIX + option for option in (*_SWITCHES, *_DURATIONS, _SESSION))
             ignored.append(f"{PREFIX + name!r:.80}: unknown; expected one of {allowed}")
         elif (duration := _duration(value)) is None:
             ignored.append(
@@ -52,7 +63,9 @@ def read_options(request: Any) -> RequestOptions:
             )
         else:
             seconds[name] = duration
-    return RequestOptions(**switches, ttl_s=seconds["ttl"], pin_s=seconds["pin"], ignored=tuple(ignored))
+    return RequestOptions(
+        **switches, ttl_s=seconds["ttl"], pin_s=seconds["pin"], session=session, ignored=tuple(ignored)
+    )
 
 
 def _options_of(request: Any) -> Iterator[tuple[str, Any]]:
@@ -72,7 +85,8 @@ def _options_of(request: Any) -> Iterator[tuple[str, Any]]:
         if name in _SWITCHES:
             yield name, True
         else:
-            yield name, payload.get("seconds") if isinstance(payload, Mapping) else payload
+            field = "name" if name == _SESSION else "seconds"
+            yield name, payload.get(field) if isinstance(payload, Mapping) else payload
 
 
 def _duration(value: Any) -> float | None:

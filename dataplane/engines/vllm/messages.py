@@ -51,13 +51,14 @@ class Save:
     tenant: str
     blocks: tuple[list[int], ...]
     """For each KV-cache group, the engine's blocks of all chunks; 0 for a block that the engine has freed. Empty if the
-    chunks are cached and only `pin_s` is to be applied to them."""
+    chunks are cached and only `pin_s` and `session` are to be applied to them."""
     ttl_s: float = 0.0
     """Hint of the request, as in `RequestOptions`."""
     pin_s: float = 0.0
     traceparent: str = ""
     parent: bytes = b""
     """Key of the chunk before the first one; empty if the first one starts the prompt."""
+    session: str = ""
 
 
 @dataclass(slots=True)

@@ -142,8 +142,8 @@ class _Tracked:
     load_planned: float = 0.0
     saved_chunks: int = 0
     """Leading chunks that are cached, or for which a save has been planned."""
-    pin_chunks: int = 0
-    """Leading cached chunks to which the request's hint `pin` has not been applied yet."""
+    hinted_chunks: int = 0
+    """Leading cached chunks to which the request's hint `pin` and its session have not been applied yet."""
     saves_open: int = 0
     """Number of saves that have not ended, summed over all workers."""
 
@@ -348,8 +348,8 @@ class SchedulerSide:
         at all. Return how many it loads: all or none."""
         first, tracked.answered = not tracked.answered, True
         tracked.saved_chunks = max(tracked.saved_chunks, hits)
-        if first and tracked.options.pin_s:
-            tracked.pin_chunks = hits
+        if first and (tracked.options.pin_s or tracked.options.session):
+            tracked.hinted_chunks = hits
         if not loadable_tokens:
             return 0
         other_requests = sum(name in self._tracked for name in self._scheduled) + len(self._step_loads)
@@ -463,8 +463,8 @@ class SchedulerSide:
         if options.ignored:
             self._count("ignored_hints", len(options.ignored))
             _log.warning("request %.80r: ignored: %s", request.request_id, "; ".join(options.ignored)[:1024])
-        elif (options.ttl_s or options.pin_s) and self._client is not None and not self._client.hint_max_s:
-            self._count("ignored_hints", bool(options.ttl_s) + bool(options.pin_s))
+        elif unsupported := self._unsupported(options):
+            self._count("ignored_hints", unsupported)
         tracked = _Tracked(
             request=request,
             began=self._clock(),
@@ -477,6 +477,13 @@ class SchedulerSide:
         )
         self._tracked[request.request_id] = tracked
         return tracked
+
+    def _unsupported(self, options: RequestOptions) -> int:
+        """Return the number of hints of a request that have no effect in the data plane."""
+        if self._client is None:
+            return 0
+        hints = 0 if self._client.hint_max_s else bool(options.ttl_s) + bool(options.pin_s)
+        return hints + (bool(options.session) and not self._client.knows_sessions)
 
     def _find_keys(self, tracked: _Tracked) -> bool | None:
         """Return whether a request has keys, and begin them. None: the files of its adapter are being read."""
@@ -610,8 +617,8 @@ class SchedulerSide:
         tracked.allocations = 0
         if not tracked.saves or not self._workers or self._last_ended < tracked.unproven_until:
             return
-        if tracked.pin_chunks and tracked.keys is not None:
-            cached, tracked.pin_chunks = tracked.keys.keys[: tracked.pin_chunks], 0
+        if tracked.hinted_chunks and tracked.keys is not None:
+            cached, tracked.hinted_chunks = tracked.keys.keys[: tracked.hinted_chunks], 0
             for first in range(0, len(cached), MAX_KEYS_PER_REQUEST):
                 self._add_save(plan, tracked, cached, first, min(len(cached), first + MAX_KEYS_PER_REQUEST), ())
         step = self._settings.chunk_tokens
@@ -655,6 +662,7 @@ class SchedulerSide:
                 options.pin_s,
                 tracked.traceparent,
                 keys[first - 1] if first else b"",
+                options.session,
             )
         )
         tracked.saves_open += self._workers

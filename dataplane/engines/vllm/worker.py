@@ -453,7 +453,7 @@ class WorkerSide:
     def _reserve(self, job: _SaveJob) -> None:
         save = job.save
         if not save.blocks:
-            self._pin(save)
+            self._apply_hints(save)
             return
         count = len(save.keys) // KEY_BYTES
         for space, (copies, numbers) in enumerate(zip(self._copies, save.blocks, strict=True)):
@@ -475,6 +475,7 @@ class WorkerSide:
                     parent=save.keys[start - KEY_BYTES : start] if first else save.parent,
                     ttl_s=save.ttl_s,
                     pin_s=save.pin_s,
+                    session=save.session,
                 )
                 job.reservations.append(_Batch(space, first, reservation))
 
@@ -530,9 +531,11 @@ class WorkerSide:
             if result is not None:
                 self._count_commit(result, copies.group.chunk_bytes)
 
-    def _pin(self, save: Save) -> None:
-        """Apply the hint of a request to cached chunks. Chunks that were evicted since are not stored again."""
-        if not self._client.hint_max_s:
+    def _apply_hints(self, save: Save) -> None:
+        """Apply the hint `pin` and the session of a request to cached chunks. Chunks that were evicted since are not
+        stored again."""
+        pins, names = save.pin_s and self._client.hint_max_s, save.session and self._client.knows_sessions
+        if not pins and not names:
             return
         for space, copies in enumerate(self._copies):
             self._client.reserve(
@@ -542,6 +545,7 @@ class WorkerSide:
                 space=space,
                 parent=save.parent,
                 pin_s=save.pin_s,
+                session=save.session,
             ).abort()
 
     def _count_commit(self, result: CommitResult, chunk_bytes: int) -> None:

@@ -25,6 +25,7 @@ from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import SAVE_WAIT_S, WorkerSide
 from dataplane.protocol.control.prefixes import Trace
 from dataplane.protocol.control.scopes import Invalidate, Scope
+from dataplane.protocol.control.sessions import ListSessions, SessionsListed, SessionState
 from dataplane.protocol.keys import KEY_BYTES
 from tests.clock import Clock
 from tests.dataplane.plane import Plane, wait_for
@@ -577,6 +578,45 @@ def test_a_pin_applies_to_chunks_that_another_request_stored(engine: Step, plane
     engine.compute(request, list(range(14, 27)), seed=6)
     stats = plane.wait_stats(lambda stats: stats.totals.hinted_pin_blocks >= 3, "the pins are applied")
     assert (stats.totals.hinted_pin_blocks, stats.totals.stored_blocks) == (3, 3)
+
+
+def sessions_of(plane: Plane) -> list[SessionState]:
+    with plane.manager() as manager:
+        found: SessionsListed = manager.ask(ListSessions("n"))
+    return found.sessions
+
+
+def test_the_session_of_a_request_reaches_the_data_plane(make_engine: Make, plane: Plane) -> None:
+    engine = make_engine(ranks=2)
+    engine.compute(Request("a", TOKENS, kv_transfer_params={"larder.session": "talk"}), SOURCE, seed=6)
+    plane.wait_stats(lambda stats: stats.totals.stored_blocks >= 6, "the blocks are stored")
+    (state,) = sessions_of(plane)
+    assert (state.session, state.tenant, state.chunks) == ("talk", "", 3)
+    assert state.bytes["memory"] == state.private_bytes > 0
+    assert "ignored_hints" not in engine.scheduler.take_counts()
+
+
+def test_a_request_that_stores_nothing_names_its_session(engine: Step, plane: Plane) -> None:
+    engine.compute(Request("a", TOKENS), SOURCE, seed=6)
+    action = SimpleNamespace(action_type="larder.session", payload={"name": "reader"})
+    request = Request("b", TOKENS, kv_hints=SimpleNamespace(actions=[action]))
+    engine.compute(request, list(range(14, 27)), seed=6)
+    plane.wait_stats(lambda stats: stats.pool.sessions, "the session is known")
+    (state,) = sessions_of(plane)
+    assert (state.session, state.chunks, state.private_bytes) == ("reader", 3, 0)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * (1 << 20), 7, None, True, ["talk"], {"name": "talk"}])
+def test_a_wrong_name_of_a_session_is_ignored_and_counted(
+    engine: Step, plane: Plane, caplog: pytest.LogCaptureFixture, name: object
+) -> None:
+    engine.compute(Request("a", TOKENS, kv_transfer_params={"larder.session": name}), SOURCE, seed=6)
+    assert engine.scheduler.take_counts()["ignored_hints"] == 1
+    (line,) = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
+    assert "larder.session: expected 1 to 64 of the characters" in line
+    assert len(line) < 400
+    plane.wait_stats(lambda stats: stats.totals.stored_blocks >= 3, "the blocks are stored")
+    assert sessions_of(plane) == []
 
 
 def test_wrong_hints_are_ignored_and_counted(make_engine: Make, caplog: pytest.LogCaptureFixture) -> None:
