@@ -6,6 +6,7 @@ required roles and authentication schemes, the fields of merge patches, examples
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -20,6 +21,7 @@ from app.http.body import MERGE_PATCH
 from app.http.cookies import NAME as COOKIE
 from app.http.cookies import SECURE_NAME as SECURE_COOKIE
 from app.http.examples import EXAMPLES
+from app.http.negotiation import suffixes
 from app.http.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
 from app.http.routes.access.session import CSRF_HEADER
 from app.http.routes.views.snapshot import INDEX_HEADER
@@ -51,6 +53,7 @@ TAGS = {
     "prefixes": "List the most served prefixes of the last hour.",
     "blocks": "List cached blocks.",
     "requests": "What engines' requests got from the cache, and why not more.",
+    "sessions": "Conversations that requests name (`larder.session`).",
     "actions": "Actions on cached blocks, such as look-ups and invalidation.",
     "tokenizers": "Tokenizers of models, for pins and look-ups by text.",
     "nodes": "Data planes, with their desired and observed state.",
@@ -183,22 +186,26 @@ def document(app: Litestar) -> Json:
 
 
 def _with_suffixes(paths: Json, handlers: Mapping[str, HTTPRouteHandler]) -> Json:
-    """Give an operation with `opt["suffix"]` a path of its own: the path of its route followed by the suffix."""
+    """Give each action a path of its own: the path of its route followed by the suffix of the action."""
     suffixed: Json = {}
     for path, item in paths.items():
         for method, operation in item.items():
-            suffix = handlers[operation["operationId"]].opt.get("suffix", "")
-            suffixed.setdefault(path + suffix, {})[method] = operation
+            for suffix, fields in suffixes(handlers[operation["operationId"]]).items():
+                suffixed.setdefault(path + suffix, {})[method] = {**deepcopy(operation), **fields}
     return suffixed
 
 
 def _handlers(app: Litestar) -> Mapping[str, HTTPRouteHandler]:
     return {
-        str(handler.operation_id): handler
+        operation_id: handler
         for route in app.routes
         if isinstance(route, HTTPRoute)
         for handler in route.route_handlers
         if handler.operation_id
+        for operation_id in (
+            str(handler.operation_id),
+            *(fields["operationId"] for fields in suffixes(handler).values() if "operationId" in fields),
+        )
     }
 
 

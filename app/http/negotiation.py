@@ -2,8 +2,8 @@
 occurs at most once unless it is a list, and the caller accepts a media type of the answer. The check runs for all
 routes of the API, so that none can omit it.
 
-An action on a resource is a `POST` to the name of the resource followed by `opt["suffix"]`. The router does not know
-such paths: it sees a resource and its actions as one route. This module separates their methods."""
+An action on a resource is a `POST` to the name of the resource followed by one of `opt["suffixes"]`. The router does
+not know such paths: it sees a resource and its actions as one route. This module separates their methods."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -24,6 +24,7 @@ from app.errors import FieldError, Invalid, Malformed, NotAcceptable
 JSON = "application/json"
 METHODS: tuple[Method, ...] = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _QUERIES = "query_parameters"
+_NO_ACTION: Mapping[str, Mapping[str, str]] = {"": {}}
 _QVALUE = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 """RFC 9110 §12.4.2."""
 
@@ -38,7 +39,7 @@ class _Parameter(NamedTuple):
 def negotiate(scope: Any, handler: BaseRouteHandler) -> None:
     """Raise MethodNotAllowedException, Malformed, Invalid or NotAcceptable for an unsupported request."""
     app, path, method = scope["litestar_app"], scope["path"], scope.get("method")
-    if (":" in path or "suffix" in handler.opt) and method not in allowed(app, path):
+    if (":" in path or "suffixes" in handler.opt) and method not in allowed(app, path):
         raise MethodNotAllowedException
     query = scope["query_string"]
     if query:
@@ -57,9 +58,20 @@ def allowed(app: Litestar, path: str) -> list[str]:
             handlers[method] = app.asgi_router.handle_routing(path=normalize_path(path), method=method)[1]
         except (MethodNotAllowedException, NotFoundException):
             continue
-    suffixes = {method: str(handler.opt.get("suffix", "")) for method, handler in handlers.items()}
-    path_suffix = max((suffix for suffix in suffixes.values() if path.endswith(suffix)), key=len, default="")
-    return [method for method, suffix in suffixes.items() if suffix == path_suffix]
+    path_suffix = max((suffix_of(handler, path) for handler in handlers.values()), key=len, default="")
+    return [method for method, handler in handlers.items() if path_suffix in suffixes(handler)]
+
+
+def suffixes(handler: BaseRouteHandler) -> Mapping[str, Mapping[str, str]]:
+    """Return the suffixes of a route's paths, each with what its operation has in place of that of the route. Only
+    actions have suffixes that are not empty."""
+    declared: Mapping[str, Mapping[str, str]] = handler.opt.get("suffixes", _NO_ACTION)
+    return declared
+
+
+def suffix_of(handler: BaseRouteHandler, path: str) -> str:
+    """Return the suffix of a route with which a path ends; empty if there is none."""
+    return next((suffix for suffix in suffixes(handler) if path.endswith(suffix)), "")
 
 
 def with_head(allowed: Iterable[str]) -> str:

@@ -29,6 +29,7 @@ from litestar.types import ASGIApp, Message, Receive, Send
 from app.errors import Forbidden, ForeignOrigin, LarderError, Malformed, Stopping, StoreUnavailable, Unauthorized
 from app.http.cookies import session_cookie
 from app.http.middleware.source import ClientAddresses, trace_id
+from app.http.negotiation import suffix_of
 from app.http.principals import serve_as
 from app.http.problems import CRASHED, MEDIA_TYPE, REFUSAL, encode, headers_of, problem
 from app.observe.histogram import LatencyHistogram
@@ -303,7 +304,7 @@ def _route(scope: Any, status: int) -> str:
     if template == _DASHBOARD and status == 404:
         return UNMATCHED
     handler = scope.get("route_handler")
-    return str(template) if handler is None else f"{template}{handler.opt.get('suffix', '')}"
+    return str(template) if handler is None else f"{template}{suffix_of(handler, scope['path'])}"
 
 
 def _wrapped_error(error: BaseException | None) -> LarderError | None:

@@ -34,7 +34,7 @@ async def get_pin_keys(pins: NamedDependency[Pins], name: RecordName) -> PinKeys
     return await pins.keys(name, caller())
 
 
-@operation(post, "/{name:str}", "not-found", "conflict", role="operator", scoped=True, opt={"suffix": EXTEND})
+@operation(post, "/{name:str}", "not-found", "conflict", role="operator", scoped=True, opt={"suffixes": {EXTEND: {}}})
 async def extend_pin(
     pins: NamedDependency[Pins], name: RecordName, data: JSONBody[PinExtend], wait: Wait = ""
 ) -> Response[PinAnswer]:
