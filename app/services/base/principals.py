@@ -69,6 +69,17 @@ class Principal:
         if not self.sees(salt):
             raise Forbidden(f"this token is limited to the tenants {self.tenants()}, not {shown(salt)!r}")
 
+    def own_salt(self, named: str | None) -> str | None:
+        """Return the tenant that a request is about: the one that it names, or the only one that the caller is limited
+        to; None for all. Raise Forbidden if the caller may not see it, or is limited to several and names none."""
+        if named is not None:
+            self.check_salt(named)
+        elif self.salts is not None:
+            if len(self.salts) != 1:
+                raise Forbidden(f"this token is limited to the tenants {self.tenants()}: say which with 'tenant'")
+            (named,) = self.salts
+        return named
+
     def check_whole(self, subject: str) -> None:
         """Raise Forbidden if the caller is limited to tenants; `subject` concerns all tenants."""
         if self.salts is not None:

@@ -121,7 +121,7 @@ class LmcacheObjects:
                 ObjectKey(block.key, block.model, kv_rank(block.world_size, block.rank), block.kv_group, block.tenant),
                 block.bytes,
             )
-            for _, block in page.blocks
+            for _, block in page.items
             if block.state == "ready"
         ]
         return ObjectsListed("dram", False, entries, _after(turn, page.next_cursor, by))
