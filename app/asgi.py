@@ -26,7 +26,7 @@ from app.http.negotiation import negotiate
 from app.http.principals import guard
 from app.http.problems import on_crash, on_http_error, on_larder_error
 from app.http.routes.access import audit, session, tokens
-from app.http.routes.cache import actions, blocks, requests
+from app.http.routes.cache import actions, blocks, requests, sessions
 from app.http.routes.documents.apply import router as apply_router
 from app.http.routes.fleet import managers, nodes
 from app.http.routes.lmcache import objects
@@ -69,6 +69,7 @@ SERVICES = {
     "dry_runs": "cache.dry_runs",
     "blocks": "cache.blocks",
     "request_records": "cache.requests",
+    "agent_sessions": "cache.sessions",
     "traces": "cache.traces",
     "alerts": "views.alerts",
     "events": "views.events",
@@ -153,6 +154,7 @@ def routed(settings: AppSettings) -> Litestar:
             actions.router,
             blocks.router,
             requests.router,
+            sessions.router,
             get_usage,
             apply_router(settings.apply_limit_bytes),
             findings.router,

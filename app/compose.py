@@ -38,6 +38,7 @@ from app.services.cache.blocks import BlockService
 from app.services.cache.dry_run import DryRuns
 from app.services.cache.lookups import Lookups
 from app.services.cache.requests import RequestFinder
+from app.services.cache.sessions import Sessions
 from app.services.cache.traces import Traces
 from app.services.documents.apply import Apply
 from app.services.documents.export import Export
@@ -191,6 +192,7 @@ class CacheServices:
         targets = base.targets
         self.blocks = BlockService(targets, records.prefixes)
         self.requests = RequestFinder(targets)
+        self.sessions = Sessions(targets, base.changes)
         self.actions = Actions(targets, base.changes, chains)
         self.lookups = Lookups(targets, chains)
         self.dry_runs = DryRuns(targets, base.desired, records.prefixes, records.tokenizers)

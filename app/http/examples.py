@@ -49,6 +49,7 @@ EXAMPLES: dict[str, Any] = {
     "CompressPost": {"tier": "archive", "tenant": "acme", "dry_run": True},
     "MovePost": {"tenant": "acme", "tier": "nvme", "release": True, "dry_run": True},
     "NodePatch": {"labels": {"zone": "b"}},
+    "AgentSessionPost": {"tenant": "acme", "seconds": 60},
     "RestartPost": {"fresh": False, "dry_run": True},
     "PinExtend": {"ttl_s": 172800},
     "PinPatch": {"strength": "soft", "tier": "gpu", "note": "until the launch"},

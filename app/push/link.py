@@ -24,6 +24,7 @@ from dataplane.protocol.control.nodes import DescribeNode, Description, Drain, E
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixKeys, Trace
 from dataplane.protocol.control.requests import FindRequests
 from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Demote, Invalidate
+from dataplane.protocol.control.sessions import ActOnSession, ListSessions
 from dataplane.protocol.control.snapshots import MAX_SNAPSHOT_BYTES, Ack, Bodies, Fault, Nack, NeedBodies, Snapshot
 from dataplane.protocol.control.verification import DigestEngine, Verification, Verify
 from dataplane.protocol.usage import ReadUsage
@@ -56,6 +57,8 @@ Question = (
     | ReadMove
     | CancelMove
     | FindRequests
+    | ListSessions
+    | ActOnSession
 )
 Fetch = Callable[[list[str]], Awaitable[dict[str, bytes]]]
 

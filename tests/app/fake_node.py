@@ -35,6 +35,7 @@ from dataplane.protocol.control.nodes import (
 from dataplane.protocol.control.prefixes import ListPrefixes, Prefix, PrefixesListed, PrefixKeys, Trace, TracePart
 from dataplane.protocol.control.records import PinSpec, PolicySpec, QuotaSpec
 from dataplane.protocol.control.scopes import CountBlocks, Counted, Demote, Invalidate, Swept
+from dataplane.protocol.control.sessions import ActOnSession, ListSessions, SessionActed, SessionsListed
 from dataplane.protocol.control.snapshots import Ack, Bodies, Fault, Nack, NeedBodies, Snapshot, SnapshotType, digest_of
 from dataplane.protocol.event import name_of
 from dataplane.protocol.events import Event
@@ -247,9 +248,9 @@ class FakeNode:
             state.tenant = message.scope.tenant
             self.moves[state.number] = state
             return Moved(message.nonce, state)
+        if isinstance(message, (ReadMove, CancelMove)) and message.number not in self.moves:
+            return ControlRefused("unknown_move", "no such move", "number", message.nonce)
         if isinstance(message, CancelMove):
-            if message.number not in self.moves:
-                return ControlRefused("unknown_move", "no such move", "number", message.nonce)
             state = self.moves[message.number]
             if state.ended_at is None:
                 state.cancelled, state.ended_at = True, time.time()
@@ -283,6 +284,10 @@ class FakeNode:
             after = message.after + 1
             lines = self.trace[message.after] if self.trace else b""
             return TracePart(message.nonce, lines, after if after < len(self.trace) else 0)
+        if isinstance(message, ListSessions):
+            return SessionsListed(message.nonce, [], 0)
+        if isinstance(message, ActOnSession):
+            return SessionActed(message.nonce, found=False)
         if not isinstance(message, Resize):
             return ControlRefused("unsupported", "a node without bytes", nonce=message.nonce)
         if message.capacity_bytes < self.capacity_bytes:

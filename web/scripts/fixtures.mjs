@@ -24,7 +24,7 @@ function random() {
 
 const pool = (of = {}) => {
   const p = {
-    capacity_bytes: 64 * GiB, used_bytes: 0, ready_bytes: 0, reserved_bytes: 0, quarantined_bytes: 0, pinned_bytes: 0, hinted_bytes: 0,
+    capacity_bytes: 64 * GiB, used_bytes: 0, ready_bytes: 0, reserved_bytes: 0, quarantined_bytes: 0, pinned_bytes: 0, hinted_bytes: 0, sessions: 0, forgotten_sessions: 0,
     pin_budget_bytes: 16 * GiB, committed_bytes: 0, padding_bytes: 0, segments: 0, blocks: 0, max_blocks: 131_072, prefaulted_bytes: 0,
     free_slot_bytes: 0, huge_pages: false, locked: false, ...of,
   };
@@ -40,7 +40,7 @@ const pool = (of = {}) => {
 
 const totals = (of = {}) => ({
   requested_blocks: 0, hit_blocks: 0, stored_bytes: 0, read_bytes: 0, stored_blocks: 0, evicted_blocks: 0, evicted_bytes: 0,
-  hinted_ttl_blocks: 0, hinted_pin_blocks: 0, refused_hinted_pin_blocks: 0, evictions_cancelled: 0, refused_blocks: 0, aborted_blocks: 0, quarantined_blocks: 0, invalidated_blocks: 0, corrupt_blocks: 0,
+  hinted_ttl_blocks: 0, hinted_pin_blocks: 0, refused_hinted_pin_blocks: 0, released_session_blocks: 0, prefetched_session_blocks: 0, evictions_cancelled: 0, refused_blocks: 0, aborted_blocks: 0, quarantined_blocks: 0, invalidated_blocks: 0, corrupt_blocks: 0,
   false_reports: 0, malformed_messages: 0, ring_dropped: 0, ring_entries_rejected: 0, events_dropped: 0, ...of,
 });
 

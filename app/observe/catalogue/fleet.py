@@ -285,3 +285,17 @@ class MoveCancelled(PlaneEvent, tag="move.cancelled"):
     """Name of the tier that blocks are moved to, or `memory`."""
     tenant: str | None = None
     """Tenant whose blocks are moved; null for all tenants."""
+
+
+class SessionActionRequested(PlaneEvent, tag="session.action_requested"):
+    """An operator asked nodes to release, retain or prefetch the blocks of a session."""
+
+    action: str
+    """`release`, `retain` or `prefetch`."""
+    session: str
+    """Name of the session."""
+    tenant: str
+    nodes: list[str]
+    """Names of the nodes that the request goes to."""
+    seconds: float
+    """How long a retention lasts, or a prefetch waits; 0 for a release."""

@@ -40,7 +40,7 @@ MAX_VALUE = 200
 MAX_SUMMARY_VALUE = 48
 """Characters of a value that a summary repeats, such as the parameters of a tier; `fields` has more."""
 DEFAULT_S = 86_400.0
-_NO_CHANGE = ("session", "token", "join_token", "request")
+_NO_CHANGE = ("session", "agent_session", "token", "join_token", "request")
 _TENANT_NAMED = ("quota", "ceiling")
 """Kinds of records that are named by their tenant."""
 

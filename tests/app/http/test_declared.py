@@ -30,6 +30,7 @@ NAMES = {
     "key": "0" * 64,
     "ident": "e",
     "token_id": "e",
+    "session": "e",
 }
 """What stands in paths: names of what there is."""
 MISSING = {**dict.fromkeys(NAMES, "nobody"), "number": "7", "client": "7"}

@@ -25,7 +25,11 @@ DESCRIBED = description()
 SCHEMAS: dict[str, Any] = DESCRIBED["components"]["schemas"]
 EVERY = size(1, 13)
 """One of this many requests is sent."""
-NAMES = dict.fromkeys(("tenant", "name", "ident", "token_id"), "e") | {"node": "node-a", "number": "1", "client": "1"}
+NAMES = dict.fromkeys(("tenant", "name", "ident", "token_id", "session"), "e") | {
+    "node": "node-a",
+    "number": "1",
+    "client": "1",
+}
 NAMES["key"] = "0" * 64
 KEYS = ("prefix", *KEY_SOURCES)
 MANY = 5000

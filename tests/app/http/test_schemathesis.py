@@ -168,7 +168,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             tokens[role] = made(role, role)
         tokens["admin"] = ADMIN
         made("e", "viewer")
-        names = dict.fromkeys(("name", "ident", "token_id"), "e")
+        names = dict.fromkeys(("name", "ident", "token_id", "session"), "e")
         names |= {"tenant": "acme", "node": node, "number": "1", "key": chain[0].hex()}
         yield Served(larder.url, tokens, names, http)
 
@@ -230,7 +230,7 @@ def refusals(served: Served, name: str) -> list[str]:
 
 @pytest.mark.anyio
 async def test_what_the_description_allows_is_accepted(guarded: Plane) -> None:
-    names = dict.fromkeys(("name", "ident", "token_id"), "e")
+    names = dict.fromkeys(("name", "ident", "token_id", "session"), "e")
     names |= {"tenant": "acme", "node": "e", "number": "1", "key": "0" * 64, "client": "7"}
     with requests.Session() as http:
         http.trust_env = False

@@ -1153,6 +1153,106 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the sessions of each node that its data plane knows since its last start
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["listSessions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sessions/{session}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get a session on every node that knows it
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["getSessionState"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sessions/{session}:prefetch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Prefetch a session: load its blocks that only tiers hold into memory, before its next turn
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
+        post: operations["prefetchSession"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sessions/{session}:release": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Release a session: make its private blocks the first victims; blocks that others share stay
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
+        post: operations["releaseSession"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/sessions/{session}:retain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retain a session: evict its blocks after the tenant's other blocks, for a bounded time
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
+        post: operations["retainSession"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/snapshot": {
         parameters: {
             query?: never;
@@ -1524,6 +1624,57 @@ export interface components {
              */
             note: string;
         };
+        /** AgentSessionAnswer */
+        AgentSessionAnswer: {
+            bytes: {
+                [key: string]: number;
+            };
+            chunks: number;
+            model: string;
+            node: string;
+            private_bytes: number;
+            released: boolean;
+            retained_until: number | null;
+            session: string;
+            started_at: number;
+            tenant: string;
+            used_at: number;
+        };
+        /** AgentSessionCopies */
+        AgentSessionCopies: {
+            failed_nodes: components["schemas"]["NodeError"][];
+            items: components["schemas"]["AgentSessionAnswer"][];
+            session: string;
+            total: number;
+        };
+        /** AgentSessionList */
+        AgentSessionList: {
+            failed_nodes: components["schemas"]["NodeError"][];
+            items: components["schemas"]["AgentSessionAnswer"][];
+            next_cursor: string;
+        };
+        /**
+         * AgentSessionPost
+         * @description The tenant of the session, and how long the action holds.
+         * @example {
+         *       "seconds": 60,
+         *       "tenant": "acme"
+         *     }
+         */
+        AgentSessionPost: {
+            /** @description Name of one node. */
+            node?: string | null;
+            /** @description Names of several nodes. */
+            nodes?: string[] | null;
+            /** @description `retain`: how long, 300 by default; nodes shorten it to their `dataplane.hint_max_s`. `prefetch`: time after which no load begins, 60 by default, at most 300. Has no effect on `release`. */
+            seconds?: number | null;
+            /** @description Tenant, as shown; defaults to the only one that the token is limited to, or else to `_default`. */
+            tenant?: string | null;
+        } & (unknown | {
+            node: unknown;
+        } | {
+            nodes: unknown;
+        });
         /** AlertAnswer */
         AlertAnswer: {
             alertname: string;
@@ -2805,6 +2956,14 @@ export interface components {
             };
             state: string;
         };
+        /** NodeSessionAction */
+        NodeSessionAction: {
+            blocks: number;
+            bytes: number;
+            error: string | null;
+            node: string;
+            refused_blocks: number;
+        };
         /** NodeSweep */
         NodeSweep: {
             blocks?: number | null;
@@ -3395,6 +3554,8 @@ export interface components {
             /** @default 0 */
             committed_bytes: number;
             /** @default 0 */
+            forgotten_sessions: number;
+            /** @default 0 */
             free_slot_bytes: number;
             /** @default 0 */
             hinted_bytes: number;
@@ -3420,6 +3581,8 @@ export interface components {
             reserved_bytes: number;
             /** @default 0 */
             segments: number;
+            /** @default 0 */
+            sessions: number;
             /** @default 0 */
             used_bytes: number;
         };
@@ -3971,6 +4134,16 @@ export interface components {
             tenant: string | null;
             unit: string;
             values: (number | null)[];
+        };
+        /** SessionActionAnswer */
+        SessionActionAnswer: {
+            blocks: number;
+            bytes: number;
+            items: components["schemas"]["NodeSessionAction"][];
+            refused_blocks: number;
+            session: string;
+            tenant: string;
+            total: number;
         };
         /** SessionAnswer */
         SessionAnswer: {
@@ -4754,6 +4927,8 @@ export interface components {
             /** @default 0 */
             malformed_messages: number;
             /** @default 0 */
+            prefetched_session_blocks: number;
+            /** @default 0 */
             quarantined_blocks: number;
             /** @default 0 */
             read_bytes: number;
@@ -4761,6 +4936,8 @@ export interface components {
             refused_blocks: number;
             /** @default 0 */
             refused_hinted_pin_blocks: number;
+            /** @default 0 */
+            released_session_blocks: number;
             /** @default 0 */
             requested_blocks: number;
             /** @default 0 */
@@ -8613,6 +8790,227 @@ export interface operations {
             431: components["responses"]["431-head-too-large"];
             500: components["responses"]["500-internal"];
             503: components["responses"]["503-store-unavailable-stopping"];
+        };
+    };
+    listSessions: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant, as shown. */
+                tenant?: string;
+                /** @description Only this node. */
+                node?: string;
+                /** @description Maximum number of items. */
+                limit?: number;
+                /** @description `next_cursor` of the previous page; empty for the first page. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentSessionList"];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
+        };
+    };
+    getSessionState: {
+        parameters: {
+            query?: {
+                /** @description Tenant of the session, as shown; the only one that the token is limited to, or `_default`. */
+                tenant?: string;
+                /** @description Only this node. */
+                node?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentSessionCopies"];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-stopping"];
+        };
+    };
+    prefetchSession: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AgentSessionPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionActionAnswer"];
+                };
+            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
+        };
+    };
+    releaseSession: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AgentSessionPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionActionAnswer"];
+                };
+            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
+        };
+    };
+    retainSession: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AgentSessionPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionActionAnswer"];
+                };
+            };
+            400: components["responses"]["400-malformed"];
+            401: components["responses"]["401-unauthorized"];
+            403: components["responses"]["403-forbidden-foreign-origin"];
+            404: components["responses"]["404-not-found"];
+            406: components["responses"]["406-not-acceptable"];
+            413: components["responses"]["413-too-large"];
+            415: components["responses"]["415-unsupported-media-type"];
+            422: components["responses"]["422-invalid"];
+            429: components["responses"]["429-too-many-requests"];
+            431: components["responses"]["431-head-too-large"];
+            500: components["responses"]["500-internal"];
+            503: components["responses"]["503-node-unreachable-store-unavailable-server-busy-stopping"];
         };
     };
     getSnapshot: {

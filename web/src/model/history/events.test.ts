@@ -9,6 +9,8 @@ describe('events', () => {
     const moved = { tier: 'disk', moved: 1030, released: 1028, refused: 2 };
     expect(eventSentence(event('move.ended', moved))).toBe('1,030 blocks to disk, 1,028 released, 2 refused');
     expect(eventSentence(event('move.ended', { ...moved, cancelled: true }))).toMatch(/2 refused, cancelled$/);
+    const released = { action: 'release', session: 'talk', tenant: 'acme' };
+    expect(eventSentence(event('session.action_requested', released))).toBe('release of talk of acme');
     expect(eventSentence(event('move.cancelled', { move: 3, tier: 'disk' }))).toBe('move 3 to disk');
     expect(eventSentence(event('push.nacked', { type: 'pins', generation: 3, faults: [{}] }))).toBe('pins generation 3: 1 fault');
   });

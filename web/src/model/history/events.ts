@@ -201,6 +201,7 @@ const SENTENCE: Record<string, (f: Fields) => string> = {
     (number(f, 'refused') ? `, ${whole(number(f, 'refused'))} refused` : '') +
     (f.cancelled === true ? ', cancelled' : ''),
   'move.cancelled': (f) => `move ${whole(number(f, 'move'))} to ${text(f, 'tier')}`,
+  'session.action_requested': (f) => `${text(f, 'action')} of ${text(f, 'session')} of ${text(f, 'tenant')}`,
   'node.resize_requested': (f) => `a pool of ${bytes(number(f, 'pool_bytes'))}`,
 };
 
