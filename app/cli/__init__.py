@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Cached blocks": {
         "prefixes": ("records.prefixes", "List the most served prefixes of the last hour."),
         "blocks": ("cache.blocks", "List cached blocks."),
+        "sessions": ("cache.sessions", "Release, retain and prefetch blocks of sessions."),
         "lookup": ("cache.actions", "Show how much of a prefix each node would serve."),
         "locate": ("cache.actions", "Show which nodes hold a prefix, best first."),
         "verify": ("cache.actions", "Verify blocks against their checksums."),
@@ -102,6 +103,7 @@ _ALIASES = {
     "event": "events",
     "alert": "alerts",
     "block": "blocks",
+    "session": "sessions",
     "push": "pushes",
     "rate": "rates",
     "contexts": "context",

@@ -125,7 +125,7 @@ def demote(**options: Any) -> None:
 @request_options
 def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, output: Output) -> None:
     """Drop all cached blocks. Permanent pins keep their blocks unless --permanent is given."""
-    body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}
+    body = {"confirm": True, "permanent": permanent, **aimed(nodes)}
     if not yes:
         scope = "everything, including blocks under permanent pins," if permanent else "everything"
         _confirm(f"drop {scope} on {_where(nodes)}{_about(url, 'clear', body)}?")
@@ -309,10 +309,11 @@ def _scope(
     body: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     body |= key_fields(tokens, tokens_file, keys_file, chunk_tokens)
     body |= text_fields(text, text_file, messages, generation_prompt)
-    return body | _aimed(nodes)
+    return body | aimed(nodes)
 
 
-def _aimed(nodes: tuple[str, ...]) -> dict[str, Any]:
+def aimed(nodes: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of a request that select nodes."""
     if len(nodes) == 1:
         return {"node": nodes[0]}
     return {"nodes": list(nodes)} if nodes else {}

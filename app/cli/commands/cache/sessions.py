@@ -1,0 +1,140 @@
+"""`larder sessions …`: conversations that requests name, and what becomes of their blocks."""
+
+from typing import Any
+
+import click
+
+from app.cli.commands.cache.actions import aimed, node_option
+from app.cli.support.api.client import call, pages, segment
+from app.cli.support.keys import seconds, together
+from app.cli.support.printing import show
+from app.cli.support.printing.terminal import Column, say, table
+from app.cli.support.resources.describe import describe
+from app.cli.support.resources.options import Noun, Output, limit_of, request_options, watch_option
+
+_PATH = "/api/v1/sessions"
+_COLUMNS = (
+    Column("session", lambda item: item["session"]),
+    Column("tenant", lambda item: item["tenant"]),
+    Column("node", lambda item: item["node"], drop=2),
+    Column("model", lambda item: item["model"] or "-", drop=4),
+    Column("state", lambda item: _state(item)),
+    Column("chunks", lambda item: str(item["chunks"]), drop=5, right=True),
+    Column("private", lambda item: show.size(item["private_bytes"]), drop=1, right=True),
+    Column("bytes", lambda item: _places(item)),
+    Column("started", lambda item: show.ago(item["started_at"]), drop=3),
+    Column("used", lambda item: show.ago(item["used_at"])),
+)
+_ACTED = (
+    Column("node", lambda item: item["node"]),
+    Column("blocks", lambda item: str(item["blocks"]), right=True),
+    Column("bytes", lambda item: show.size(item["bytes"]), right=True),
+    Column("refused", lambda item: str(item["refused_blocks"] or "-"), right=True),
+    Column("error", lambda item: item["error"] or "", text=True),
+)
+_tenant_option = click.option(
+    "--tenant", help="Tenant of the session; default the only one of the token, or `_default` for the empty salt."
+)
+_action_options = together(_tenant_option, node_option, request_options)
+
+
+@click.group(cls=Noun)
+def sessions() -> None:
+    """Manage the sessions that requests name (`larder.session`). Data planes know them until they restart."""
+
+
+@sessions.command("list")
+@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
+@click.option("--node", metavar="NAME", help="Only this node.")
+@limit_of(50)
+@request_options
+@watch_option
+def list_sessions(tenant: str | None, node: str | None, limit: int, url: str | None, output: Output) -> None:
+    """List sessions; on each node, those whose blocks are evicted next come first."""
+    read = list(pages(url, _PATH, {"tenant": tenant, "node": node}, limit))
+    failed = {failure["node"]: failure for page in read for failure in page["failed_nodes"]}
+    answer = {
+        "items": [item for page in read for item in page["items"]],
+        "next_cursor": read[-1]["next_cursor"],
+        "failed_nodes": list(failed.values()),
+    }
+    if output.data(answer, [item["session"] for item in answer["items"]]):
+        return
+    table(f"Sessions ({len(answer['items'])})", _COLUMNS, answer["items"], wide=output.wide)
+    _print_failed(answer)
+    if answer["next_cursor"]:
+        say("there are more: --limit N shows them")
+
+
+@sessions.command("describe")
+@click.argument("session")
+@_tenant_option
+@request_options
+def describe_session(session: str, tenant: str | None, url: str | None, output: Output) -> None:
+    """Show a session on every node that knows it, and the events that concern it."""
+    answer = call(url, "GET", f"{_PATH}/{segment(session, 'session')}", None, {"tenant": tenant})
+    if output.data(answer, [item["node"] for item in answer["items"]]):
+        return
+    for item in answer["items"]:
+        describe(url, "session", session, item)
+    _print_failed(answer)
+
+
+@sessions.command("release")
+@click.argument("session")
+@_action_options
+def release(session: str, **options: Any) -> None:
+    """Make the blocks that belong to the session alone the first victims. Shared prefixes stay."""
+    _act("release", session, None, **options)
+
+
+@sessions.command("retain")
+@click.argument("session")
+@click.option("--for", "duration", metavar="TIME", default="5m", show_default=True, help="Time; nodes shorten it.")
+@_action_options
+def retain(session: str, duration: str, **options: Any) -> None:
+    """Evict the blocks of the session after the tenant's other blocks, such as during a tool call."""
+    _act("retain", session, seconds("--for", duration), **options)
+
+
+@sessions.command("prefetch")
+@click.argument("session")
+@click.option("--within", metavar="TIME", default="60s", show_default=True, help="Load nothing after this time.")
+@_action_options
+def prefetch(session: str, within: str, **options: Any) -> None:
+    """Load the blocks of the session that only tiers hold, before its next turn. Does not wait for the loads."""
+    _act("prefetch", session, seconds("--within", within), **options)
+
+
+def _act(
+    action: str,
+    session: str,
+    duration_s: float | None,
+    *,
+    tenant: str | None,
+    nodes: tuple[str, ...],
+    url: str | None,
+    output: Output,
+) -> None:
+    body = {"tenant": tenant, "seconds": duration_s}
+    given = {name: value for name, value in body.items() if value is not None}
+    answer = call(url, "POST", f"{_PATH}/{segment(session, 'session')}:{action}", {**given, **aimed(nodes)})
+    if not output.data(answer, [item["node"] for item in answer["items"]]):
+        table(f"Session {session}: {action}", _ACTED, answer["items"], wide=output.wide)
+    if any(item["error"] for item in answer["items"]):
+        raise click.ClickException("not every node answered; the errors say why")
+
+
+def _state(item: dict[str, Any]) -> str:
+    if item["retained_until"] is not None:
+        return f"retained, ends {show.ends(item['retained_until'])}"
+    return "released" if item["released"] else "in use"
+
+
+def _places(item: dict[str, Any]) -> str:
+    return ", ".join(f"{show.size(nbytes)} {place}" for place, nbytes in item["bytes"].items()) or "-"
+
+
+def _print_failed(answer: dict[str, Any]) -> None:
+    for failed in answer["failed_nodes"]:
+        say(f"{failed['node']}: {failed['error']}")
