@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+from dataplane.gateways.lmcache.wire.messages import Key, session_of
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
+from dataplane.protocol.control.sessions import ListSessions
 from dataplane.protocol.events import BlocksStored
 from tests.dataplane import factories as make
-from tests.lmcache.client import CHUNK_BYTES, Client, prompt
+from tests.lmcache.client import CHUNK_BYTES, Client, key, packed, prompt
 from tests.lmcache.gateway import Gateway
 
 REFUSED: dict[str, object] = {}
@@ -300,3 +303,27 @@ def test_the_memory_that_a_store_begins_to_use_is_known_before_it(
             assert client.store(tokens, f"again{turn}", instance, model_name=model)
             assert set(requests[seen:]) == set(bases.values()) - before, "for what is there already, none"
     assert requests
+
+
+def test_a_request_names_its_session(worker: Client, gateway: Gateway) -> None:
+    configs: dict[str, object] = {"lmcache.tag.user": "u", "lmcache.larder.session": "talk", "lmcache.x": {"y": [1]}}
+    assert worker.store(prompt(3), request_configs=configs)
+    assert worker.store(prompt(5), start=768, end=1280, request_configs=configs)
+    (state,) = gateway.bench.node.list_sessions(ListSessions("n"), gateway.bench.now).sessions
+    assert (state.session, state.chunks, state.private_bytes) == ("talk", 5, 5 * CHUNK_BYTES)
+
+
+@pytest.mark.parametrize("name", ["a b", "", 7, None, ["talk"], "x" * (1 << 20)])
+def test_a_wrong_name_of_a_session_is_ignored(worker: Client, gateway: Gateway, name: object) -> None:
+    assert worker.store(prompt(2), request_configs={"lmcache.larder.session": name})
+    assert worker.store(prompt(3), request_configs="lmcache.larder.session")
+    assert worker.lookup(prompt(3)) == 3
+    assert len(gateway.bench.node.pool.sessions) == 0
+
+
+@pytest.mark.parametrize(
+    "configs", [b"\xa1\xff", b"\x81\xb6lmcache.larder.session\xa2\xff\xfe", b"\x81\xa1\xff\xb6lmcache.larder.session"]
+)
+def test_options_that_are_not_utf_8_name_no_session(configs: bytes) -> None:
+    raw = msgspec.msgpack.decode(packed({**key(prompt(1)), "request_configs": None}), type=Key)
+    assert session_of(msgspec.structs.replace(raw, request_configs=msgspec.Raw(configs))) == ""

@@ -30,7 +30,7 @@ MAX_CLOSED = 16
 MAX_TEXT_CHARACTERS = 200
 
 _REFUSED_AS_A_WHOLE = (Reason.BAD_ARGUMENTS, Reason.UNKNOWN_OPERATION, Reason.UNSUPPORTED, Reason.PICKLED)
-_FIELDS = frozenset((*Key.__struct_fields__, "request_configs"))
+_FIELDS = frozenset(Key.__struct_fields__)
 _map = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 log = structlog.stdlib.get_logger()

@@ -62,7 +62,9 @@ class CopyHandlers:
 
     def _prepare(self, request: GatewayRequest, chunks: Chunks) -> Result:
         transfers = chunks.instance.transfers
-        store = transfers.prepare_store(chunks.transfer, chunks.tenant, chunks.keys, chunks.parent, request.now)
+        store = transfers.prepare_store(
+            chunks.transfer, chunks.tenant, chunks.keys, chunks.parent, request.now, chunks.session
+        )
         if not _has_room(store):
             return NOTHING_TO_STORE
         slots = self._slots(chunks.instance, store.locations)
@@ -128,7 +130,9 @@ class CopyHandlers:
     def _store(self, request: GatewayRequest, chunks: Chunks, blocks: list[list[int]], event: bytes) -> Result:
         instance, copier = chunks.instance, _copier(chunks.instance)
         transfers = instance.transfers
-        store = transfers.grant(chunks.transfer.space, chunks.tenant, chunks.keys, chunks.parent, request.now)
+        store = transfers.grant(
+            chunks.transfer.space, chunks.tenant, chunks.keys, chunks.parent, request.now, chunks.session
+        )
         if not _has_room(store):
             return COPIED
         targets = self._views(instance, store.locations)

@@ -14,7 +14,7 @@ from dataplane.gateways.lmcache.handlers.counters import Counters
 from dataplane.gateways.lmcache.handlers.requests import Chunks, GatewayRequest, check_key, whole
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
 from dataplane.gateways.lmcache.handlers.tier_waits import Later
-from dataplane.gateways.lmcache.wire.messages import Key
+from dataplane.gateways.lmcache.wire.messages import Key, session_of
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.instances import Instances
 from dataplane.gateways.lmcache.workers.registry import Registry
@@ -73,7 +73,7 @@ class GatewayParts:
         if len(keys) > MAX_KEYS_PER_REQUEST * KEY_BYTES:
             raise OperationFailed(Reason.BAD_ARGUMENTS, f"expected at most {MAX_KEYS_PER_REQUEST} chunks")
         transfer = Transfer(instance.spaces[key.worker_id], key.start, end, keys[-KEY_BYTES:])
-        return Chunks(instance, transfer, key.cache_salt, keys, chain.keys(0, end))
+        return Chunks(instance, transfer, key.cache_salt, keys, chain.keys(0, end), session_of(key))
 
     def failed(self, request: GatewayRequest, error: OperationFailed | ProtocolError | TokenError) -> bytes | None:
         """Count a failure, and return the answer to it."""

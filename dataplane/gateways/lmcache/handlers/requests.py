@@ -67,6 +67,8 @@ class Chunks:
     keys: bytes
     chain: bytes
     """Keys from the start of the request to the end of the chunks."""
+    session: str
+    """Session of the request; empty for none."""
 
     def __len__(self) -> int:
         return len(self.keys) // KEY_BYTES
@@ -83,7 +85,7 @@ class Chunks:
         space, start, _, _ = self.transfer
         transfer = Transfer(space, start, start + count * CHUNK_TOKENS, keys[-KEY_BYTES:])
         chain = self.chain[: len(self.chain) - len(self.keys) + len(keys)]
-        return Chunks(self.instance, transfer, self.tenant, keys, chain)
+        return Chunks(self.instance, transfer, self.tenant, keys, chain, self.session)
 
 
 def check_key(key: Key) -> None:

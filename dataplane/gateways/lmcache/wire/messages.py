@@ -9,10 +9,18 @@ from typing import Any, final
 
 import msgspec
 
+from dataplane.protocol.sessions import is_session
+
 TOKEN_BYTES = 4
 """Bytes of each token in `token_bytes`."""
 
+SESSION = "lmcache.larder.session"
+"""Key of `kv_transfer_params` that names the session of a request. LMCache passes on those that begin with
+`lmcache.`."""
+
 _encoder = msgspec.msgpack.Encoder()
+_configs = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_texts = msgspec.msgpack.Decoder(str)
 
 
 class Key(msgspec.Struct):
@@ -35,6 +43,8 @@ class Key(msgspec.Struct):
     cache_salt: str = ""
     num_kv_readers: int = 0
     """Number of workers that read each block; 0 if the client is too old to send it."""
+    request_configs: msgspec.Raw = msgspec.Raw()
+    """Keys `lmcache.*` of the request's `kv_transfer_params`, a map or null. Decoded by `session_of` alone."""
 
     def __post_init__(self) -> None:
         is_array = memoryview(self.token_ids).nbytes > 0
@@ -42,6 +52,18 @@ class Key(msgspec.Struct):
             raise ValueError(f"expected token_ids or token_bytes, got {'both' if is_array else 'neither'}")
         if not is_array and len(self.token_bytes or b"") % TOKEN_BYTES:
             raise ValueError(f"token_bytes: expected a multiple of 4 bytes, got {len(self.token_bytes or b'')}")
+
+
+def session_of(key: Key) -> str:
+    """Return the session that a request names with SESSION; empty if it names none, or the name is not valid."""
+    configs = bytes(key.request_configs)
+    if SESSION.encode() not in configs:
+        return ""
+    try:
+        name = _texts.decode(_configs.decode(configs)[SESSION])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+        return ""
+    return name if is_session(name) else ""
 
 
 class EngineContext(msgspec.Struct):

@@ -15,7 +15,7 @@ from dataplane.core.inprocess import InProcess, LeasedChain
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.workers.chunk_layouts import ChunkLayout
 from dataplane.protocol.codes import NOT_REFUSED, Code, ProtocolError, ReserveOutcome
-from dataplane.protocol.engine import Abort, Commit, Reserve
+from dataplane.protocol.engine import Abort, Commit, Reserve, SessionReserve
 from dataplane.protocol.keys import KEY_BYTES
 
 LEASE_TTL_S = 300.0
@@ -93,9 +93,11 @@ class Transfers:
 
     # ---- unnamed transfers, for copies by this process
 
-    def grant(self, space: int, tenant: str, keys: bytes, parent: bytes, now: float) -> OpenStore:
+    def grant(self, space: int, tenant: str, keys: bytes, parent: bytes, now: float, session: str = "") -> OpenStore:
         """Reserve room for the chunks that are not cached yet. Raise ProtocolError on failure."""
         message = Reserve(0, space, tenant, keys, self.chunk_layout.chunk_bytes, parent)
+        if session:
+            message = SessionReserve(0, space, tenant, keys, message.nbytes, parent, session=session)
         granted = self.cache.node.reserve(self.client, message, now)
         outcomes: list[int] = granted.outcomes.tolist()
         locations = [
@@ -136,7 +138,9 @@ class Transfers:
 
     # ---- stores
 
-    def prepare_store(self, transfer: Transfer, tenant: str, keys: bytes, parent: bytes, now: float) -> OpenStore:
+    def prepare_store(
+        self, transfer: Transfer, tenant: str, keys: bytes, parent: bytes, now: float, session: str = ""
+    ) -> OpenStore:
         """Reserve room for the chunks that are not cached yet, or return the open store.
 
         Raise ProtocolError on failure.
@@ -147,7 +151,7 @@ class Transfers:
             if engine is not None and before.reservation in engine.reservations:
                 return before
             self._forget(transfer, now)  # it took too long and starts again
-        store = self.grant(transfer.space, tenant, keys, parent, now)
+        store = self.grant(transfer.space, tenant, keys, parent, now, session)
         if store.reservation:
             self._stores[transfer] = store
         return store
