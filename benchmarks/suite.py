@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, str] = {
     "pages": "engines.pages",
     "connector": "engines.look_ups",
     "policies": "data_plane.policies",
+    "sessions": "data_plane.sessions",
     "disk_transfers": "tiers.disk_transfers",
     "disk_recovery": "tiers.disk_recovery",
     "spilling": "tiers.spilling",

@@ -8,7 +8,7 @@ import msgspec
 import zmq
 
 from dataplane.protocol import codec
-from dataplane.protocol.control.messages import VERSION, ControlReply, ControlRequest
+from dataplane.protocol.control.messages import VERSION, ControlRefused, ControlReply, ControlRequest
 from dataplane.protocol.control.nodes import DescribeNode, Description, Hello, Welcome
 from dataplane.protocol.control.records import PolicySpec, encode_policies
 from dataplane.protocol.control.snapshots import Ack, Nack, Snapshot, SnapshotType, digest_of
@@ -48,6 +48,10 @@ class ControlLink:
         """Return the node's current counters and the findings of an audit of its accounting."""
         return self._request(DescribeNode("replay", audit=True), (Description,), timeout_s, lambda: True)
 
+    def ask(self, request: ControlRequest, kind: type[Reply], timeout_s: float) -> Reply:
+        """Return the answer to a request. Raise ControlError for another one than of this kind."""
+        return self._request(request, (kind,), timeout_s, lambda: True)
+
     def put_in_force(self, policy: PolicySpec, timeout_s: float) -> None:
         """Make this the node's policy. Raise ControlError with the node's reasons when it refuses."""
         self.apply("policies", encode_policies([policy]), timeout_s)
@@ -71,6 +75,8 @@ class ControlLink:
             if time.monotonic() > end:
                 raise ControlError(f"no answer from {self._url} in {timeout_s:g} s")
         reply = codec.decode(self._replies, self._socket.recv())
+        if isinstance(reply, ControlRefused):
+            raise ControlError(f"{self._url} refuses the request: {reply.message}")
         if not isinstance(reply, kinds):
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise ControlError(f"expected {expected} from {self._url}, got {type(reply).__name__}")
