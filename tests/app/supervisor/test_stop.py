@@ -73,7 +73,7 @@ async def test_a_task_that_is_cancelled_again_is_waited_for(monkeypatch: pytest.
                 ended.set()
 
     monkeypatch.setattr(runtime, "CANCEL_S", 0.01)
-    parts: Any = SimpleNamespace(database=None)
+    parts: Any = SimpleNamespace(database=None, settings=SimpleNamespace(app=SimpleNamespace(max_kept_pushes=1)))
     async with asyncio.timeout(60):
         task = runtime.BackgroundTasks(parts)._loop("test", work)
         await began.wait()
