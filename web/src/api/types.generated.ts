@@ -5298,7 +5298,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
-        /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
+        /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server cannot serve the request now; `urn:larder:problem:stopping`: Larder is stopping */
         "503-node-unreachable-store-unavailable-server-busy-stopping": {
             headers: {
                 "Retry-After": components["headers"]["Retry-After"];
@@ -5331,7 +5331,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
-        /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
+        /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server cannot serve the request now; `urn:larder:problem:stopping`: Larder is stopping */
         "503-store-unavailable-server-busy-stopping": {
             headers: {
                 "Retry-After": components["headers"]["Retry-After"];
