@@ -11,10 +11,12 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from time import perf_counter_ns
 
 import numpy as np
+import numpy.typing as npt
 
 from dataplane.client import checks
 from dataplane.client.memory import SharedMapping
@@ -53,8 +55,10 @@ from dataplane.protocol.layout import (
     is_ready,
     is_reserved,
     leading,
+    longest_prefix,
 )
 
+Mask = npt.NDArray[np.bool_]
 _TOUCH = np.uint64(RING_TOUCH << RING_KIND_SHIFT)
 _ONE = np.uint32(1)
 _SHIFT32 = np.uint64(32)
@@ -138,18 +142,24 @@ class Attachment:
 
     # ---- reading
 
-    def hits(self, words: U64, space: int) -> int:
-        """Return the number of leading READY blocks of a chain in a space at this moment."""
-        return leading(self.index.find_ready(words, space)[2])
+    def hits(self, words: U64, tails: Sequence[int]) -> int:
+        """Return the number of blocks in the longest prefix of a chain that is READY in every space at this moment.
+        `tails` as in `longest_prefix`."""
+        present: list[Mask] = []
+        for number, tail in zip(self.spaces, tails, strict=True):
+            present.append(self.index.find_ready(words, number)[2])
+            if not tail:
+                words = words[: leading(present[-1])]
+                if not len(words):
+                    return 0
+        return longest_prefix(present, tails) if any(tails) else len(words)
 
-    def hits_and_writing(self, words: U64, space: int) -> tuple[int, int]:
-        """Return `hits`, and the number of leading blocks behind these that are being written, or READY again behind
-        one that is."""
+    def ready_and_writing(self, words: U64, space: int) -> tuple[Mask, Mask]:
+        """Return which blocks of a chain are READY in a space at this moment, and which are READY or being written."""
         descriptors, control, rows = self.index.find_rows(words, space)
         is_found = descriptors >= 0
         ready = self.index.ready(descriptors, control, rows, is_found)
-        hits = leading(ready)
-        return hits, leading(ready | (is_found & is_reserved(control))) - hits
+        return ready, ready | (is_found & is_reserved(control))
 
     def unmapped(self, rows: U64) -> list[int]:
         """Return the segments of held blocks that are not mapped yet."""

@@ -27,7 +27,7 @@ from dataplane.devices.runtime import Device, DeviceRuntime
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome, code_of
 from dataplane.protocol.keys import KEY_BYTES, tenant_fingerprint
-from dataplane.protocol.layout import ACQUIRE, HOT_WORDS, I64, LOOKUP, RESERVE, U64, pack_keys
+from dataplane.protocol.layout import ACQUIRE, HOT_WORDS, I64, LOOKUP, RESERVE, U64, longest_prefix, pack_keys
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.sessions import EXPECTED_SESSION, is_session
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES
@@ -49,6 +49,7 @@ class Client:
         self._checksums = checksums
         self._integrity = IntegrityChecks(verify)
         self._closed = False
+        self._tails = [request.space.tail_blocks for request in link.spaces]
         self._tiers = ClientTiers(link, link.spaces)
         self._reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
         self._gpu_copies: dict[str, GpuCopies] = {}
@@ -85,7 +86,8 @@ class Client:
     # ---- reading
 
     def lookup(self, keys: Keys, *, tenant: str = "", counted: bool = True) -> int:
-        """Return how many leading blocks of a chain are cached in every space of this client. Sends no message.
+        """Return the number of blocks in the longest prefix of a chain that is cached in every space of this client. In
+        a space with `tail_blocks`, a prefix is cached if its last blocks are. Sends no message.
 
         The blocks may be evicted at any time: only `acquire` and `hold` prevent that. To look a request up again, set
         `counted` to False; the look-up then does not count in the tenant's hit ratio.
@@ -96,9 +98,7 @@ class Client:
             attachment = self._attached()
             if attachment is None:
                 return 0
-            hits = len(words)
-            for number in attachment.spaces:
-                hits = attachment.hits(words[:hits], number) if hits else 0
+            hits = attachment.hits(words, self._tails)
             if counted:
                 attachment.note_lookup(_fingerprint(tenant), len(words), hits)
             attachment.count(LOOKUP, started)
@@ -116,13 +116,13 @@ class Client:
             attachment = self._attached()
             if attachment is None:
                 return TierHits(0, 0, 0.0)
-            counts = [attachment.hits_and_writing(words, number) for number in attachment.spaces]
-            ready = [leading for leading, _ in counts]
-            hits = min(ready)
-            writing = min(sum(pair) for pair in counts) - hits
+            flags = [attachment.ready_and_writing(words, number) for number in attachment.spaces]
+            ready = [each for each, _ in flags]
+            hits = longest_prefix(ready, self._tails)
+            writing = longest_prefix([each for _, each in flags], self._tails) - hits
             if counted:
                 attachment.note_lookup(_fingerprint(tenant), len(words), hits)
-            found = self._tiers.look(words, ready, writing)
+            found = self._tiers.look(words, ready, hits, writing)
             attachment.count(LOOKUP, started)
         return found
 
@@ -190,22 +190,25 @@ class Client:
             return self._tiers.prefetch(words, attachment.spaces, wait_s, first_space)
 
     def hold(self, keys: Keys) -> Lease:
-        """Lease the leading blocks of a chain that are cached in every space of this client, without reading them.
+        """Lease the leading blocks of a chain that are cached in every space of this client, without reading them; in a
+        space with `tail_blocks`, only the last blocks of the chain.
 
         Unlike `acquire`, this method neither maps the blocks nor reports that they are used. It is for a process that
         decides which blocks another process of its engine group reads. The lease has a length, but its blocks cannot be
         read. If the kernel has membarrier, this method sends no message.
         """
-        words = pack_keys(keys)
+        words = leading_words = pack_keys(keys)
         lease = self._new_lease()
         with self._link.lock:
             attachment = self._attached()
             if attachment is None:
                 return lease
-            for number in attachment.spaces:
-                descriptors, rows = self._lease_blocks(attachment, words, number)
+            for number, tail in zip(attachment.spaces, self._tails, strict=True):
+                part = words[-tail:] if tail else leading_words
+                descriptors, rows = self._lease_blocks(attachment, part, number)
                 lease.add(attachment, descriptors, rows, {})
-                words = words[: len(descriptors)]
+                if not tail:
+                    leading_words = part[: len(descriptors)]
         return lease
 
     def acquire(self, keys: Keys, *, space: int | None = None, tenant: str = "") -> Lease:

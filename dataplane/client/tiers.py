@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dataplane.client import checks
 from dataplane.client.link import EngineLink
 from dataplane.client.memory import SharedMapping
 from dataplane.protocol import engine as wire
-from dataplane.protocol.layout import U64, LayoutError
-from dataplane.protocol.tier_directory import TierDirectory, space_word
+from dataplane.protocol.layout import I64, U64, LayoutError, leading, longest_prefix
+from dataplane.protocol.tier_directory import DirectoryEntries, TierDirectory, space_word
+
+Mask = npt.NDArray[np.bool_]
 
 
 class TierHits(NamedTuple):
@@ -45,49 +48,69 @@ class ClientTiers:
     def __init__(self, link: EngineLink, requests: Sequence[wire.SpaceRequest]) -> None:
         self._link = link
         self._words = [space_word(request.space.identity()) for request in requests]
+        self._tails = [request.space.tail_blocks for request in requests]
         self._directory: TierDirectory | None = None
         self._attachment = 0
         """The attachment that the directory was asked for in."""
         self._request = 0
         """Number of the request for the directory; 0 if it was not sent."""
 
-    def look(self, words: U64, ready: Sequence[int], writing: int) -> TierHits:
-        """Return what tiers hold, in every space, of a chain of which `ready` has the leading blocks in memory of each
-        space. Of blocks that spaces have in several places, the farthest one counts."""
-        end, first = len(words), min(ready)
-        found = TierHits(first, 0, 0.0, writing=writing)
-        directory = self._current() if first < end else None
+    def look(self, words: U64, ready: Sequence[Mask], hits: int, writing: int) -> TierHits:
+        """Return what tiers hold, in every space, of a chain of which `ready` has the blocks in memory of each space,
+        and of which every space can serve the first `hits` blocks from memory. Of blocks that spaces have in several
+        places, the farthest one counts.
+
+        Shared tiers are not asked for what they may hold in spaces with `tail_blocks`.
+        """
+        end = len(words)
+        found = TierHits(hits, 0, 0.0, writing=writing)
+        directory = self._current() if hits < end else None
         if directory is None or not directory.serving():
             return found
-        possible = len(words) if directory.shared() else 0
-        parts = []
-        for word, at in zip(self._words, ready, strict=True):
+        possible = len(words) if directory.shared() and not any(self._tails) else 0
+        spaces = list(zip(self._words, self._tails, ready, strict=True))
+        parts: list[tuple[I64, DirectoryEntries]] = []
+        for word, tail, flags in spaces:
+            if tail:
+                continue
+            at = leading(flags)
             part = directory.leading(words[at:end], word)
             end = min(end, at + len(part.tiers))
             if end < possible and directory.is_missing(words[end:], word):
                 possible = end
-            parts.append((at, part))
-        seconds = [
-            directory.estimate_s(type(part)(part.tiers[: end - at], part.nbytes[: end - at]))
-            for at, part in parts
-            if end > at
-        ]
-        unknown = max(0, min(possible, len(words)) - max(end, first))
-        if end <= first:
+            parts.append((np.arange(at, at + len(part.tiers)), part))
+        tail_parts: list[tuple[int, Mask, DirectoryEntries]] = []
+        for word, tail, flags in spaces:
+            if tail:
+                tail_parts.append((tail, flags[:end], directory.in_service(words[:end], word)))
+        if tail_parts:
+            held = [flags | (part.tiers != 0) for _, flags, part in tail_parts]
+            end = longest_prefix(held, [tail for tail, _, _ in tail_parts])
+        for tail, flags, part in tail_parts:
+            needed = np.flatnonzero(~flags[:end])
+            needed = needed[needed >= end - tail]
+            parts.append((needed, part.at(needed)))
+        unknown = max(0, min(possible, len(words)) - max(end, hits))
+        if end <= hits:
             return found._replace(unknown=unknown)
-        sources = np.zeros(end - first, np.uint8)
-        for at, part in parts:
-            part_sources = sources[at - first :]
-            np.maximum(part_sources, directory.sources(part.tiers[: len(part_sources)]), out=part_sources)
-        return TierHits(first, end - first, sum(seconds), unknown, writing, sources.tobytes())
+        seconds, sources = 0.0, np.zeros(end - hits, np.uint8)
+        for positions, part in parts:
+            used = positions < end
+            if used.any():
+                part = part.at(np.flatnonzero(used))
+                seconds += directory.estimate_s(part)
+                places = positions[used] - hits
+                sources[places] = np.maximum(sources[places], directory.sources(part.tiers))
+        return TierHits(hits, end - hits, seconds, unknown, writing, sources.tobytes())
 
     def prefetch(self, words: U64, spaces: Sequence[int], wait_s: float, first_space: int = 0) -> int:
         """Ask for blocks, or with `wait_s` 0 cancel that, in the spaces from `first_space` on, without waiting for an
-        answer. Return the position of the first space whose request could not be sent."""
+        answer; in spaces with `tail_blocks`, only for the last blocks. Return the position of the first space whose
+        request could not be sent."""
         if self._current() is None:
             return first_space
-        keys = words.tobytes()
         for position in range(first_space, len(spaces)):
+            keys = words[-self._tails[position] :].tobytes()
             if not self._link.post(_prefetch(spaces[position], keys, wait_s), self._asked):
                 return position
         return len(spaces)

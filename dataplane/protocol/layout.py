@@ -365,6 +365,22 @@ def leading(flags: npt.NDArray[np.bool_]) -> int:
     return len(flags) if flags.all() else int(flags.argmin())
 
 
+def longest_prefix(present: Sequence[npt.NDArray[np.bool_]], tails: Sequence[int]) -> int:
+    """Return the number of blocks in the longest prefix of a chain that every space can serve.
+
+    `present` has for each space which blocks [n] of the chain it has. `tails` has for each space how many blocks at the
+    end of a prefix it needs, 0 for all (`Space.tail_blocks`).
+    """
+    end = min(leading(flags) if not tail else len(flags) for flags, tail in zip(present, tails, strict=True))
+    usable = np.ones(end, np.bool_)
+    for flags, tail in zip(present, tails, strict=True):
+        if tail:
+            misses = np.cumsum(~flags[:end])
+            usable &= misses == np.concatenate((np.zeros(tail, misses.dtype), misses))[:end]
+    ends = np.flatnonzero(usable)
+    return int(ends[-1]) + 1 if len(ends) else 0
+
+
 class AreaMemory:
     """Typed views of one process's area: `header[512]` u64 with `operations[4, 24]`, `counters[n]` u32,
     `ring[entries, 2]` u64."""

@@ -1,8 +1,9 @@
 """Spaces: the properties that must be equal for cached bytes to be interchangeable.
 
 Two engines with the same model name but a different KV dtype, layout, world size or rank never share blocks: the index
-key is (space, key). `block_bytes`, `block_tokens` and `head_size` are not part of the identity but follow from it. If
-two engines give the same identity different block sizes, they contradict each other and the second is refused.
+key is (space, key). `block_bytes`, `block_tokens`, `head_size` and `tail_blocks` are not part of the identity but
+follow from it. If two engines give the same identity different block sizes, they contradict each other and the second
+is refused.
 """
 
 from collections.abc import Container, Mapping
@@ -60,6 +61,9 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     head_size: int = 0
     """Consecutive elements of a block that belong to one head of one token; 0 if not known. Not part of the
     identity."""
+    tail_blocks: int = 0
+    """Number of blocks at the end of a prefix that an engine needs to use the prefix; 0 for all blocks. Recurrent state
+    needs 1. Such a space may lack blocks in the middle of a chain. Not part of the identity."""
 
     def identity(self) -> str:
         """Return 32 hex digits that are equal exactly for interchangeable spaces."""
@@ -91,10 +95,12 @@ def kinds_of(spaces: Mapping[Name, Space], attached: Container[Name]) -> list[li
     A layout that has spaces at every place is a kind. The other layouts form one together, because KV groups and stages
     of a pipeline have layouts of their own. Spaces that have `attached` engines count first: kinds without them count
     only if there are no others, and so do spaces within a place. They hold blocks of engines that are gone, for example
-    with earlier weights, which no engine can load.
+    with earlier weights, which no engine can load. Spaces with `tail_blocks` count only if there are no others: they
+    need not have a block for each chunk.
     """
     families: dict[tuple[str, str, int, str], dict[str, dict[tuple[int, int, int], Name]]] = {}
-    for name, space in spaces.items():
+    whole = {name: space for name, space in spaces.items() if not space.tail_blocks}
+    for name, space in (whole or spaces).items():
         family = families.setdefault((space.revision, space.dtype, space.world_size, space.gateway), {})
         family.setdefault(space.layout, {})[space.kv_group, space.pipeline_stage, space.rank] = name
     kinds: list[list[list[Name]]] = []
@@ -137,6 +143,7 @@ def check_space(space: Space, field: str = "spaces") -> Space:
         ("block_bytes", 0, MAX_BLOCK_BYTES),
         ("block_tokens", 1, MAX_BLOCK_TOKENS),
         ("head_size", 0, MAX_HEAD_SIZE),
+        ("tail_blocks", 0, MAX_BLOCK_TOKENS),
     ):
         number = getattr(space, name)
         if not low <= number <= high:

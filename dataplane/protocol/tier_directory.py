@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dataplane.protocol.layout import U64, LayoutError
+from dataplane.protocol.layout import I64, U64, LayoutError
 from dataplane.protocol.misses import SOURCES
 
 MAX_TIERS = 8
@@ -56,6 +56,10 @@ class DirectoryEntries(NamedTuple):
     """Mask of the tiers that hold each block; 0 for a block that no tier holds."""
     nbytes: U64
     """Size of each block; 0 for a block that no tier holds."""
+
+    def at(self, positions: I64 | slice) -> DirectoryEntries:
+        """Return the entries at some positions."""
+        return DirectoryEntries(self.tiers[positions], self.nbytes[positions])
 
 
 def buckets_for(blocks: int) -> int:
@@ -117,13 +121,16 @@ class TierDirectory:
         tiers = np.where(is_listed, heads[rows, at] & _MASK, 0).astype(np.uint8)
         return DirectoryEntries(tiers, np.where(is_listed, entries[rows, at, 1], 0))
 
-    def leading(self, words: U64, space: int) -> DirectoryEntries:
-        """Return the leading part of `find` in which a tier in service holds each block."""
+    def in_service(self, words: U64, space: int) -> DirectoryEntries:
+        """Return which tiers in service hold the blocks, as `find` does."""
         blocks = self.find(words, space)
-        tiers = blocks.tiers & np.uint8(self.serving())
-        missing = np.flatnonzero(tiers == 0)
-        end = int(missing[0]) if len(missing) else len(tiers)
-        return DirectoryEntries(tiers[:end], blocks.nbytes[:end])
+        return DirectoryEntries(blocks.tiers & np.uint8(self.serving()), blocks.nbytes)
+
+    def leading(self, words: U64, space: int) -> DirectoryEntries:
+        """Return the leading part of `in_service` in which a tier holds each block."""
+        blocks = self.in_service(words, space)
+        missing = np.flatnonzero(blocks.tiers == 0)
+        return blocks.at(slice(int(missing[0]) if len(missing) else None))
 
     def listed(self) -> int:
         """Return the number of blocks that are listed."""

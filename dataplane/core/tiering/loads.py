@@ -268,7 +268,9 @@ class Loads:
         tier, nbytes, tenant = source
         space = self._catalog.identity(request.space)
         assert space is not None
-        keys, parent = request.keys[first:last], request.keys[first - 1] if first else b""
+        keys = request.keys[first:last]
+        stored = None if first else self._catalog.stored(BlockName(space, keys[0]))
+        parent = request.keys[first - 1] if first else b"" if stored is None else stored.parent
         positions = NOWHERE
         if tier.shared and tier.tombstones():
             # Before the reservation: a block that is being loaded does not name the parent of the first key.
