@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dataplane.client.client import Client
+from dataplane.client.leases import Lease
 from dataplane.client.tiers import TierHits
 from dataplane.engines.vllm.rates import BreakEven
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
@@ -53,6 +54,8 @@ class TierWait:
     began: float
     deadline: float
     look_at: float
+    lease: Lease | None = None
+    """Of what is in memory, so that it is not evicted for what is loaded."""
     requested_spaces: int = 0
     """Spaces of the client in which the blocks were asked for."""
     asking: bool = False
@@ -108,6 +111,7 @@ class TierWaits:
                     hits.ready, {}, ("tier_late" if late else "recompute_faster") if gains_tokens else ""
                 )
             self._waits[name] = wait
+            wait.lease = client.hold(keys[: wait.target])
             self._count("tier_waits", 1)
             wait.see(hits)
         elif wait.asking:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -332,9 +332,42 @@ def test_blocks_of_another_node_are_waited_for_and_loaded(
     assert "tier_waits_given_up" not in counts
 
 
+class Held:
+    """A lease, which lasts as long as it exists."""
+
+    chains: ClassVar[list[list[bytes]]] = []
+    """The keys of all leases."""
+
+    def __init__(self, keys: list[bytes]) -> None:
+        self._keys = keys
+        self.chains.append(keys)
+
+    def __del__(self) -> None:
+        self.chains.remove(self._keys)
+
+
+@pytest.mark.parametrize("ends", ["with the blocks", "with the request"])
+def test_what_is_in_memory_is_leased_until_the_wait_ends(ends: str) -> None:
+    """Room for blocks from tiers is made by evicting others."""
+    client: Any = SimpleNamespace(spaces=1, prefetch=lambda keys, wait_s, first_space: 1, hold=Held)
+    client.cancel_prefetch = lambda keys: True
+    waits = TierWaits(TIMEOUT_S, BreakEven(0), lambda: 0.0, lambda name, by: None)
+    answers = [TierHits(1, 3, 0.1, sources=bytes(3)), TierHits(4, 0, 0.0)]
+    client.lookup_tiers = lambda keys, **_: answers.pop(0)
+    keys = [bytes([at]) * 32 for at in range(5)]
+    look_up = partial(waits.look_up, client, "r", keys, lambda hits: 64 * hits, tenant="", may_wait=True)
+    assert look_up() is None
+    assert Held.chains == [keys[:4]]
+    if ends == "with the blocks":
+        assert look_up() is not None
+    else:
+        waits.forget(client, "r")
+    assert Held.chains == []
+
+
 def test_chunks_that_came_before_the_answer_of_a_shared_tier_was_seen_are_remote() -> None:
     """Of five chunks one is in memory, one on disk, and one is being written."""
-    client: Any = SimpleNamespace(spaces=1, prefetch=lambda keys, wait_s, first_space: 1)
+    client: Any = SimpleNamespace(spaces=1, prefetch=lambda keys, wait_s, first_space: 1, hold=Held)
     waits = TierWaits(TIMEOUT_S, BreakEven(0), lambda: 0.0, lambda name, by: None)
     answers = [TierHits(1, 1, 0.1, unknown=3, writing=2, sources=b"\1"), TierHits(5, 0, 0.0)]
     client.lookup_tiers = lambda keys, **_: answers.pop(0)
