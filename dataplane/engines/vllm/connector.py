@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from math import lcm
 from typing import Any
 
+from msgspec import structs
 from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -35,6 +36,7 @@ from dataplane.engines.vllm.options import options_of
 from dataplane.engines.vllm.request_blocks import RequestBlocks
 from dataplane.engines.vllm.scheduler import SchedulerSide
 from dataplane.engines.vllm.settings import read_settings
+from dataplane.engines.vllm.states import StateGroups, ends_of
 from dataplane.engines.vllm.worker import Results, WorkerSide
 from dataplane.engines.weights import WeightsUnknown
 
@@ -71,7 +73,10 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
+        self._states = StateGroups(kv_cache_config)
         self._settings = read_settings(transfer.kv_connector_extra_config)
+        if self._states:
+            self._settings = structs.replace(self._settings, chunk_tokens=self._states.chunk_tokens)
         self._group = f"vllm-{transfer.engine_id}"
         self._scheduler: SchedulerSide | None = None
         self._request_blocks = None if hasattr(self, "bind_kv_cache_manager") else RequestBlocks()
@@ -139,7 +144,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Plan the load into the allocated blocks, and lease the blocks that it reads. After an error, the workers
         report the load as failed; otherwise the request would wait for it forever, or use blocks without values."""
         assert self._scheduler is not None
-        numbers = blocks.get_block_ids()
+        numbers = self._states.at_chunk_ends(blocks.get_block_ids())
         try:
             self._scheduler.allocated(request, numbers, num_external_tokens)
         except Exception:  # noqa: BLE001  as in `guarded`
@@ -169,16 +174,23 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._request_blocks.follow(scheduler_output)
             blocks_of = self._request_blocks.of
         else:
-            state = scheduler_output.kv_connector_block_state
-            blocks_of = self._block_ids if state is None else state.get_block_ids
+            ends = ends_of(scheduler_output) if self._states else {}
+            blocks_of = partial(self._saved_blocks, scheduler_output.kv_connector_block_state, ends)
         return LarderMetadata(
             self._scheduler.plan(
                 scheduler_output.num_scheduled_tokens, blocks_of, scheduler_output.preempted_req_ids or ()
             )
         )
 
-    def _block_ids(self, request: str) -> Any:
-        return None if self._kv_cache_manager is None else self._kv_cache_manager.get_block_ids(request)
+    def _saved_blocks(self, state: Any, ends: dict[str, int], request: str) -> Any:
+        """Return the blocks of a request from which a step may save; None if it has none. `state`: vLLM's
+        `KVConnectorBlockState` of the step; None if it has none. `ends`: as `ends_of` returns them."""
+        source = self._kv_cache_manager if state is None else state
+        numbers = None if source is None else source.get_block_ids(request)
+        if numbers is None or not self._states:
+            return numbers
+        offers = () if state is None else state.boundary_state_offloads.get(request, ())
+        return self._states.left_by(numbers, ends[request], offers)
 
     @guarded()
     def update_connector_output(self, connector_output: Any) -> None:

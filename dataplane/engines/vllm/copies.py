@@ -79,18 +79,19 @@ class CpuCopies:
         assert self._client is not None
         pages, nbytes = self._pages, 0
         per_chunk = pages.blocks_per_chunk
-        with self._client.acquire(keys, space=self._space) as lease:
-            for chunk in range(len(keys) // KEY_BYTES):
-                low = max(first, chunk * per_chunk) - first
-                high = min(first + len(blocks), (chunk + 1) * per_chunk) - first
-                if chunk >= len(lease) or job.cancelled or lease.nbytes(chunk) != pages.chunk_bytes:
-                    return low, nbytes
-                source = lease.array(chunk)
-                for begin, end in present(blocks[low:high]):
-                    within = first + low + begin - chunk * per_chunk
-                    pages.scatter(source, blocks[low + begin : low + end], within)
-                    nbytes += (end - begin) * pages.chunk_bytes // per_chunk
-                del source
+        for begin, end in present(blocks):
+            low, last = first + begin, -(-(first + end) // per_chunk)
+            chunk = low // per_chunk
+            with self._client.acquire(keys[chunk * KEY_BYTES : last * KEY_BYTES], space=self._space) as lease:
+                for at in range(last - chunk):
+                    if at >= len(lease) or job.cancelled or lease.nbytes(at) != pages.chunk_bytes:
+                        return low - first, nbytes
+                    high = min(first + end, (chunk + at + 1) * per_chunk)
+                    source = lease.array(at)
+                    pages.scatter(source, blocks[low - first : high - first], low - (chunk + at) * per_chunk)
+                    nbytes += (high - low) * pages.chunk_bytes // per_chunk
+                    low = high
+                    del source
         return min(len(blocks), max(0, len(keys) // KEY_BYTES * per_chunk - first)), nbytes
 
     def save(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from math import prod
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from dataplane.engines.pages import pages_of
 from dataplane.engines.vllm.copies import CpuCopies, DeviceCopies, GroupCopies
 from dataplane.engines.vllm.messages import GroupLayout
 from dataplane.engines.vllm.options import options_of
+from dataplane.engines.vllm.states import has_states, specs_of
 from dataplane.protocol.spaces import Space
 
 KINDS = {
@@ -30,9 +32,10 @@ KINDS = {
     "SlidingWindowSpec",
     "SlidingWindowMLASpec",
     "ChunkedLocalAttentionSpec",
+    "MambaSpec",
 }
-"""vLLM's kinds of KV caches that have a block for each run of tokens. Other kinds do not: for example, they keep a
-ring of the latest tokens, or windows that `slides` does not know."""
+"""vLLM's kinds of KV caches that have a block for each run of tokens, or recurrent state at its end. Other kinds do
+not: for example, they keep a ring of the latest tokens, or windows that `slides` does not know."""
 
 
 class CacheRefused(Exception):
@@ -64,20 +67,28 @@ def copies_of(
     cache_config = vllm_config.cache_config
     if getattr(cache_config, "calculate_kv_scales", False) and cache_config.cache_dtype.startswith("fp8"):  # until 0.27
         raise CacheRefused("with calculate_kv_scales, each process has its own scales of KV values")
+    groups = kv_cache_config.kv_cache_groups
+    # Accounts of requests are of group 0, and states are not stored for each chunk.
+    order = sorted(range(len(groups)), key=lambda number: has_states(groups[number].kv_cache_spec))
+    states = [described for group in groups for described in _described_states(group.kv_cache_spec)]
     copies: list[GroupCopies] = []
-    for number, cache_group in enumerate(kv_cache_config.kv_cache_groups):
+    for number, cache_group in enumerate(groups):
         spec = cache_group.kv_cache_spec
         for layer_spec in specs_of(spec):
             if type(layer_spec).__name__ not in KINDS:
                 raise CacheRefused(f"KV-cache group {number} has the unsupported kind {type(layer_spec).__name__}")
         layers = _distinct(tensors, cache_group.layer_names)
-        members = list(layers.values())
         page_tokens = spec.block_size
         if chunk_tokens % page_tokens:
             raise ValueError(
                 f"kv_connector_extra_config.larder.chunk_tokens: expected a multiple of the block size {page_tokens}"
                 f" of KV-cache group {number}, got {chunk_tokens}"
             )
+        is_state = has_states(spec)
+        if is_state:
+            layers = _states(cache_config, spec, layers)
+            page_tokens = chunk_tokens
+        members = list(layers.values())
         group = _tensor_group(number, members, page_tokens, chunk_tokens)
         if group.blocks != kv_cache_config.num_blocks:
             raise CacheRefused(
@@ -86,14 +97,17 @@ def copies_of(
         space = Space(
             model=identity.model,
             revision=identity.revision,
-            layout=_layout_name(group.tensors, layers, getattr(kv_cache_config, "kv_cache_layout", None), page_tokens),
+            layout=_layout_name(
+                group.tensors, layers, getattr(kv_cache_config, "kv_cache_layout", None), page_tokens, states
+            ),
             dtype=_dtype_of(vllm_config),
-            kv_group=number,
+            kv_group=order.index(number),
             world_size=parallel.world_size,
             rank=rank,
             block_bytes=group.chunk_bytes,
             block_tokens=chunk_tokens,
             head_size=_head_size(spec),
+            tail_blocks=1 if is_state else 0,
         )
         layout = GroupLayout(space, page_tokens)
         if members[0].device.type == "cpu":
@@ -129,10 +143,41 @@ def _on_cuda(group: TensorGroup, layout: GroupLayout, tensors: Sequence[Any], ch
     return DeviceCopies(group, layout, cache_of, record)
 
 
-def specs_of(spec: Any) -> Iterable[Any]:
-    """Return the specs of the layers of a group."""
-    layers = getattr(spec, "kv_cache_specs", None)
-    return [spec] if layers is None else layers.values()
+def _states(cache_config: Any, spec: Any, layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors of a group of states without the padding of their blocks. Raise CacheRefused."""
+    for layer_spec in specs_of(spec):
+        if layer_spec.mamba_cache_mode != "align":
+            raise CacheRefused(
+                f"its layers with recurrent state have mamba_cache_mode {layer_spec.mamba_cache_mode!r}, and so keep no"
+                " state at the end of a chunk; expected 'align', vLLM's default with --enable-prefix-caching"
+            )
+        if layer_spec.num_speculative_blocks:
+            raise CacheRefused("it has layers with recurrent state and speculative decoding")
+    if getattr(cache_config, "use_replayssm", False):
+        raise CacheRefused("with use_replayssm, a block holds inputs in place of the state")
+    found = {}
+    for name, tensor in layers.items():
+        layer_spec = getattr(spec, "kv_cache_specs", {}).get(name, spec)
+        nbytes = sum(prod(shape) * dtype.itemsize for shape, dtype in _parts_of(layer_spec))
+        if tensor.element_size() != 1 or tensor.shape[-1] < nbytes:
+            raise CacheRefused(f"layer {name} has states of {tensor.shape[-1]} elements; expected {nbytes} bytes")
+        found[name] = tensor[..., :nbytes]
+    return found
+
+
+def _parts_of(spec: Any) -> list[tuple[tuple[int, ...], Any]]:
+    """Return the shapes and data types of the parts of a layer's state, which follow each other in a block."""
+    return list(zip(spec.shapes, spec.dtypes, strict=True))
+
+
+def _described_states(spec: Any) -> list[Any]:
+    """Return what the bytes of a group's states mean; empty for attention. How kernels arrange a state within these
+    shapes has no name, so releases of vLLM share none."""
+    return [
+        (_release(), str(layer_spec.mamba_type), [(list(shape), str(dtype)) for shape, dtype in _parts_of(layer_spec)])
+        for layer_spec in specs_of(spec)
+        if has_states(layer_spec)
+    ]
 
 
 def _head_size(spec: Any) -> int:
@@ -142,10 +187,12 @@ def _head_size(spec: Any) -> int:
 
 
 def slides(kv_cache_config: Any) -> bool:
-    """Return whether the engine may free blocks of a running request because a window has moved past them."""
+    """Return whether the engine may free or overwrite blocks of a running request: a window has moved past them, or a
+    later state replaces them."""
     specs = [spec for group in kv_cache_config.kv_cache_groups for spec in specs_of(group.kv_cache_spec)]
     return len(kv_cache_config.kv_cache_groups) > 1 or any(
-        getattr(spec, name, None) for spec in specs for name in ("sliding_window", "attention_chunk_size")
+        has_states(spec) or any(getattr(spec, name, None) for name in ("sliding_window", "attention_chunk_size"))
+        for spec in specs
     )
 
 
@@ -169,14 +216,17 @@ def _distinct(tensors: Mapping[str, Any], layer_names: Sequence[str]) -> dict[st
     return dict(by_address.values())
 
 
-def _layout_name(planes: Sequence[Planes], tensors: Mapping[str, Any], layout: str | None, tokens: int) -> str:
-    """Return a name that two caches share if and only if their chunks are interchangeable.
+def _layout_name(
+    planes: Sequence[Planes], tensors: Mapping[str, Any], layout: str | None, tokens: int, states: Sequence[Any]
+) -> str:
+    """Return a name that two caches share if and only if their chunks are interchangeable. `states`: what the model's
+    recurrent states are, which KV values depend on too; empty for a model without.
 
     The name depends on the names of layers, because two stages of a pipeline, or two groups of a hybrid model, may have
     equally many layers of the same shape. It also depends on the device, because vLLM's CPU kernels pack keys within a
     block in an order that depends on the CPU's instructions.
     """
-    described = [
+    described: list[Any] = [
         (
             name,
             _device_of(tensor),
@@ -187,6 +237,7 @@ def _layout_name(planes: Sequence[Planes], tensors: Mapping[str, Any], layout: s
         )
         for (name, tensor), tensor_planes in zip(tensors.items(), planes, strict=True)
     ]
+    described += states
     digest = sha256(msgspec.msgpack.encode(described)).hexdigest()[:16]
     return f"vllm:{layout or 'default'}:{len(tensors)}x{tokens}:{digest}"
 
@@ -233,7 +284,7 @@ def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
     return ModelIdentity(name, revision_of(parts))
 
 
-_PARTS = ("model_config", "multimodal_config", "cache_config", "attention_config", "diffusion_config")
+_PARTS = ("model_config", "multimodal_config", "cache_config", "mamba_config", "attention_config", "diffusion_config")
 """Parts of vLLM's configuration whose options are in the space. `lora_config` is in the identity of adapters."""
 _VARIABLES = (
     "VLLM_HUMMING_ONLINE_QUANT_CONFIG",

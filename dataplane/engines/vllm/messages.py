@@ -14,7 +14,7 @@ class GroupLayout:
 
     space: Space
     page_tokens: int
-    """Number of tokens in one of the engine's blocks."""
+    """Number of tokens in one of the engine's blocks; of a group of states, in a chunk."""
     alone: bool = True
     """Whether the engine has no other connector, which would store what a step computes after a failed load inside it.
     """
@@ -32,7 +32,8 @@ class Load:
     tokens: int
     """Number of tokens to load, without the skipped ones."""
     blocks: tuple[list[int], ...]
-    """For each KV-cache group, the engine's blocks that receive the tokens; 0 for a block that is not needed."""
+    """For each KV-cache group, the engine's blocks that receive the tokens; 0 for a block that is not needed. A group
+    of states has one for each chunk."""
     traceparent: str = ""
     """Trace of the request; empty if it is not traced."""
     in_step: bool = False
@@ -50,8 +51,9 @@ class Save:
     keys: bytes
     tenant: str
     blocks: tuple[list[int], ...]
-    """For each KV-cache group, the engine's blocks of all chunks; 0 for a block that the engine has freed. Empty if the
-    chunks are cached and only `pin_s` and `session` are to be applied to them."""
+    """For each KV-cache group, the engine's blocks of all chunks; 0 for a block that the engine has freed, and for the
+    end of a chunk of which it has no state. Empty if the chunks are cached and only `pin_s` and `session` are to be
+    applied to them."""
     ttl_s: float = 0.0
     """Hint of the request, as in `RequestOptions`."""
     pin_s: float = 0.0

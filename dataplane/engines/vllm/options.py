@@ -44,10 +44,10 @@ HARMLESS = listed(
             "mm_processor_cache_type mm_hasher_algorithm mm_shm_cache_max_object_size_mb mm_tensor_ipc "
             "mm_ipc_gpu_memory_gb skip_mm_profiling"
         ),
-        "caches that `layouts.KINDS` excludes": (
+        "in the layouts of models with recurrent state, which refuse some": (
             "mamba_page_size_padded skip_page_size_padded mamba_block_size mamba_cache_dtype mamba_ssm_cache_dtype "
             "mamba_cache_mode enable_mamba_fine_grained_prefix_cache enable_mamba_shared_prefix_checkpoint "
-            "replayssm_buffer_len use_replayssm"
+            "replayssm_buffer_len use_replayssm ssu_algorithm"
         ),
         "room for adapters": (
             "max_lora_rank max_loras max_cpu_loras fully_sharded_loras specialize_active_lora max_lora_cls_labels "

@@ -30,7 +30,8 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     weights. Default: the repository, or, of a folder, vLLM's `--served-model-name`, else the architecture; a
     fingerprint of the weights is then part of the space."""
     chunk_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_TOKENS)] = DEFAULT_CHUNK_TOKENS
-    """Number of tokens in a chunk: a multiple of the engine's block size, equal in all engines that share blocks."""
+    """Number of tokens in a chunk: a multiple of the engine's block size, equal in all engines that share blocks. A
+    model with recurrent state has chunks of one block instead."""
     save_decode: bool = False
     """Whether whole chunks with generated tokens are stored too."""
     min_load_tokens: Annotated[int, msgspec.Meta(ge=0)] | Literal["auto"] = "auto"

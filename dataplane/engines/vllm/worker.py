@@ -26,7 +26,7 @@ from dataplane.client.client import Client
 from dataplane.client.reservations import CommitResult, Reservation
 from dataplane.devices.runtime import DeviceError, DeviceEvent
 from dataplane.engines.traces import continued
-from dataplane.engines.vllm.copies import GroupCopies
+from dataplane.engines.vllm.copies import GroupCopies, present
 from dataplane.engines.vllm.messages import Load, Save, StepPlan, StepReport
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.protocol.keys import KEY_BYTES
@@ -457,15 +457,16 @@ class WorkerSide:
             return
         count = len(save.keys) // KEY_BYTES
         for space, (copies, numbers) in enumerate(zip(self._copies, save.blocks, strict=True)):
-            per_chunk, chunk_bytes = copies.group.blocks_per_chunk, copies.group.chunk_bytes
+            chunk_bytes = copies.group.chunk_bytes
             batch = max(1, BATCH_BYTES // chunk_bytes)
-            for first in range(0, count, batch):
-                last = min(count, first + batch)
-                # A chunk that lacks a block is not stored, and no later chunk of the batch is stored after it.
-                while last > first and 0 in numbers[first * per_chunk : last * per_chunk]:
-                    last -= 1
-                if last == first or job.cancelled:
-                    break
+            runs = present(np.asarray(numbers, np.int64).reshape(count, copies.group.blocks_per_chunk).min(axis=1))
+            if not copies.layout.space.tail_blocks:  # a hit needs all chunks, so those behind a missing one are useless
+                runs = [(begin, end) for begin, end in runs if not begin]
+            for first, last in [
+                (first, min(end, first + batch)) for begin, end in runs for first in range(begin, end, batch)
+            ]:
+                if job.cancelled:
+                    return
                 start = first * KEY_BYTES
                 reservation = self._client.reserve(
                     save.keys[start : last * KEY_BYTES],
@@ -539,11 +540,11 @@ class WorkerSide:
             return
         for space, copies in enumerate(self._copies):
             self._client.reserve(
-                save.keys,
+                save.keys[-copies.layout.space.tail_blocks * KEY_BYTES :],
                 copies.group.chunk_bytes,
                 tenant=save.tenant,
                 space=space,
-                parent=save.parent,
+                parent=b"" if copies.layout.space.tail_blocks else save.parent,
                 pin_s=save.pin_s,
                 session=save.session,
             ).abort()
