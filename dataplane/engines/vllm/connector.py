@@ -190,7 +190,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if numbers is None or not self._states:
             return numbers
         offers = () if state is None else state.boundary_state_offloads.get(request, ())
-        return self._states.left_by(numbers, ends[request], offers)
+        return self._states.left_by(numbers, ends.get(request), offers)
 
     @guarded()
     def update_connector_output(self, connector_output: Any) -> None:

@@ -71,6 +71,8 @@ def copies_of(
     # Accounts of requests are of group 0, and states are not stored for each chunk.
     order = sorted(range(len(groups)), key=lambda number: has_states(groups[number].kv_cache_spec))
     states = [described for group in groups for described in _described_states(group.kv_cache_spec)]
+    if states and getattr(vllm_config, "speculative_config", None) is not None:
+        raise CacheRefused("it has layers with recurrent state and speculative decoding")
     copies: list[GroupCopies] = []
     for number, cache_group in enumerate(groups):
         spec = cache_group.kv_cache_spec
@@ -151,8 +153,6 @@ def _states(cache_config: Any, spec: Any, layers: Mapping[str, Any]) -> dict[str
                 f"its layers with recurrent state have mamba_cache_mode {layer_spec.mamba_cache_mode!r}, and so keep no"
                 " state at the end of a chunk; expected 'align', vLLM's default with --enable-prefix-caching"
             )
-        if layer_spec.num_speculative_blocks:
-            raise CacheRefused("it has layers with recurrent state and speculative decoding")
     if getattr(cache_config, "use_replayssm", False):
         raise CacheRefused("with use_replayssm, a block holds inputs in place of the state")
     found = {}

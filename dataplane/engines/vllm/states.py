@@ -50,14 +50,14 @@ class StateGroups:
         the end of the load."""
         return [ids[pages - 1 :: pages] if pages else ids for ids, pages in zip(blocks, self._pages, strict=True)]
 
-    def left_by(self, blocks: BlockIds, end: int, offers: Iterable[tuple[int, int, int]]) -> BlockIds:
-        """Return the blocks of a request after a step that computes its tokens up to `end`. `offers`: the group, the
-        block and the end in tokens of further states that the step leaves. The blocks of all other states are 0: they
-        may hold later states."""
+    def left_by(self, blocks: BlockIds, end: int | None, offers: Iterable[tuple[int, int, int]]) -> BlockIds:
+        """Return the blocks of a request after a step that computes its tokens up to `end`, None if that is not known.
+        `offers`: the group, the block and the end in tokens of further states that the step leaves. The blocks of all
+        other states are 0: they may hold later states."""
         found = []
         for ids, pages in zip(blocks, self._pages, strict=True):
             states = [0] * (len(ids) // pages) if pages else list(ids)
-            if pages and not end % self.chunk_tokens:
+            if pages and end is not None and not end % self.chunk_tokens:
                 chunks = end // self.chunk_tokens
                 states[chunks - 1] = ids[chunks * pages - 1]
             found.append(states)
@@ -68,8 +68,9 @@ class StateGroups:
 
 
 def ends_of(scheduler_output: Any) -> dict[str, int]:
-    """Return the number of tokens that each request of a step has when the step has ended."""
+    """Return the number of tokens that each request of a step has when the step has ended, as far as it says so."""
     running = scheduler_output.scheduled_cached_reqs
     computed = dict(zip(running.req_ids, running.num_computed_tokens, strict=True))
     computed.update((request.req_id, request.num_computed_tokens) for request in scheduler_output.scheduled_new_reqs)
-    return {name: computed.get(name, 0) + count for name, count in scheduler_output.num_scheduled_tokens.items()}
+    counts = scheduler_output.num_scheduled_tokens
+    return {name: computed[name] + count for name, count in counts.items() if name in computed}

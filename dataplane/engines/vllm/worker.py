@@ -423,6 +423,9 @@ class WorkerSide:
             if job.cancelled:  # chunks may have to be mapped and verified before the first one is copied
                 failed = 0
                 break
+            tail = copies.layout.space.tail_blocks
+            if tail and not (len(blocks) and blocks[-tail:].all()):
+                return 0  # the engine has given no block to the state at the end
             reached, nbytes = copies.load(load.keys, load.skip_tokens // page_tokens, blocks, after, job)
             total += nbytes
             if reached < len(blocks):

@@ -63,17 +63,17 @@ def states(**fields: object) -> Any:
         "dtypes": (torch.bfloat16, torch.bfloat16),
         "mamba_type": "mamba2",
         "mamba_cache_mode": "align",
-        "num_speculative_blocks": 0,
     }
     made.__dict__.update(usual | fields)
     return made
 
 
-def hybrid(mamba: Any, padded_bytes: int = 32, **cache: Any) -> tuple[Space, Space]:
+def hybrid(mamba: Any, padded_bytes: int = 32, speculative: Any = None, **cache: Any) -> tuple[Space, Space]:
     """Return the spaces of the states and of the attention of a worker whose first group has states."""
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(world_size=1),
         model_config=SimpleNamespace(dtype=torch.bfloat16),
+        speculative_config=speculative,
         cache_config=SimpleNamespace(**{"cache_dtype": "auto", **cache}),
     )
     groups = [
@@ -121,7 +121,6 @@ def test_other_states_are_other_spaces_of_the_whole_model(monkeypatch: pytest.Mo
     ("fields", "cache", "message"),
     [
         ({"mamba_cache_mode": "none"}, {}, "mamba_cache_mode 'none'.* expected 'align'"),
-        ({"num_speculative_blocks": 2}, {}, "recurrent state and speculative decoding"),
         ({}, {"use_replayssm": True}, "use_replayssm"),
         ({"shapes": ((2, 3), (8, 8))}, {}, "states of 32 elements; expected 140 bytes"),
     ],
@@ -131,6 +130,11 @@ def test_states_that_vllm_does_not_keep_whole_are_refused(
 ) -> None:
     with pytest.raises(CacheRefused, match=message):
         hybrid(states(**fields), **cache)
+
+
+def test_states_beside_speculative_decoding_are_refused() -> None:
+    with pytest.raises(CacheRefused, match="recurrent state and speculative decoding"):
+        hybrid(states(), speculative=object())
 
 
 def test_layers_of_a_group_on_several_devices_are_refused() -> None:

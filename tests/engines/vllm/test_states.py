@@ -175,6 +175,14 @@ def test_a_load_begins_behind_the_engines_own_blocks(make: Callable[..., Engine]
     assert same(second.state.read([20]), second.state.read([21]))
 
 
+def test_a_load_without_a_block_for_its_state_fails(make: Callable[..., Engine]) -> None:
+    first, second = make(), make()
+    first.compute(Request("a", TOKENS), BLOCKS_OF, [192, 200], seed=3)
+    _, results = second.load(Request("b", TOKENS), OTHER, state=0)
+    assert results
+    assert results.failed == {"b"}
+
+
 def test_a_step_that_ends_within_a_chunk_stores_no_state(make: Callable[..., Engine]) -> None:
     first, second = make(), make()
     first.compute(Request("a", TOKENS), BLOCKS_OF, [80, 176, 200], seed=3)
@@ -280,10 +288,11 @@ def test_a_load_has_the_state_at_its_end() -> None:
         (143, [], [0, 0]),
         (143, [(1, 9, 128), (1, 6, 112)], [0, 9]),
         (144, [(1, 5, 64)], [5, 0]),
+        (None, [(1, 5, 64)], [5, 0]),
     ],
 )
 def test_a_step_leaves_the_states_at_its_end_and_those_that_vllm_hands_over(
-    end: int, offers: list[tuple[int, int, int]], states: list[int]
+    end: int | None, offers: list[tuple[int, int, int]], states: list[int]
 ) -> None:
     blocks = [[1, 2, 3, 4, 5, 6, 7, 8, 10], [0, 0, 0, 5, 0, 0, 0, 9, 6], [3, 4, 5]]
     assert StateGroups(HYBRID).left_by(blocks, end, offers) == [blocks[0], states, blocks[2]]
@@ -298,6 +307,6 @@ def test_a_step_ends_where_its_tokens_end() -> None:
     output = SimpleNamespace(
         scheduled_new_reqs=[SimpleNamespace(req_id="new", num_computed_tokens=128)],
         scheduled_cached_reqs=SimpleNamespace(req_ids=["old", "paused"], num_computed_tokens=[64, 32]),
-        num_scheduled_tokens={"new": 64, "old": 1},
+        num_scheduled_tokens={"new": 64, "old": 1, "unknown": 128},
     )
     assert ends_of(output) == {"new": 192, "old": 65}
