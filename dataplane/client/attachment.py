@@ -152,7 +152,7 @@ class Attachment:
                 words = words[: leading(present[-1])]
                 if not len(words):
                     return 0
-        return longest_prefix(present, tails) if any(tails) else len(words)
+        return longest_prefix(present, tails)
 
     def ready_and_writing(self, words: U64, space: int) -> tuple[Mask, Mask]:
         """Return which blocks of a chain are READY in a space at this moment, and which are READY or being written."""

@@ -372,6 +372,8 @@ def longest_prefix(present: Sequence[npt.NDArray[np.bool_]], tails: Sequence[int
     end of a prefix it needs, 0 for all (`Space.tail_blocks`).
     """
     end = min(leading(flags) if not tail else len(flags) for flags, tail in zip(present, tails, strict=True))
+    if not any(tails):
+        return end
     usable = np.ones(end, np.bool_)
     for flags, tail in zip(present, tails, strict=True):
         if tail:
