@@ -46,7 +46,7 @@ class GatewayRequest:
     """Chain with the tokens of its key, if they were left out of the arguments."""
     raw: RawRequest
     began: float
-    answer_later: Callable[[GatewayRequest, MakeResult], None]
+    _finish: Callable[[GatewayRequest, MakeResult], None]
     slot: int = -1
     """Slot of its record in `PendingRequests` while the answer is pending; -1 for none."""
     answered: bool = False
@@ -54,7 +54,7 @@ class GatewayRequest:
 
     def finish(self, make_result: MakeResult) -> None:
         """Answer a deferred operation with its result or its failure, unless the result is LATER. Never raise."""
-        self.answer_later(self, make_result)
+        self._finish(self, make_result)
 
 
 @dataclass(frozen=True, slots=True)
