@@ -59,7 +59,9 @@ class Engine:
         )
         self.attention, self.state = cache(), state_cache()
         copies = [self.attention.copies, self.state.copies]
-        self.scheduler = SchedulerSide(known, group="engine", engine="scheduler", block_tokens=CHUNK_TOKENS)
+        self.scheduler = SchedulerSide(
+            known, group="engine", engine="scheduler", block_tokens=CHUNK_TOKENS, evict=lambda blocks: None
+        )
         self.worker = WorkerSide(known, copies, group="engine", engine="worker", holds_blocks=False)
         self.scheduler.workers_ready([[each.layout for each in copies]])
         self.groups = StateGroups(config(("FullAttentionSpec", CHUNK_TOKENS), ("MambaSpec", PAGE_TOKENS)))
