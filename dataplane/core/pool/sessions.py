@@ -202,7 +202,7 @@ class SessionTable:
             chosen &= self._tenants[:count] == tenant
         if session:
             wanted = session.encode()
-            chosen &= [name == wanted for name in self._names]
+            chosen &= np.array([name == wanted for name in self._names], np.bool_)
         rows = np.flatnonzero(chosen)
         rows = rows[orders[rows].argsort()[:limit]]
         return [self._record(row) for row in rows.tolist()]

@@ -184,3 +184,8 @@ def test_a_page_looks_at_a_bounded_number_of_blocks(monkeypatch: pytest.MonkeyPa
         listed.append([state.session for state in page.sessions])
         after = page.next
     assert listed == [["a"], ["b"], ["c"]]
+
+
+def test_a_node_without_sessions_knows_none_of_a_name() -> None:
+    run = tier_bench(8, tier())
+    assert run.bench.node.list_sessions(ListSessions("n", session="s"), run.now).sessions == []
