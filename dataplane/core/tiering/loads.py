@@ -208,8 +208,9 @@ class Loads:
         chosen = self._catalog.source(BlockName(space, request.keys[first]))
         if chosen is None or request.tenant not in (None, chosen.tenant):
             if chosen is not None or not self._waits(request):
-                # No tier has it for the tenant, so no later block of the chain is of use.
-                request.at = len(request.keys)
+                # No tier has it for the tenant. No later block of the chain is of use, unless one stands for all.
+                declared = self._pool.spaces.by_number.get(request.space)
+                request.at = first + 1 if declared is not None and declared.tail_blocks else len(request.keys)
             return None
         tier, nbytes = chosen.tier, chosen.nbytes
         last, total = first, 0

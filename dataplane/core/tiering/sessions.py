@@ -5,7 +5,8 @@ The chain of a session is found from its last block backwards, through the paren
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 
 import numpy as np
@@ -144,7 +145,8 @@ class SessionActions:
             pool.end_demotion([block for block in blocks if block is not None], now)
             missing: list[int] = []
             sizes: dict[int, int] = {}
-            for at, block in enumerate(blocks):
+            for at in self._needed(tiering, identity, keys, blocks):
+                block = blocks[at]
                 source = None if block is not None else tiering.catalog.source(BlockName(identity, keys[at]))
                 if block is None and (
                     source is None or source.tenant != tenant.salt or planned_bytes + source.nbytes > budget_bytes
@@ -165,6 +167,18 @@ class SessionActions:
                     answer.blocks += len(part)
                     answer.bytes += sum(sizes[at] for at in part)
         pool.totals.prefetched_session_blocks += answer.blocks
+
+    def _needed(
+        self, tiering: Tiering, identity: bytes, keys: Sequence[bytes], blocks: Sequence[Block | None]
+    ) -> Iterable[int]:
+        """Return the positions of the blocks of a chain that its next turn needs in a space: all, or the last
+        `tail_blocks` of those that memory and tiers hold."""
+        declared = tiering.catalog.known_spaces.spaces.get(identity) or self._pool.spaces.of_identity(identity)
+        if declared is None or not declared.tail_blocks:
+            return range(len(blocks))
+        source = tiering.catalog.source
+        held = (at for at, block in enumerate(blocks) if block or source(BlockName(identity, keys[at])))
+        return sorted(deque(held, declared.tail_blocks))
 
     def _chain(self, record: SessionRecord, most: int = MAX_CHAIN) -> tuple[list[bytes], bool]:
         """Return the last `most` keys of a session's chain, first block first, as far as memory and tiers know it, and

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from dataplane.core.tiering import sessions
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.control.sessions import ActOnSession, ListSessions, SessionActed, SessionAction, SessionState
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
+from dataplane.protocol.tiers import MEMORY
 from tests.core.tiering.tier_bench import PAGE, TierBench, tier, tier_bench
 from tests.dataplane import factories as make
 
@@ -65,6 +67,31 @@ def test_blocks_of_all_spaces_of_a_model_are_loaded() -> None:
     assert act(run, "prefetch").blocks == 12
     run.settle()
     assert [run.engine.lookup(chain, space) for space in range(2)] == [6, 6]
+
+
+def test_of_states_beside_attention_the_last_one_is_loaded() -> None:
+    spaces = [make.space(block_bytes=PAGE), structs.replace(make.space(block_bytes=PAGE), kv_group=1, tail_blocks=1)]
+    run = tier_bench(1024, tier(), spaces=spaces)
+    chain = make.keys(12)
+    run.engine.store(chain, PAGE, session="s")
+    for at in (3, 9):
+        run.engine.store([chain[at]], PAGE, parent=chain[at - 1], space=1, session="s")
+    run.settle()
+    run.evict_all()
+    assert act(run, "prefetch").blocks == 13
+    run.settle()
+    assert run.engine.lookup(chain) == 12
+    assert [run.engine.lookup([chain[at]], 1) for at in (3, 9)] == [0, 1]
+
+
+def test_a_move_to_memory_loads_states_behind_gaps() -> None:
+    run = tier_bench(1024, tier(), spaces=[structs.replace(make.space(block_bytes=PAGE), tail_blocks=1)])
+    chain = make.keys(12)
+    for at in (3, 9):
+        run.engine.store([chain[at]], PAGE, parent=chain[at - 1])
+    run.settle()
+    run.evict_all()
+    assert (run.move(MEMORY).moved_blocks, run.move(MEMORY).refused) == (2, {})
 
 
 def test_a_session_whose_engines_and_blocks_left_memory_is_loaded() -> None:

@@ -386,7 +386,7 @@ def test_a_request_does_not_wait_much_longer_than_the_computation_of_its_tokens_
     clock, rates = Clock(), BreakEven("auto")
     rates.note_step(1000, 1.0)
     client: Any = SimpleNamespace(
-        spaces=1, prefetch=lambda keys, wait_s, first_space: 1, lookup_tiers=lambda keys, **_: hits
+        spaces=1, prefetch=lambda keys, wait_s, first_space: 1, lookup_tiers=lambda keys, **_: hits, hold=Held
     )
     waits = TierWaits(TIMEOUT_S, rates, clock, lambda name, by: None)
     keys = [bytes([at]) * 32 for at in range(3)]
