@@ -213,7 +213,7 @@ def test_queues_and_stores_in_shared_memory_are_seen_on_the_node(socket_dir: Pat
         expect(seen.filter(has_text=f"{name} queue").last).to_contain_text("100 B sent")
         expect(seen.filter(has_text=f"images-{os.getpid()}").last).to_contain_text("1 object")
         seen.filter(has_text=f"{name} queue").last.scroll_into_view_if_needed()
-        page.wait_for_function("document.documentElement.scrollWidth <= 400")
+        page.wait_for_function("() => document.documentElement.scrollWidth <= 400")
 
 
 @pytest.mark.full

@@ -74,7 +74,7 @@ def check_look(page: Page, at: str = "") -> None:
     for width, scheme in ((360, "dark"), (1440, "light")):
         look(page, width, scheme)
         with suppress(TimedOut):  # charts take the new width a moment later
-            page.wait_for_function(f"({SPILLED})().length === 0", timeout=10_000)
+            page.wait_for_function(f"() => ({SPILLED})().length === 0", timeout=10_000)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, (at, width)
         assert page.evaluate(SPILLED) == [], (at, width)
         assert page.evaluate(POOR) == [], (at, width)
