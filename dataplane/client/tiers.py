@@ -111,11 +111,11 @@ class ClientTiers:
             return first_space
         for position in range(first_space, len(spaces)):
             keys = words[-self._tails[position] :].tobytes()
-            if not self._link.post(_prefetch(spaces[position], keys, wait_s), self._asked):
+            if not self._link.post(_prefetch(spaces[position], keys, wait_s), self._take_answer):
                 return position
         return len(spaces)
 
-    def _asked(self, answer: wire.EngineReply, fds: list[int]) -> None:
+    def _take_answer(self, answer: wire.EngineReply, fds: list[int]) -> None:
         checks.answers(wire.Prefetching)(answer)
         self._link.emit_refused("prefetch_refused", answer)
 

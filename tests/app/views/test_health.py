@@ -42,10 +42,10 @@ async def test_a_health_check_does_not_wait_for_a_database_that_hangs(
 async def test_health_checks_of_a_hanging_database_share_one_query(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database, answers, asked = plane.app.parts.database, asyncio.Event(), []
+    database, answers, pings = plane.app.parts.database, asyncio.Event(), []
 
     async def ping() -> None:
-        asked.append(True)
+        pings.append(True)
         await answers.wait()
 
     try:
@@ -56,6 +56,6 @@ async def test_health_checks_of_a_hanging_database_share_one_query(
                 assert (await asyncio.wait_for(plane.http.get(path), 60)).status_code == 503
     finally:
         answers.set()
-    assert len(asked) == 1
+    assert len(pings) == 1
     for _ in range(2):
         assert (await plane.http.get("/healthz")).status_code == 200
