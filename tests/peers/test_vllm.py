@@ -38,6 +38,11 @@ def test_a_second_vllm_loads_blocks_of_the_first(vllm_python: Path, server: Serv
 def test_a_vllm_loads_blocks_stored_before_the_data_plane_was_killed(vllm_python: Path, larder: Server, model: Path):
     first = _generated(vllm_python, larder, model)
     with httpx.Client(base_url=larder.http_url, trust_env=False, timeout=60) as api:
+        (session,) = api.get("/api/v1/sessions").json()["items"]
+        stored = FULL_CHUNKS // CHUNK_TOKENS
+        assert {name: session[name] for name in ("session", "tenant", "chunks")} == {
+            "session": "talk", "tenant": "acme", "chunks": stored,
+        }  # fmt: skip
         (node,) = api.get("/api/v1/nodes").json()["items"]
         os.kill(node["pid"], signal.SIGKILL)
     second = _generated(vllm_python, larder, model)

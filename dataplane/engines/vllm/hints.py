@@ -38,10 +38,13 @@ class RequestOptions:
 
 
 def read_options(request: Any) -> RequestOptions:
-    """Return the options of a vLLM request. `kv_transfer_params` take precedence over `kv_hints`."""
+    """Return the options of a vLLM request. `kv_transfer_params` take precedence over `kv_hints`, and both over vLLM's
+    own `session_id` (from 0.28 on), which is not for Larder alone: one that cannot name a session is not reported."""
     switches = dict.fromkeys(_SWITCHES, False)
     seconds = dict.fromkeys(_DURATIONS, 0.0)
-    session = ""
+    session = getattr(request, "session_id", None)
+    if not (isinstance(session, str) and is_session(session)):
+        session = ""
     ignored = []
     options: dict[str, Any] = {}
     for name, value in _options_of(request):

@@ -41,6 +41,7 @@ class Request:
     prompt_is_token_ids: list[bool] | None = None
     pooling_params: Any = None
     kv_transfer_params: Any = None
+    session_id: Any = None
     kv_hints: Any = None
     resumable: bool = False
     skip_reading_prefix_cache: bool = False

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from dataplane.protocol.control.sessions import ListSessions, SessionsListed
 from examples.vllm.model import write_model
 from examples.vllm.processes import vllm
 from tests.dataplane.plane import Plane
@@ -167,6 +168,22 @@ def test_hints_of_a_request_apply_and_wrong_ones_cost_it_nothing(client: Client,
     while (now := settled(client, pool)["ignored_hints"]) < ignored + 2:
         assert time.monotonic() < deadline, now
     assert now == ignored + 2
+
+
+def test_a_request_names_its_session(client: Client, pool: Plane) -> None:
+    tokens, blocks, whole = prompt(TOKENS, 8), pool.describe().totals.stored_blocks, TOKENS // CHUNK
+    client.ask(tokens, "talker", kv_transfer_params={"larder.session": "option"})
+    stored(pool, blocks + whole)
+    client.ask(tokens, "talker", session_id="field")
+    client.http.headers["X-Session-ID"] = "header"
+    client.ask(prompt(TOKENS, 9), "talker")
+    del client.http.headers["X-Session-ID"]
+    stored(pool, blocks + 2 * whole)
+    with pool.manager() as manager:
+        listed: SessionsListed = manager.ask(ListSessions("n"))
+    states = {state.session: state for state in listed.sessions if state.tenant == "talker"}
+    assert {name: state.chunks for name, state in states.items()} == {"option": whole, "field": whole, "header": whole}
+    assert states["option"].private_bytes == states["header"].private_bytes > 0 == states["field"].private_bytes
 
 
 def test_the_server_continues_without_larder_and_uses_the_next_one(client: Client, pool: Plane) -> None:

@@ -606,6 +606,16 @@ def test_a_request_that_stores_nothing_names_its_session(engine: Step, plane: Pl
     assert (state.session, state.chunks, state.private_bytes) == ("reader", 3, 0)
 
 
+def test_vllms_session_id_names_the_session_of_requests_that_name_none(engine: Step, plane: Plane) -> None:
+    given = {"larder.session": "named"}
+    engine.compute(Request("a", TOKENS, session_id="id", kv_transfer_params=given), SOURCE, seed=6)
+    for request_id, session_id in (("b", "id"), ("c", "a b"), ("d", "x" * (1 << 20)), ("e", 7)):
+        engine.compute(Request(request_id, TOKENS, session_id=session_id), list(range(14, 27)), seed=6)
+    plane.wait_stats(lambda stats: stats.pool.sessions >= 2, "both sessions are known")
+    assert {state.session for state in sessions_of(plane)} == {"named", "id"}
+    assert "ignored_hints" not in engine.scheduler.take_counts()
+
+
 @pytest.mark.parametrize("name", ["", "a b", "x" * (1 << 20), 7, None, True, ["talk"], {"name": "talk"}])
 def test_a_wrong_name_of_a_session_is_ignored_and_counted(
     engine: Step, plane: Plane, caplog: pytest.LogCaptureFixture, name: object

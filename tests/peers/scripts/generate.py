@@ -28,6 +28,7 @@ from vllm.config import KVTransferConfig  # noqa: E402
 
 PROMPT_TOKENS, VOCABULARY, NEW_TOKENS = 1200, 4096, 8
 SALT = "acme"
+SESSION = {"lmcache.larder.session": "talk"}
 
 port, model, *stay = sys.argv[1:]
 llm = LLM(
@@ -51,7 +52,13 @@ chance = random.Random(5)
 prompt = [chance.randrange(3, VOCABULARY) for _ in range(PROMPT_TOKENS)]
 (answer,) = llm.generate(
     [{"prompt_token_ids": prompt, "cache_salt": SALT}],
-    SamplingParams(temperature=0, detokenize=False, ignore_eos=True, max_tokens=NEW_TOKENS),
+    SamplingParams(
+        temperature=0,
+        detokenize=False,
+        ignore_eos=True,
+        max_tokens=NEW_TOKENS,
+        extra_args={"kv_transfer_params": SESSION},
+    ),
     use_tqdm=False,
 )
 print(json.dumps({"cached": answer.num_cached_tokens, "tokens": list(answer.outputs[0].token_ids)}), flush=True)
