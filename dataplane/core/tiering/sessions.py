@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 
 import numpy as np
+import numpy.typing as npt
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.ancestors import with_ancestors
@@ -31,7 +32,16 @@ from dataplane.protocol.control.sessions import (
     SessionState,
 )
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
-from dataplane.protocol.layout import COLD_STORED_AT, COLD_TENANT, HOT_NBYTES, I64, is_ready, pack_keys
+from dataplane.protocol.layout import (
+    COLD_STORED_AT,
+    COLD_TENANT,
+    HOT_KEY,
+    HOT_NBYTES,
+    HOT_SPACE_SEGMENT,
+    I64,
+    is_ready,
+    pack_keys,
+)
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.sessions import check_session
 from dataplane.protocol.stored_blocks import BlockName
@@ -45,6 +55,7 @@ MAX_RETAINED = 8192
 """Most private blocks that one request retains: those that were used most recently, ancestors first."""
 MAX_LOADED_RATIO = 0.5
 """Fraction of the pool that one prefetch loads at most, so that it does not evict what it has just loaded."""
+_LOW32 = np.uint64((1 << 32) - 1)
 
 
 class SessionActions:
@@ -87,6 +98,7 @@ class SessionActions:
         chain first: some at once, the rest in the next steps of a sweep."""
         pool = self._pool
         numbers = self._private(record, tenant)
+        numbers = numbers[~self._of_shared_prefixes(numbers, np.full(len(numbers), record.space))]
         if pool.pins.marked:
             numbers = np.setdiff1d(numbers, [block.number for block in pool.pins.marked])
         if len(numbers):
@@ -128,6 +140,22 @@ class SessionActions:
             chosen &= ~np.isin(numbers, [block.number for block in pool.dead])
         private: I64 = numbers[chosen]
         return private
+
+    def _of_shared_prefixes(self, numbers: I64, chains: I64) -> npt.NDArray[np.bool_]:
+        """Return which of the READY blocks that sessions own are states at the end of a prefix that is not private.
+        Requests that share a prefix store its keys in the leading space only, so the owner there counts. `chains`: for
+        each block, the space of its session's chain."""
+        pool, memory = self._pool, self._pool.table.memory
+        rows = memory.hot[numbers]
+        spaces = rows[:, HOT_SPACE_SEGMENT] & _LOW32
+        of_states = [number for number in np.unique(spaces).tolist() if pool.spaces.by_number[number].tail_blocks]
+        is_state = np.isin(spaces, of_states)
+        is_shared = np.zeros(len(numbers), np.bool_)
+        for chain in np.unique(chains[is_state]).tolist():
+            at = np.flatnonzero(is_state & (chains == chain))
+            leading, _ = memory.find(rows[at, HOT_KEY:HOT_SPACE_SEGMENT], chain)
+            is_shared[at] = (leading >= 0) & ~pool.sessions.have_one_owner(numbers[at], leading)
+        return is_shared
 
     # ---- blocks in tiers
 
@@ -257,12 +285,15 @@ class SessionActions:
         return SessionsListed(message.nonce, listed, records[-1].order if more and records else 0)
 
     def _private_bytes(self, records: Sequence[SessionRecord]) -> list[int]:
-        """Return the bytes of the READY blocks that each session owns."""
+        """Return the bytes of the READY blocks that each session owns, without states of shared prefixes."""
         memory = self._pool.table.memory
         numbers, places = self._pool.sessions.owned_by_each(records)
         ready = is_ready(memory.control[numbers])
-        sizes = memory.hot[numbers[ready], HOT_NBYTES].astype(np.float64)
-        return [int(size) for size in np.bincount(places[ready], sizes, len(records))]
+        numbers, places = numbers[ready], places[ready]
+        chains = np.array([record.space for record in records], np.int64)[places]
+        private = ~self._of_shared_prefixes(numbers, chains)
+        sizes = memory.hot[numbers[private], HOT_NBYTES].astype(np.float64)
+        return [int(size) for size in np.bincount(places[private], sizes, len(records))]
 
     def _state(self, record: SessionRecord, salt: str, private_bytes: int) -> tuple[SessionState, int]:
         """Return the state of a session, and the number of blocks that were looked at."""

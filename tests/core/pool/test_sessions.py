@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from dataplane.core.pool.sessions import MAX_SESSIONS, SessionTable
+from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tiering import sessions as actions
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.scopes import Scope
@@ -21,6 +23,8 @@ from tests.work import lines_run
 
 HOUR = 3600.0
 SYSTEM = make.keys(4, "system")
+HYBRID = (make.space(), structs.replace(make.space(), kv_group=1, tail_blocks=1))
+"""Attention and states."""
 
 
 def chain_of(name: object, blocks: int) -> list[bytes]:
@@ -77,6 +81,25 @@ def test_a_prefix_behind_which_another_request_stores_is_not_private(other: str)
     engine.store(chain, PAGE, session="a")
     engine.store(make.keys(2, "branch"), PAGE, parent=chain[5], session=other)
     assert act(bench, "release", "a").blocks == len(chain) - 6
+
+
+@pytest.mark.parametrize("other", ["", "other"])
+@pytest.mark.parametrize("state_first", [False, True])
+def test_states_of_a_prefix_behind_which_another_request_stores_are_not_private(other: str, state_first: bool) -> None:
+    """The other request has no state of the prefix to store: it has loaded one."""
+    bench, engine = bench_of(1024, spaces=HYBRID[::-1] if state_first else HYBRID)
+    attention, state = (1, 0) if state_first else (0, 1)
+    chain = chain_of("a", 8)
+    engine.store(chain, PAGE, space=attention, session="a")
+    for at in (3, 5, 8, 11):
+        engine.store([chain[at]], PAGE, parent=chain[at - 1], space=state, session="a")
+    engine.store(make.keys(2, "branch"), PAGE, parent=chain[5], space=attention, session=other)
+    (listed,) = sessions(bench, session="a")
+    answer = act(bench, "release", "a")
+    assert (answer.blocks, answer.bytes, listed.private_bytes) == (8, 8 * PAGE, 8 * PAGE)
+    demoted = [block for block in bench.node.pool.table.blocks.values() if block.rank is Rank.DEMOTED]
+    expected = [(attention, key) for key in chain[6:]] + [(state, chain[at]) for at in (8, 11)]
+    assert {(engine.spaces.index(block.space), block.key) for block in demoted} == set(expected)
 
 
 def test_a_prefix_that_two_sessions_write_at_the_same_time_is_not_private() -> None:
