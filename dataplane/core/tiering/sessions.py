@@ -114,14 +114,15 @@ class SessionActions:
         numbers = self._private(record, tenant)
         turn = pool.table.recovery_table.rows[numbers, ROW_USED].argsort(kind="stable")
         private = [pool.table.blocks[number] for number in numbers[turn[-MAX_RETAINED:]].tolist()]
-        omitted = len(numbers) - len(private)
         tail = [record.tail] if record.tail else []
         ends = [block for _, blocks in self._in_memory(record, tail) for block in blocks if block is not None]
-        chain = [
-            block
-            for block in with_ancestors(pool.table, [*private, *ends], set(private))
-            if block.tenant is tenant and pool.readable(block, block.control)
-        ]
+        wanted = dict.fromkeys([*private, *ends])
+        states = [block for block in wanted if pool.spaces.by_number[block.space].tail_blocks]
+        others = [block for block in wanted if not pool.spaces.by_number[block.space].tail_blocks]
+        # A state is of use without those before it.
+        line = [*with_ancestors(pool.table, others, set(private)), *reversed(states)]
+        omitted = len(numbers) - len(set(private).intersection(line))
+        chain = [block for block in line if block.tenant is tenant and pool.readable(block, block.control)]
         pool.end_demotion(chain, now)
         refused = pool.hint(Hint(pin_s=seconds), chain, chain, now)
         answer.blocks, answer.refused_blocks = len(chain) - refused, refused + omitted

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from dataplane.core.eviction import ancestors
 from dataplane.core.pool.sessions import MAX_SESSIONS, SessionTable
 from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tiering import sessions as actions
@@ -401,4 +402,24 @@ def test_a_session_that_owns_much_is_retained_in_part(monkeypatch: pytest.Monkey
     chain = make.keys(8)
     for name in chain:  # no chain: each is a block of its own
         engine.store([name], PAGE, session="a")
+    assert act(bench, "retain", "a", 60) == SessionActed("n", True, 4, 4 * PAGE, refused_blocks=4)
+
+
+def test_states_are_retained_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None needs the one before it."""
+    monkeypatch.setattr(ancestors, "MAX_LOOKED_UP", 4)
+    bench, engine = bench_of(1024, hint_max_s=HOUR, spaces=HYBRID)
+    chain = make.keys(24)
+    engine.store(chain, PAGE, session="a")
+    for at in range(1, 24, 2):
+        engine.store([chain[at]], PAGE, parent=chain[at - 1], space=1, session="a")
+    assert act(bench, "retain", "a", 60) == SessionActed("n", True, 24 + 12, (24 + 12) * PAGE)
+
+
+def test_blocks_without_their_ancestors_are_retained_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ancestors, "MAX_LOOKED_UP", 4)
+    bench, engine = bench_of(64, hint_max_s=HOUR)
+    for at in range(8):
+        first, second = make.keys(2, at)
+        engine.store([second], PAGE, parent=first, session="a")
     assert act(bench, "retain", "a", 60) == SessionActed("n", True, 4, 4 * PAGE, refused_blocks=4)
