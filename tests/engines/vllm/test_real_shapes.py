@@ -39,11 +39,13 @@ def test_a_cache_too_small_for_its_requests_preempts_them_and_saves_nothing_wron
     assert tokens_of(first) == right
     assert tokens_of(second) == right
     assert sum(each["cached"] for each in second) > 0
+    assert engine.do("preemptions")["count"] > 0
     other = make_engine(
         pool.socket, options=options, chunk_tokens=64, min_load_tokens=0, verify="always", model="small"
     ).ready()
     assert tokens_of(other.do("generate", prompts=prompts)["outputs"]) == right
     assert tokens_of(other.do("generate", prompts=prompts[::-1])["outputs"]) == right[::-1]
+    assert other.do("preemptions")["count"] > 0
     other.close()
     engine.close()
 

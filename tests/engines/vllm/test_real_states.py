@@ -108,6 +108,7 @@ def test_a_cache_too_small_for_its_requests_preempts_them_and_saves_nothing_wron
         assert [each["tokens"] for each in outputs] == right
         engine.forget()
     assert sum(each["cached"] for each in outputs) > 0
+    assert engine.do("preemptions")["count"] > 0
     engine.close()
 
 

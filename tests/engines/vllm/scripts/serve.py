@@ -6,6 +6,7 @@ of `transfer_config`) and `options` of `LLM`.
                                     "logprobs": 1}]}   `lora`: a path, or the arguments of a LoRARequest
     {"do": "add_lora", "lora": {...}}   load an adapter, as `/v1/load_lora_adapter` does
     {"do": "counters"}   the connector's metrics
+    {"do": "preemptions"}   how many requests were preempted
     {"do": "abort", "tokens": [...], "salt": "", "steps": 1}   add a request, step, abort it, run until idle
     {"do": "hint", "tokens": [...], "action": "larder.pin", "payload": {...}}   run a request with `kv_hints`
     {"do": "forget", "all": false}   reset the local prefix cache; with `all`, also the connector's
@@ -81,6 +82,11 @@ def sources(request):
     idle()
     found = [each for each in llm.get_metrics() if each.name == "vllm:prompt_tokens_cached_by_source"]
     return {each.labels["source"]: each.value for each in found}
+
+
+def preemptions(request):
+    idle()
+    return {"count": sum(each.value for each in llm.get_metrics() if each.name == "vllm:num_preemptions")}
 
 
 def abort(request):
