@@ -11,7 +11,6 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
-from math import lcm
 from typing import Any
 
 from msgspec import structs
@@ -76,7 +75,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._states = StateGroups(kv_cache_config)
         self._settings = read_settings(transfer.kv_connector_extra_config)
         if self._states:
-            self._settings = structs.replace(self._settings, chunk_tokens=self._states.chunk_tokens)
+            self._settings = structs.replace(self._settings, chunk_tokens=self._states.block_tokens)
         self._group = f"vllm-{transfer.engine_id}"
         self._scheduler: SchedulerSide | None = None
         self._request_blocks = None if hasattr(self, "bind_kv_cache_manager") else RequestBlocks()
@@ -105,10 +104,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._settings,
             group=self._group,
             engine=f"vllm {transfer.engine_id[:8]} scheduler",
-            block_tokens=lcm(
-                vllm_config.cache_config.block_size,
-                *(group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups),
-            ),
+            block_tokens=self._states.block_tokens,
             loads=transfer.is_kv_consumer,
             saves=transfer.is_kv_producer,
             may_load_in_steps=self._request_blocks is None and _may_load_in_steps(vllm_config, kv_cache_config),

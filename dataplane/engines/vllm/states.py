@@ -36,9 +36,10 @@ class StateGroups:
 
     def __init__(self, kv_cache_config: Any) -> None:
         specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-        self.chunk_tokens = lcm(*(spec.block_size for spec in specs))
-        """Tokens of a chunk, if the model has groups of states."""
-        self._pages = [self.chunk_tokens // spec.block_size if has_states(spec) else 0 for spec in specs]
+        self.block_tokens = lcm(*(spec.block_size for spec in specs))
+        """vLLM's scheduling granularity. If the model has groups of states, a chunk has as many tokens. It follows from
+        the groups alone, which both sides of the connector have: `cache_config.block_size` may differ in workers."""
+        self._pages = [self.block_tokens // spec.block_size if has_states(spec) else 0 for spec in specs]
         """vLLM's blocks of a chunk; 0 for a group without states."""
 
     def __bool__(self) -> bool:
@@ -57,13 +58,13 @@ class StateGroups:
         found = []
         for ids, pages in zip(blocks, self._pages, strict=True):
             states = [0] * (len(ids) // pages) if pages else list(ids)
-            if pages and end is not None and not end % self.chunk_tokens:
-                chunks = end // self.chunk_tokens
+            if pages and end is not None and not end % self.block_tokens:
+                chunks = end // self.block_tokens
                 states[chunks - 1] = ids[chunks * pages - 1]
             found.append(states)
         for group, block, tokens in offers:
-            if self._pages[group] and not tokens % self.chunk_tokens:
-                found[group][tokens // self.chunk_tokens - 1] = block
+            if self._pages[group] and not tokens % self.block_tokens:
+                found[group][tokens // self.block_tokens - 1] = block
         return found
 
 

@@ -130,6 +130,7 @@ def test_every_method_of_the_interface_is_known_and_errors_have_default_results(
         else:
             assert cat == dog == ""
     assert found["options"] == [[], [], ["video_pruning_method", "target_modules"]]
+    assert found["chunks"] == [48] * 4, "both sides choose the same, whatever `cache_config.block_size` is"
     assert found["policy"] == "recompute"
     assert found["slept"] == [[["r"], ["r"]], [[], []]], "results of the sleep are returned once, after the sleep"
     answers = found["answers"]

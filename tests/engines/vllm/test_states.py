@@ -276,7 +276,7 @@ HYBRID = config(("FullAttentionSpec", 16), ("MambaSpec", 16), ("SlidingWindowSpe
 def test_a_load_has_the_state_at_its_end() -> None:
     groups = StateGroups(HYBRID)
     assert groups
-    assert groups.chunk_tokens == 64
+    assert groups.block_tokens == 64
     blocks = [[1, 2, 3, 4, 5, 6, 7, 8], [0, 0, 0, 0, 0, 0, 0, 9], [3, 4]]
     assert groups.at_chunk_ends(blocks) == [blocks[0], [0, 9], [3, 4]]
 
@@ -302,7 +302,7 @@ def test_a_step_leaves_the_states_at_its_end_and_those_that_vllm_hands_over(
 
 def test_models_without_states_choose_their_chunks() -> None:
     assert not StateGroups(config(("FullAttentionSpec", 16), ("SlidingWindowSpec", 64)))
-    assert StateGroups(config(("MambaSpec", 528), ("FullAttentionSpec", 528))).chunk_tokens == 528
+    assert StateGroups(config(("MambaSpec", 528), ("FullAttentionSpec", 528))).block_tokens == 528
 
 
 def test_a_step_ends_where_its_tokens_end() -> None:

@@ -1,4 +1,4 @@
-"""The attributes of vLLM's configuration that Larder's connector reads: one KV-cache group, on a device."""
+"""The attributes of vLLM's configuration that Larder's connector reads, on a device: one KV-cache group, or two."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -20,4 +20,16 @@ CONFIG: Any = SimpleNamespace(
 )
 CACHES: Any = SimpleNamespace(
     kv_cache_groups=[SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=16), layer_names=["a"])]
+)
+
+
+class MambaSpec(SimpleNamespace):
+    """Recurrent state, by vLLM's name."""
+
+
+HYBRID: Any = SimpleNamespace(
+    kv_cache_groups=[
+        *CACHES.kv_cache_groups,
+        SimpleNamespace(kv_cache_spec=MambaSpec(block_size=48), layer_names=["b"]),
+    ]
 )

@@ -22,7 +22,7 @@ from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata, _h
 from dataplane.engines.vllm.options import options_of
 from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed
 from dataplane.engines.vllm.worker import Results
-from tests.engines.vllm.scripts.fake_config import CACHES, CONFIG
+from tests.engines.vllm.scripts.fake_config import CACHES, CONFIG, HYBRID
 
 
 class Failing:
@@ -101,6 +101,12 @@ for _ in range(2):
         slept.append([received, received])
 
 
+def chunk_tokens(role: KVConnectorRole, block_size: int) -> int:
+    """Return the tokens of a chunk of a hybrid model on one side of the connector."""
+    config = SimpleNamespace(**{**vars(CONFIG), "cache_config": SimpleNamespace(block_size=block_size)})
+    return LarderConnector(config, role, HYBRID)._settings.chunk_tokens
+
+
 class Items(dict[str, Any]):
     """Images as vLLM's processor passes them on."""
 
@@ -160,6 +166,7 @@ print(
                 "Request": [*inspect.signature(Request).parameters],
             },
             "slept": slept,
+            "chunks": [chunk_tokens(role, size) for role in KVConnectorRole for size in (16, 32)],
             "options": [
                 options(),
                 options(cache={"gpu_memory_utilization": 0.5}, lora={"max_loras": 2}),
