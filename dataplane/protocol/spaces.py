@@ -65,6 +65,15 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Number of blocks at the end of a prefix that an engine needs to use the prefix; 0 for all blocks. Recurrent state
     needs 1. Such a space may lack blocks in the middle of a chain. Not part of the identity."""
 
+    @property
+    def allows_gaps(self) -> bool:
+        """Whether blocks of a chain are of use behind a missing one."""
+        return self.tail_blocks > 0
+
+    def needed(self, end: int) -> range:
+        """Return the positions of the blocks that an engine needs to use the first `end` blocks of a chain."""
+        return range(max(0, end - self.tail_blocks) if self.allows_gaps else 0, end)
+
     def identity(self) -> str:
         """Return 32 hex digits that are equal exactly for interchangeable spaces."""
         parts: tuple[str | int, ...] = (
@@ -99,7 +108,7 @@ def kinds_of(spaces: Mapping[Name, Space], attached: Container[Name]) -> list[li
     need not have a block for each chunk.
     """
     families: dict[tuple[str, str, int, str], dict[str, dict[tuple[int, int, int], Name]]] = {}
-    whole = {name: space for name, space in spaces.items() if not space.tail_blocks}
+    whole = {name: space for name, space in spaces.items() if not space.allows_gaps}
     for name, space in (whole or spaces).items():
         family = families.setdefault((space.revision, space.dtype, space.world_size, space.gateway), {})
         family.setdefault(space.layout, {})[space.kv_group, space.pipeline_stage, space.rank] = name

@@ -120,6 +120,10 @@ class Catalog:
         forgotten."""
         return self.pool.spaces.identities.get(space)
 
+    def declared(self, identity: bytes) -> Space | None:
+        """Return a space that engines have attached, now or earlier; None if it is not known."""
+        return self.known_spaces.spaces.get(identity) or self.pool.spaces.of_identity(identity)
+
     def form(self, space: int | None) -> BlockForm:
         """Return how the elements of a space's blocks are arranged in memory, as far as its engines declared it."""
         declared = None if space is None else self.pool.spaces.by_number.get(space)
@@ -302,18 +306,20 @@ class Catalog:
             end = len(words)
         return Reach(ready, end)
 
-    def source(self, name: BlockName) -> Source | None:
-        """Return where to load a block from: the first tier in service that holds it. None if none does."""
+    def source(self, name: BlockName, tenant: str | None = None) -> Source | None:
+        """Return where to load a block from: the first tier in service that holds it. None if none does, or if the
+        block there is not of this `tenant`; None as a tenant stands for all."""
         for tier in self.tiers:
             entry = tier.entry_of(name) if tier.serves else None
             if entry is not None:
-                return Source(tier, entry.stored.length, entry.stored.tenant)
-        found_block = self.existence.found(name)
-        return (
-            None
-            if found_block is None
-            else Source(found_block.tier, found_block.stored.length, found_block.stored.tenant)
-        )
+                source = Source(tier, entry.stored.length, entry.stored.tenant)
+                break
+        else:
+            found_block = self.existence.found(name)
+            if found_block is None:
+                return None
+            source = Source(found_block.tier, found_block.stored.length, found_block.stored.tenant)
+        return source if tenant in (None, source.tenant) else None
 
     def is_served(self, name: BlockName) -> bool | None:
         """Return whether a tier in service holds a block that may be loaded; None if no tier is known to hold it."""

@@ -58,7 +58,7 @@ class Loads:
     def attach(self, space: bytes) -> int | None:
         """Attach the mover to a space, whether or not engines have attached it now, so that its blocks can be loaded
         into memory. Return its number; None if the space is not known, or contradicts one that is attached."""
-        declared = self._catalog.known_spaces.spaces.get(space) or self._pool.spaces.of_identity(space)
+        declared = self._catalog.declared(space)
         if declared is None:
             return None
         try:
@@ -205,12 +205,11 @@ class Loads:
         first = self._next_missing(request, space, busy)
         if first is None:
             return None
-        chosen = self._catalog.source(BlockName(space, request.keys[first]))
-        if chosen is None or request.tenant not in (None, chosen.tenant):
-            if chosen is not None or not self._waits(request):
-                # No tier has it for the tenant. No later block of the chain is of use, unless one stands for all.
+        chosen = self._catalog.source(BlockName(space, request.keys[first]), request.tenant)
+        if chosen is None:
+            if not self._waits(request):
                 declared = self._pool.spaces.by_number.get(request.space)
-                request.at = first + 1 if declared is not None and declared.tail_blocks else len(request.keys)
+                request.at = first + 1 if declared is not None and declared.allows_gaps else len(request.keys)
             return None
         tier, nbytes = chosen.tier, chosen.nbytes
         last, total = first, 0

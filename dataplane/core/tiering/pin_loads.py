@@ -1,7 +1,7 @@
 """Loads of pins: blocks of guaranteed and permanent pins that only tiers hold are loaded into memory.
 
 A round examines all such pins every few seconds, and begins with pins that changed. The missing blocks of a pin are
-found in parts, in chain order up to the first block that no tier holds, and loaded in small requests, one at a time,
+found in parts, in chain order up to the first gap that is not allowed, and loaded in small requests, one at a time,
 while no engine waits for a load. Only blocks that fit in the pin budgets are loaded, so a loaded block is guaranteed,
 and a round does not load again what the pool evicts. A pin whose load fails is tried again later.
 """
@@ -140,7 +140,7 @@ class PinLoads:
 
     def _find(self, bundle: PinBundle, space: int, missing: list[MissingBlock]) -> Iterator[None]:
         """Append the blocks of a chain that only tiers hold, up to the first block that is neither in memory nor in
-        tiers."""
+        tiers if the space allows no gaps."""
         catalog = self._catalog
         identity, declared = catalog.identity(space), self._pool.spaces.by_number.get(space)
         if identity is None or declared is None:
@@ -156,10 +156,10 @@ class PinLoads:
             for position, (key, block) in enumerate(zip(keys, blocks, strict=True), at):
                 if block is not None:
                     continue
-                source = catalog.source(BlockName(identity, key))
-                if source is None and declared.tail_blocks:
-                    continue
-                if source is None or source.tenant != bundle.tenant:
+                source = catalog.source(BlockName(identity, key), bundle.tenant)
+                if source is None:
+                    if declared.allows_gaps:
+                        continue
                     return
                 missing.append(MissingBlock(space, position, slot_bytes(source.nbytes, declared.block_bytes)))
             yield from self._pause(len(keys))

@@ -5,8 +5,7 @@ The chain of a session is found from its last block backwards, through the paren
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 
 import numpy as np
@@ -40,10 +39,12 @@ from dataplane.protocol.layout import (
     HOT_SPACE_SEGMENT,
     I64,
     is_ready,
+    longest_prefix,
     pack_keys,
 )
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.sessions import check_session
+from dataplane.protocol.spaces import Space
 from dataplane.protocol.stored_blocks import BlockName
 from dataplane.protocol.tiers import MEMORY
 
@@ -172,21 +173,14 @@ class SessionActions:
         budget_bytes, planned_bytes = MAX_LOADED_RATIO * pool.slabs.capacity_bytes, 0
         for identity, blocks in self._in_memory(record, keys):
             pool.end_demotion([block for block in blocks if block is not None], now)
-            missing: list[int] = []
             sizes: dict[int, int] = {}
-            for at in self._needed(tiering, identity, keys, blocks):
-                block = blocks[at]
-                source = None if block is not None else tiering.catalog.source(BlockName(identity, keys[at]))
-                if block is None and (
-                    source is None or source.tenant != tenant.salt or planned_bytes + source.nbytes > budget_bytes
-                ):
+            for at, nbytes in self._missing(tiering, identity, keys, blocks, tenant):
+                if planned_bytes + nbytes > budget_bytes:
                     break  # no later block of the chain is of use
-                if source is not None:
-                    missing.append(at)
-                    planned_bytes += source.nbytes
-                    sizes[at] = source.nbytes
-            space = tiering.loads.attach(identity) if missing else None
-            for part in _parts(missing):
+                planned_bytes += nbytes
+                sizes[at] = nbytes
+            space = tiering.loads.attach(identity) if sizes else None
+            for part in _parts(list(sizes)):
                 # The key before the first block tells what the block continues.
                 chain = b"".join(keys[max(0, part[0] - 1) : part[-1] + 1])
                 loads = tiering.loads
@@ -197,17 +191,22 @@ class SessionActions:
                     answer.bytes += sum(sizes[at] for at in part)
         pool.totals.prefetched_session_blocks += answer.blocks
 
-    def _needed(
-        self, tiering: Tiering, identity: bytes, keys: Sequence[bytes], blocks: Sequence[Block | None]
-    ) -> Iterable[int]:
-        """Return the positions of the blocks of a chain that its next turn needs in a space: all, or the last
-        `tail_blocks` of those that memory and tiers hold."""
-        declared = tiering.catalog.known_spaces.spaces.get(identity) or self._pool.spaces.of_identity(identity)
-        if declared is None or not declared.tail_blocks:
-            return range(len(blocks))
-        source = tiering.catalog.source
-        held = (at for at, block in enumerate(blocks) if block or source(BlockName(identity, keys[at])))
-        return sorted(deque(held, declared.tail_blocks))
+    def _missing(
+        self, tiering: Tiering, identity: bytes, keys: Sequence[bytes], blocks: Sequence[Block | None], tenant: Tenant
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the position and the bytes of each block that memory lacks of those that the longest usable prefix of a
+        chain needs in a space."""
+        catalog = tiering.catalog
+        space = catalog.declared(identity) or Space("")
+        sources = [
+            catalog.source(BlockName(identity, key), tenant.salt) if block is None else None
+            for key, block in zip(keys, blocks, strict=True)
+        ]
+        held = np.array([(block or source) is not None for block, source in zip(blocks, sources, strict=True)])
+        for at in space.needed(longest_prefix([held], [space.tail_blocks])):
+            source = sources[at]
+            if source is not None:
+                yield at, source.nbytes
 
     def _chain(self, record: SessionRecord, most: int = MAX_CHAIN) -> tuple[list[bytes], bool]:
         """Return the last `most` keys of a session's chain, first block first, as far as memory and tiers know it, and

@@ -463,7 +463,7 @@ class WorkerSide:
             chunk_bytes = copies.group.chunk_bytes
             batch = max(1, BATCH_BYTES // chunk_bytes)
             runs = present(np.asarray(numbers, np.int64).reshape(count, copies.group.blocks_per_chunk).min(axis=1))
-            if not copies.layout.space.tail_blocks:  # a hit needs all chunks, so those behind a missing one are useless
+            if not copies.layout.space.allows_gaps:  # a hit needs all chunks, so those behind a missing one are useless
                 runs = [(begin, end) for begin, end in runs if not begin]
             for first, last in [
                 (first, min(end, first + batch)) for begin, end in runs for first in range(begin, end, batch)
@@ -547,7 +547,7 @@ class WorkerSide:
                 copies.group.chunk_bytes,
                 tenant=save.tenant,
                 space=space,
-                parent=b"" if copies.layout.space.tail_blocks else save.parent,
+                parent=b"" if copies.layout.space.allows_gaps else save.parent,
                 pin_s=save.pin_s,
                 session=save.session,
             ).abort()

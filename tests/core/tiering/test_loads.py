@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 
 import pytest
+from msgspec import structs
 
 from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.tiering import pin_loads
@@ -230,6 +231,17 @@ def test_a_chain_is_loaded_up_to_the_first_block_that_is_nowhere() -> None:
     run.pins(make.pin("p", chain))
     pass_steps(run)
     assert state(run) == (3, 0, "")
+
+
+def test_a_state_that_is_nowhere_or_of_another_tenant_is_a_gap() -> None:
+    run = tier_bench(64, tier(), spaces=[structs.replace(make.space(block_bytes=PAGE), tail_blocks=1)])
+    chain = make.keys(6)
+    spilled(run, chain[1:2], "rival")
+    spilled(run, chain[3:5], "a")
+    run.pins(make.pin("p", chain, tenant="a"))
+    pass_steps(run)
+    assert state(run) == (2, 0, "")
+    assert run.engine.has(chain) == [False] * 3 + [True] * 2 + [False]
 
 
 def test_the_tiers_of_a_restarted_node_fill_its_pins() -> None:

@@ -84,6 +84,23 @@ def test_of_states_beside_attention_the_last_one_is_loaded() -> None:
     assert [run.engine.lookup([chain[at]], 1) for at in (3, 9)] == [0, 1]
 
 
+def test_of_states_those_of_the_longest_usable_prefix_are_loaded() -> None:
+    """A load needs two successive states of the tenant."""
+    spaces = [make.space(block_bytes=PAGE), structs.replace(make.space(block_bytes=PAGE), kv_group=1, tail_blocks=2)]
+    run = tier_bench(1024, tier(), spaces=spaces)
+    chain = make.keys(12)
+    run.engine.store(chain, PAGE, session="s")
+    for at in (2, 3, 6, 8, 9, 11):
+        tenant = "rival" if at == 9 else ""
+        run.engine.store([chain[at]], PAGE, parent=chain[at - 1], tenant=tenant, space=1)
+    run.settle()
+    run.evict_all()
+    assert act(run, "prefetch").blocks == 14
+    run.settle()
+    assert run.engine.lookup(chain) == 12
+    assert [at for at, loaded in enumerate(run.engine.has(chain, 1)) if loaded] == [2, 3]
+
+
 def test_a_move_to_memory_loads_states_behind_gaps() -> None:
     run = tier_bench(1024, tier(), spaces=[structs.replace(make.space(block_bytes=PAGE), tail_blocks=1)])
     chain = make.keys(12)

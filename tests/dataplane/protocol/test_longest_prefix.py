@@ -45,11 +45,17 @@ def test_a_prefix_needs_all_blocks_of_a_space_or_those_at_its_end(spaces: list[t
 )
 def test_no_other_prefix_is_longer(spaces: list[tuple[list[bool], int]]) -> None:
     def serves(present: list[bool], tail: int, end: int) -> bool:
-        return all(present[max(0, end - tail) if tail else 0 : end])
+        return all(present[at] for at in Space("m", tail_blocks=tail).needed(end))
 
     longest = longest_prefix([np.array(present, np.bool_) for present, _ in spaces], [tail for _, tail in spaces])
     right = [end for end in range(len(spaces[0][0]) + 1) if all(serves(*space, end) for space in spaces)]
     assert longest == right[-1]
+
+
+@pytest.mark.parametrize("tail", range(4))
+def test_blocks_behind_a_gap_are_of_use_in_spaces_that_allow_gaps(tail: int) -> None:
+    usable = longest_prefix([flags("x.xxx")], [tail])
+    assert (usable > 1) is Space("m", tail_blocks=tail).allows_gaps
 
 
 def test_an_engine_needs_no_chunk_of_spaces_that_lack_some() -> None:
