@@ -16,7 +16,6 @@ from contextlib import suppress
 from time import perf_counter_ns
 
 import numpy as np
-import numpy.typing as npt
 
 from dataplane.client import checks
 from dataplane.client.memory import SharedMapping
@@ -52,13 +51,13 @@ from dataplane.protocol.layout import (
     AreaMemory,
     IndexMemory,
     LayoutError,
+    Mask,
     is_ready,
     is_reserved,
     leading,
     longest_prefix,
 )
 
-Mask = npt.NDArray[np.bool_]
 _TOUCH = np.uint64(RING_TOUCH << RING_KIND_SHIFT)
 _ONE = np.uint32(1)
 _SHIFT32 = np.uint64(32)

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from dataplane.client.attachment import Attachment
 from dataplane.client.memory import SharedMapping
@@ -28,6 +27,7 @@ from dataplane.protocol.layout import (
     HOT_SPACE_SEGMENT,
     I64,
     U64,
+    Mask,
 )
 
 Verify = Literal["off", "sample", "always"]
@@ -107,7 +107,7 @@ class IntegrityChecks:
         seen = zip(descriptors.tolist(), rows[:, HOT_CONTROL].tolist(), strict=True)
         return next((at for at, block in enumerate(seen) if block in self._corrupt), len(rows))
 
-    def _chosen(self, count: int) -> npt.NDArray[np.bool_]:
+    def _chosen(self, count: int) -> Mask:
         if self._verify == "always":
             return np.ones(count, np.bool_)
         chosen = np.zeros(count, np.bool_)
@@ -119,7 +119,7 @@ class IntegrityChecks:
             self._until_sample = at - count
         return chosen
 
-    def _adopted(self, attachment: Attachment, descriptors: I64, rows: U64) -> tuple[npt.NDArray[np.bool_], U64 | None]:
+    def _adopted(self, attachment: Attachment, descriptors: I64, rows: U64) -> tuple[Mask, U64 | None]:
         """Return which blocks survived a crash and have not been verified since, and the control words of those that
         were; None if no block of the attachment survived a crash."""
         adopted_ns = attachment.index.cells[H_ADOPTED_NS]

@@ -11,16 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from dataplane.client import checks
 from dataplane.client.link import EngineLink
 from dataplane.client.memory import SharedMapping
 from dataplane.protocol import engine as wire
-from dataplane.protocol.layout import I64, U64, LayoutError, leading, longest_prefix
+from dataplane.protocol.layout import I64, U64, LayoutError, Mask, leading, longest_prefix
 from dataplane.protocol.tier_directory import DirectoryEntries, TierDirectory, space_word
-
-Mask = npt.NDArray[np.bool_]
 
 
 class TierHits(NamedTuple):

@@ -48,12 +48,11 @@ from dataplane.protocol.layout import (
     U64,
     AreaMemory,
     IndexMemory,
+    Mask,
 )
 from dataplane.protocol.states import STATE_MASK, BlockStep, State, advance
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from dataplane.core.node import Node
     from dataplane.core.pool.pool import Pool
     from dataplane.core.tenants.tenant import Tenant
@@ -299,9 +298,9 @@ class _Rows:
             buckets[chosen], tags[chosen] = self._memory.buckets_and_tags(self.keys[chosen], space)
         return buckets, tags
 
-    def invalid(self) -> npt.NDArray[np.bool_]:
+    def invalid(self) -> Mask:
         """Return which blocks an invalidation covers. Its sweep ended with the previous data plane."""
-        marked: npt.NDArray[np.bool_] = self._memory.cold[self.numbers, COLD_STORED_AT] == 0
+        marked: Mask = self._memory.cold[self.numbers, COLD_STORED_AT] == 0
         valid = self._memory.valid(self.numbers, self._memory.hot[self.numbers])
         return marked if valid is None else marked | ~valid
 

@@ -66,6 +66,7 @@ from dataplane.protocol.states import MAX_BLOCKS, STATE_MASK, State
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 LAYOUT_VERSION = 2
 PAGE = 4096
@@ -254,9 +255,9 @@ class IndexMemory:
         _, tags, entries = self.buckets_of(words, space)
         return self.match(words, space, tags, entries)
 
-    def tagged(self, tags: U64, entries: U64) -> npt.NDArray[np.bool_]:
+    def tagged(self, tags: U64, entries: U64) -> Mask:
         """Return which entries [n, 16] have the tag of their key."""
-        has_tag: npt.NDArray[np.bool_] = (entries >> _SHIFT32) == tags[:, None]
+        has_tag: Mask = (entries >> _SHIFT32) == tags[:, None]
         return has_tag
 
     def match(self, words: U64, space: int, tags: U64, entries: U64) -> tuple[I64, U64, U64]:
@@ -276,7 +277,7 @@ class IndexMemory:
         descriptors[~is_confirmed] = -1
         return descriptors, control, rows
 
-    def confirm(self, descriptors: I64, words: U64, space: int) -> tuple[U64, U64, npt.NDArray[np.bool_]]:
+    def confirm(self, descriptors: I64, words: U64, space: int) -> tuple[U64, U64, Mask]:
         """Return the control words and hot rows of descriptors, and which of them hold exactly the given keys and are
         not FREE."""
         # `take` copies the whole of a strided source, so control words are taken from the flat rows.
@@ -289,7 +290,7 @@ class IndexMemory:
         is_confirmed &= (after & _STATE) != 0
         return after, rows, is_confirmed
 
-    def valid(self, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_] | None:
+    def valid(self, descriptors: I64, rows: U64) -> Mask | None:
         """Return which blocks, given their hot rows, are not covered by a pending invalidation; None, almost always, if
         none is covered."""
         count = min(self.cells[H_INVALID_COUNT], MAX_INVALIDATIONS)
@@ -308,16 +309,14 @@ class IndexMemory:
             is_valid &= ~covered
         return is_valid
 
-    def ready(
-        self, descriptors: I64, control: U64, rows: U64, is_found: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
+    def ready(self, descriptors: I64, control: U64, rows: U64, is_found: Mask) -> Mask:
         """Return which blocks, of those that `is_found` selects, may be read: READY and not covered by a pending
         invalidation."""
         is_ready_block = is_found & is_ready(control)
         valid = self.valid(descriptors, rows)
         return is_ready_block if valid is None else is_ready_block & valid
 
-    def find_ready(self, words: U64, space: int) -> tuple[I64, U64, npt.NDArray[np.bool_]]:
+    def find_ready(self, words: U64, space: int) -> tuple[I64, U64, Mask]:
         """Return the descriptors and hot rows of keys, as `find_rows` does, and which of them may be read."""
         descriptors, control, rows = self.find_rows(words, space)
         return descriptors, rows, self.ready(descriptors, control, rows, descriptors >= 0)
@@ -330,14 +329,14 @@ class IndexMemory:
 
     def _find_again(
         self,
-        has_tag: npt.NDArray[np.bool_],
+        has_tag: Mask,
         entries: U64,
         words: U64,
         space: int,
         descriptors: I64,
         control: U64,
         rows: U64,
-        is_confirmed: npt.NDArray[np.bool_],
+        is_confirmed: Mask,
     ) -> None:
         for i in np.nonzero((has_tag.sum(axis=1) > 1) & ~is_confirmed)[0]:
             for entry in entries[i][has_tag[i]]:
@@ -348,24 +347,24 @@ class IndexMemory:
                     break
 
 
-def is_ready(control: U64) -> npt.NDArray[np.bool_]:
+def is_ready(control: U64) -> Mask:
     """Return which control words are READY."""
-    ready: npt.NDArray[np.bool_] = (control & _STATE) == _READY
+    ready: Mask = (control & _STATE) == _READY
     return ready
 
 
-def is_reserved(control: U64) -> npt.NDArray[np.bool_]:
+def is_reserved(control: U64) -> Mask:
     """Return which control words are RESERVED: the block is being written."""
-    reserved: npt.NDArray[np.bool_] = (control & _STATE) == _RESERVED
+    reserved: Mask = (control & _STATE) == _RESERVED
     return reserved
 
 
-def leading(flags: npt.NDArray[np.bool_]) -> int:
+def leading(flags: Mask) -> int:
     """Return the length of the leading run of True."""
     return len(flags) if flags.all() else int(flags.argmin())
 
 
-def longest_prefix(present: Sequence[npt.NDArray[np.bool_]], tails: Sequence[int]) -> int:
+def longest_prefix(present: Sequence[Mask], tails: Sequence[int]) -> int:
     """Return the number of blocks in the longest prefix of a chain that every space can serve.
 
     `present` has for each space which blocks [n] of the chain it has. `tails` has for each space how many blocks at the

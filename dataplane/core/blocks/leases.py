@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from dataplane.core.blocks.ports import Fence
-from dataplane.protocol.layout import A_EXPELLED, I64, AreaMemory, area_bytes
+from dataplane.protocol.layout import A_EXPELLED, I64, AreaMemory, Mask, area_bytes
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
 
-Flags = npt.NDArray[np.bool_]
 
 COUNTERS_PER_CALL = 4 << 20
 """Counters that one call of `leased` reads, which takes about a millisecond: the result is for display only, twice a
@@ -41,21 +39,21 @@ class _Readers:
     """The spaces in ascending order."""
     areas: dict[int, AreaMemory] = field(default_factory=dict)
 
-    def counted(self, space_of: I64) -> Flags | None:
+    def counted(self, space_of: I64) -> Mask | None:
         """Return a mask of the blocks, given the space of each, for which these counters count; None for all."""
         if self.spaces is None:
             return None
         if len(self.numbers) == 1:
-            only: Flags = space_of == self.numbers[0]
+            only: Mask = space_of == self.numbers[0]
             return only
         return _among(space_of, self.numbers)
 
 
-def _among(space_of: I64, numbers: I64) -> Flags:
+def _among(space_of: I64, numbers: I64) -> Mask:
     """Return a mask of the items of `space_of` that are in `numbers`, which must be ascending."""
     chosen = np.zeros(int(space_of.max(initial=0)) + 1, np.bool_)
     chosen[numbers[: np.searchsorted(numbers, len(chosen))]] = True
-    mask: Flags = chosen[space_of]
+    mask: Mask = chosen[space_of]
     return mask
 
 
@@ -172,7 +170,7 @@ class LeaseTable:
     def raised_by(self, clients: Iterable[int]) -> I64:
         """Return the descriptors of which one of these clients, which only the data plane writes for, holds a
         counter. Of very many clients, only the first are read."""
-        raised: Flags | None = None
+        raised: Mask | None = None
         looked = 0
         for client in clients:
             area = self._areas.get(client)

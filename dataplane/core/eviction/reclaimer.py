@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.blocks.slabs import Slot
@@ -26,13 +25,13 @@ from dataplane.core.tenants.accounts import Account
 from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tenants.tenant import Tenant
 from dataplane.protocol.codes import Code
+from dataplane.protocol.layout import Mask
 from dataplane.protocol.states import STATE_MASK, BlockStep, State
 
 _EVICTING = int(State.EVICTING)
 MAX_AT_ONCE = 4096
 """Maximum number of blocks that are evicted at once for a limit or a watermark."""
 MAX_REFUSALS = 64
-Flags = npt.NDArray[np.bool_]
 
 
 def _split(
@@ -86,12 +85,12 @@ class FailedSearch:
 
     code: Code
     pool_version: Hashable
-    blocked: Flags
+    blocked: Mask
     """Mask of the descriptors that the search skipped because they were leased or had to be spared."""
     evicted: int
     """Total number of blocks that the pool had evicted before the search."""
 
-    def stands(self, blocked: Flags) -> bool:
+    def stands(self, blocked: Mask) -> bool:
         """Return whether the search would fail again with the descriptors that are blocked now.
 
         For POOL_FULL, every descriptor that was blocked must still be blocked. For other codes, which depend on the
@@ -381,7 +380,7 @@ class Reclaimer:
         lease."""
         return self._slabs.releases, self._order.changes, self._order.ranking.changes
 
-    def _blocked(self, leased: bytes | None) -> Flags:
+    def _blocked(self, leased: bytes | None) -> Mask:
         """Return a mask of the descriptors that are leased, protected, or passed over by this search."""
         blocked = np.zeros(self._table.max_blocks, np.bool_)
         if leased is not None:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
-import numpy.typing as npt
 
 from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.layout import I64, U64, pack_keys
+from dataplane.protocol.layout import I64, U64, Mask, pack_keys
 
-Mask = npt.NDArray[np.bool_]
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 

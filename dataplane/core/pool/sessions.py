@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.layout import I64, U64
+from dataplane.protocol.layout import I64, U64, Mask
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
@@ -79,7 +79,7 @@ class SessionTable:
         self._started: npt.NDArray[np.uint32] = np.zeros(max_sessions, np.uint32)
         self._used: npt.NDArray[np.uint32] = np.zeros(max_sessions, np.uint32)
         self._retained: npt.NDArray[np.uint32] = np.zeros(max_sessions, np.uint32)
-        self._released: npt.NDArray[np.bool_] = np.zeros(max_sessions, np.bool_)
+        self._released: Mask = np.zeros(max_sessions, np.bool_)
         self._tails = bytearray(KEY_BYTES * max_sessions)
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from dataplane.core.journal.recovery_table import ROW_PARENT, ROW_USED, RecoveryTable
-from dataplane.core.pool.lineage import Mask, among, descendants, identities
+from dataplane.core.pool.lineage import among, descendants, identities
 from dataplane.protocol.layout import (
     COLD_STORED_AT,
     COLD_TENANT,
@@ -33,6 +33,7 @@ from dataplane.protocol.layout import (
     INVALID_BEFORE_NS,
     U64,
     IndexMemory,
+    Mask,
     is_ready,
 )
 from dataplane.protocol.stats.pool import SweepStats
