@@ -129,6 +129,8 @@ class LoadRequest:
     deadline: float
     at: int = 0
     """Position of the first key that has not been planned."""
+    missing_at: int = -1
+    """Position of the last key that memory lacked; -1 for none."""
     tenant: str | None = None
     """Only blocks of this tenant are loaded; None for all."""
     protected: set[Block] = field(default_factory=set)

@@ -90,7 +90,7 @@ class Loads:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {space} is not attached", "space")
         key_list = split_keys(keys)
         ready = self._pool.table.memory.leading_ready(words, space)[0]
-        request = LoadRequest(client, space, key_list, deadline, at=len(ready), tenant=tenant)
+        request = LoadRequest(client, space, key_list, deadline, at=len(ready), missing_at=len(ready), tenant=tenant)
         if request.at >= len(key_list):
             return None
         identity = self._catalog.identity(space)
@@ -227,8 +227,8 @@ class Loads:
         return self._reserve(request, first, last, chosen, now)
 
     def _next_missing(self, request: LoadRequest, space: bytes, busy: Collection[TierState]) -> int | None:
-        """Advance a request over blocks that are in memory or being loaded. Return the position of the next block;
-        None at the end of its chain, or if a `busy` tier holds the block, for which memory is not searched."""
+        """Advance a request over blocks that are in memory or being loaded. Return the position of the next block; None
+        at the end of its chain, or if a `busy` tier holds the block, for which memory is searched once."""
         table = self._pool.table
         while request.at < len(request.keys):
             key = request.keys[request.at]
@@ -240,10 +240,14 @@ class Loads:
                     # A later walk of this request ends at its own blocks, and would not come by those of another one.
                     writing = [*self._engine.reservations[job.reservation].writing.values()]
                     request.protected.update(with_ancestors(table, writing, set(), request.protected))
-            elif busy and (source := self._catalog.source(BlockName(space, key))) is not None and source.tier in busy:
-                return None
-            elif table.find(pack_keys([key]), request.space)[0] is None:
-                return request.at
+            else:
+                source = self._catalog.source(BlockName(space, key)) if busy else None
+                waits = source is not None and source.tier in busy
+                if waits and request.missing_at == request.at:
+                    return None
+                if table.find(pack_keys([key]), request.space)[0] is None:
+                    request.missing_at = request.at
+                    return None if waits else request.at
             request.at += 1
         return None
 

@@ -115,6 +115,18 @@ def test_memory_is_not_searched_for_each_request_that_waits_for_a_busy_tier(monk
         assert searches <= 2
 
 
+def test_a_block_in_memory_does_not_wait_for_a_busy_tier() -> None:
+    run = tier_bench(256, tier(max_bytes_in_flight=PAGE), tier("s3", order=1, spill="off"))
+    hanging, waiting, chain = make.keys(1, "hanging"), make.keys(1, "waiting"), make.keys(3)
+    for number, keys in ((0, hanging), (0, waiting), (0, chain[1:2]), (1, chain[:1]), (1, chain[2:])):
+        run.hold(keys, number)
+    for keys in (hanging, waiting, chain):
+        run.ask(keys, 60.0)
+    run.engine.store(chain[1:2], PAGE, parent=chain[0])
+    run.begin_loads()
+    assert [load.name.key for load in run.loads] == [*hanging, chain[0], chain[2]]
+
+
 def test_whether_a_request_is_under_way_costs_the_same_for_every_length_of_its_chain() -> None:
     run = tier_bench(1024, tier(max_bytes_in_flight=512 * PAGE))
     loads, steps = run.tiering.loads, set()
