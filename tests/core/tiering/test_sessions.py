@@ -26,6 +26,16 @@ def state_of(run: TierBench, session: str = "s") -> SessionState:
     return state
 
 
+def in_tier(blocks: int) -> tuple[TierBench, list[bytes]]:
+    """A chain of the session `s`, which a tier holds, and memory does not."""
+    run = tier_bench(64, tier())
+    chain = make.keys(blocks)
+    run.engine.store(chain, PAGE, session="s")
+    run.settle()
+    run.evict_all()
+    return run, chain
+
+
 def test_a_prefetch_loads_what_only_a_tier_holds() -> None:
     run = tier_bench(64, tier())
     chain = make.keys(12)
@@ -42,11 +52,7 @@ def test_a_prefetch_loads_what_only_a_tier_holds() -> None:
 
 
 def test_loaded_blocks_belong_to_the_session_that_names_them_first() -> None:
-    run = tier_bench(64, tier())
-    chain = make.keys(12)
-    run.engine.store(chain, PAGE, session="s")
-    run.settle()
-    run.evict_all()
+    run, chain = in_tier(12)
     act(run, "prefetch")
     run.settle()
     run.engine.store(chain[:8], PAGE, session="s")
@@ -151,11 +157,7 @@ def test_what_no_tier_holds_is_not_loaded() -> None:
 
 
 def test_invalidated_blocks_are_not_loaded() -> None:
-    run = tier_bench(64, tier())
-    chain = make.keys(6)
-    run.engine.store(chain, PAGE, session="s")
-    run.settle()
-    run.evict_all()
+    run, chain = in_tier(6)
     run.invalidate(Scope(keys=make.packed(chain[3:4])))
     assert act(run, "prefetch").blocks == 0, "the rest of the chain is not known any more"
 
@@ -174,11 +176,8 @@ def test_a_prefetch_loads_at_most_a_part_of_the_pool() -> None:
 
 
 def test_a_prefetch_without_a_place_is_refused() -> None:
-    run = tier_bench(64, tier())
-    chain, others = make.keys(6), make.keys(600, "others")
-    run.engine.store(chain, PAGE, session="s")
-    run.settle()
-    run.evict_all()
+    run, _ = in_tier(6)
+    others = make.keys(600, "others")
     loads = run.tiering.loads
     space = run.engine.spaces[0]
     while loads._queue.has_room(loads.client):
@@ -187,11 +186,7 @@ def test_a_prefetch_without_a_place_is_refused() -> None:
 
 
 def test_a_prefetch_ends_with_its_time() -> None:
-    run = tier_bench(64, tier())
-    chain = make.keys(6)
-    run.engine.store(chain, PAGE, session="s")
-    run.settle()
-    run.evict_all()
+    run, chain = in_tier(6)
     assert act(run, "prefetch", seconds=1.0).blocks == 6
     run.bench.pass_time(2)
     run.settle()
