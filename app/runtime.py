@@ -47,7 +47,7 @@ class BackgroundTasks:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskLoops(parts.foundation.pushes)
         self._zmq: zmq.asyncio.Context | None = None
         self._node_sessions: NodeSessions | None = None
         self._joining: EnrolmentServer | None = None
@@ -68,7 +68,7 @@ class BackgroundTasks:
             if not parts.access.auth.started:
                 raise
             self._log.warning("database.read_only", reason=error.message)
-            self._keep("setup", self._authenticate_later)
+            self._tasks.keep("setup", self._authenticate_later)
         await parts.documents.startup.start()
         await parts.foundation.desired.refresh()
         await self._journal.load(parts.fleet, time.monotonic())
@@ -81,32 +81,32 @@ class BackgroundTasks:
         self._node_sessions = self._make_node_sessions(self._zmq)
         if parts.settings.app.join_url:
             self._open_joining(parts.settings.app.join_url)
-        self._keep("leader_election", parts.foundation.leader_election.run)
-        self._keep("node_journal", self._journal.run)
-        self._keep("managers", parts.foundation.managers.run)
+        self._tasks.keep("leader_election", parts.foundation.leader_election.run)
+        self._tasks.keep("node_journal", self._journal.run)
+        self._tasks.keep("managers", parts.foundation.managers.run)
         if parts.database.url.get_backend_name() == "postgresql":
             listener = Listener(
                 parts.database, parts.foundation.managers.on_notifications, parts.foundation.managers.missed
             )
-            self._keep("notices", listener.run)
-        self._keep("nodes", self._node_sessions.run)
-        self._every(1.0, "tokens", lambda: parts.access.token_uses.write(time.monotonic()))
-        self._every(15.0, "token ends", parts.access.token_expiries.read)
-        self._every(15.0, "token_expiries", lambda: parts.access.token_expiries.publish(time.time()), leader=True)
-        self._every(3600.0, "audit", parts.access.audit.log_head)
-        self._keep("clockwork", self._clockwork)
-        self._keep("usage", parts.usage.ledger.run)
-        self._every(600.0, "retention", parts.usage.retention.step, leader=True)
-        self._keep("apply_file", parts.documents.startup.run)
-        self._keep("history", parts.views.events.run)
-        self._every(60.0, "series", parts.views.series_writer.step, first_s=60.0)
-        self._every(5.0, "alerts", parts.views.alerts.look)
-        self._keep("caches", parts.cache.watch.run)
+            self._tasks.keep("notices", listener.run)
+        self._tasks.keep("nodes", self._node_sessions.run)
+        self._tasks.every(1.0, "tokens", lambda: parts.access.token_uses.write(time.monotonic()))
+        self._tasks.every(15.0, "token ends", parts.access.token_expiries.read)
+        self._tasks.every(15.0, "token_expiries", lambda: parts.access.token_expiries.publish(time.time()), leader=True)
+        self._tasks.every(3600.0, "audit", parts.access.audit.log_head)
+        self._tasks.keep("clockwork", self._clockwork)
+        self._tasks.keep("usage", parts.usage.ledger.run)
+        self._tasks.every(600.0, "retention", parts.usage.retention.step, leader=True)
+        self._tasks.keep("apply_file", parts.documents.startup.run)
+        self._tasks.keep("history", parts.views.events.run)
+        self._tasks.every(60.0, "series", parts.views.series_writer.step, first_s=60.0)
+        self._tasks.every(5.0, "alerts", parts.views.alerts.look)
+        self._tasks.keep("caches", parts.cache.watch.run)
         if lost_s := parts.settings.app.retire_nodes_after_s:
             retire, pushes = parts.fleet_services.node_actions.retire, parts.foundation.pushes
-            self._every(5.0, "retirement", lambda: retire(lost_s, time.monotonic(), pushes))
+            self._tasks.every(5.0, "retirement", lambda: retire(lost_s, time.monotonic(), pushes))
         if parts.fleet_services.supervisor is not None:
-            self._keep("supervisor", parts.fleet_services.supervisor.run)
+            self._tasks.keep("supervisor", parts.fleet_services.supervisor.run)
 
     async def stop(self) -> None:
         """Stop everything in reverse order; safe after a start that failed half way. A database that hangs delays it by
@@ -117,7 +117,7 @@ class BackgroundTasks:
             parts.bus.publish(DataplaneStopped(), node=node)
         parts.bus.close()
         parts.process.stop()
-        await _end(self._tasks)
+        await self._tasks.end()
         writes = _LastWrites()
         if self._tasks:
             await parts.usage.ledger.read_last(LAST_READ_S)
@@ -184,7 +184,7 @@ class BackgroundTasks:
             parts.fleet_services.keys,
             make_sync,
             make_subscriber,
-            self._loop,
+            self._tasks.loop,
             parts.settings.common.control_url,
             f"larder-{os.getpid()}",
         )
@@ -209,11 +209,52 @@ class BackgroundTasks:
             raise not_bound(url, error) from None
         parts.fleet_services.enrolment.url = joining.url
         self._log.info("join.listening", url=joining.url, public_key=parts.fleet_services.keys().public)
-        self._keep("join keys", joining.greet)
-        self._keep("join visitors", joining.watch)
-        self._keep("join", joining.run)
+        self._tasks.keep("join keys", joining.greet)
+        self._tasks.keep("join visitors", joining.watch)
+        self._tasks.keep("join", joining.run)
 
-    def _every(
+    async def _clockwork(self) -> None:
+        """Find silent nodes, flush the sums of frequent events, sample nodes."""
+        parts = self.parts
+        sampled = -SAMPLE_S
+        while True:
+            now = time.monotonic()
+            for node in parts.fleet.sweep(now, parts.settings.app.node_lost_s):
+                self._log.warning("node.lost", node=node.name)
+                parts.bus.publish(NodeLost(), node=node.name)
+            parts.ingest.intake.flush()
+            if now - sampled >= SAMPLE_S:
+                sampled = now
+                stats = parts.fleet.stats()
+                parts.ingest.rate_meter.sample(time.time(), stats)
+                parts.ingest.refusal_runs.look(stats)
+                for name, event in parts.foundation.node_conditions.look(stats):
+                    parts.bus.publish(event, node=name)
+                if stats and parts.ingest.sampler.is_due(time.time()):
+                    await asyncio.to_thread(parts.ingest.sampler.sample, time.time(), stats)
+            slept = time.monotonic()
+            await asyncio.sleep(SWEEP_S)
+            parts.process.loop_lag.observe(time.monotonic() - slept - SWEEP_S)
+
+
+class TaskLoops:
+    """Work that runs again and again, whatever fails."""
+
+    def __init__(self, pushes: Callable[[], bool]) -> None:
+        """`pushes` returns whether this manager pushes to nodes."""
+        self._pushes = pushes
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log = structlog.get_logger()
+
+    def __bool__(self) -> bool:
+        """Return whether any work was begun."""
+        return bool(self._tasks)
+
+    async def end(self) -> None:
+        """Cancel all work that `every` and `keep` began, and wait until it ends."""
+        await _end(self._tasks)
+
+    def every(
         self,
         seconds: float,
         name: str,
@@ -222,23 +263,23 @@ class BackgroundTasks:
         first_s: float = 0.0,
         leader: bool = False,
     ) -> None:
-        """Take a step after `first_s` seconds, and again `seconds` after each one, until `stop`. `leader`: only while
+        """Take a step after `first_s` seconds, and again `seconds` after each one, until `end`. `leader`: only while
         this manager pushes to nodes."""
 
         async def run() -> None:
             await asyncio.sleep(first_s)
             while True:
-                if not leader or self.parts.foundation.pushes():
+                if not leader or self._pushes():
                     await step()
                 await asyncio.sleep(seconds)
 
-        self._keep(name, run)
+        self.keep(name, run)
 
-    def _keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` in a loop until `stop`."""
-        self._tasks.append(self._loop(name, work))
+    def keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` in a loop until `end`."""
+        self._tasks.append(self.loop(name, work))
 
-    def _loop(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+    def loop(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         """Run `work` forever; log a failure and start it again, so that one broken part does not stop the others. The
         database watch reports an unreachable database once, so that failure is logged at debug level only."""
 
@@ -265,29 +306,6 @@ class BackgroundTasks:
                 await asyncio.sleep(RESTART_TASK_S)
 
         return asyncio.create_task(loop(), name=f"keep {name}")
-
-    async def _clockwork(self) -> None:
-        """Find silent nodes, flush the sums of frequent events, sample nodes."""
-        parts = self.parts
-        sampled = -SAMPLE_S
-        while True:
-            now = time.monotonic()
-            for node in parts.fleet.sweep(now, parts.settings.app.node_lost_s):
-                self._log.warning("node.lost", node=node.name)
-                parts.bus.publish(NodeLost(), node=node.name)
-            parts.ingest.intake.flush()
-            if now - sampled >= SAMPLE_S:
-                sampled = now
-                stats = parts.fleet.stats()
-                parts.ingest.rate_meter.sample(time.time(), stats)
-                parts.ingest.refusal_runs.look(stats)
-                for name, event in parts.foundation.node_conditions.look(stats):
-                    parts.bus.publish(event, node=name)
-                if stats and parts.ingest.sampler.is_due(time.time()):
-                    await asyncio.to_thread(parts.ingest.sampler.sample, time.time(), stats)
-            slept = time.monotonic()
-            await asyncio.sleep(SWEEP_S)
-            parts.process.loop_lag.observe(time.monotonic() - slept - SWEEP_S)
 
 
 class _LastWrites:

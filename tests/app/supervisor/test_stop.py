@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,13 +72,12 @@ async def test_a_task_that_is_cancelled_again_is_waited_for(monkeypatch: pytest.
                 ended.set()
 
     monkeypatch.setattr(runtime, "CANCEL_S", 0.01)
-    parts: Any = SimpleNamespace(database=None, settings=SimpleNamespace(app=SimpleNamespace(max_kept_pushes=1)))
     async with asyncio.timeout(60):
-        task = runtime.BackgroundTasks(parts)._loop("test", work)
+        tasks = runtime.TaskLoops(lambda: False)
+        tasks.keep("test", work)
         await began.wait()
-        await runtime._end([task])
+        await tasks.end()
     assert ended.is_set()
-    assert task.cancelled()
 
 
 async def test_a_process_that_the_kernel_does_not_end_is_logged_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
