@@ -89,8 +89,19 @@ def _latency(link: ControlLink, action: SessionAction, numbers: range, runs: int
     def look() -> None:
         link.ask(ListSessions("n", "", next(turn)), SessionsListed, _WAIT_S)
 
-    time.sleep(1.0)  # what the action before has begun ends
+    _wait_until_idle(link)
     return Latency(act, look, runs=runs, samples=samples)
+
+
+def _wait_until_idle(link: ControlLink) -> None:
+    """Wait until the tier has stored what was to be copied to it, and loads nothing."""
+    end = time.monotonic() + _WAIT_S
+    while any(
+        tier.waiting_blocks or tier.spilling_bytes or tier.loading_bytes for tier in link.describe(_WAIT_S).stats.tiers
+    ):
+        if time.monotonic() > end:
+            raise RuntimeError(f"the tier was not idle in {_WAIT_S:g} s")
+        time.sleep(0.01)
 
 
 def _private_bytes(pid: int) -> int:
