@@ -1,5 +1,8 @@
 """Exit codes of the commands. `larder --help` lists them."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import click
 
 OK = 0
@@ -12,7 +15,7 @@ UNREACHABLE = 6
 
 MEANINGS = {
     OK: "The command succeeded.",
-    FAILED: "The command failed; one sentence says why.",
+    FAILED: "The command failed, or a node did not answer; one sentence says why.",
     USAGE: "The command line or a setting is wrong.",
     DIFFERS: "diff, or apply --dry-run: there are differences.",
     NOT_FOUND: "The record, node or other resource does not exist.",
@@ -31,9 +34,19 @@ class Unreachable(click.ClickException):
     exit_code = UNREACHABLE
 
 
+class NodesFailed(click.ClickException):
+    """Some or all nodes did not answer, or refused. What the others answered has been printed."""
+
+
 def of_status(status: int) -> int:
     """Return the exit code for an HTTP status that is an error."""
     return _BY_STATUS.get(status, FAILED)
+
+
+def check_nodes(nodes: Iterable[Mapping[str, Any]]) -> None:
+    """Raise NodesFailed with the errors of nodes, each of which names its node, if one has an `error`."""
+    if errors := "; ".join(node["error"] for node in nodes if node["error"]):
+        raise NodesFailed(f"not every node answered: {errors}")
 
 
 def failure(error: Exception, message: str) -> click.ClickException:

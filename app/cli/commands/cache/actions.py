@@ -9,6 +9,7 @@ import click
 
 from app.cli.support.api.client import call, segment
 from app.cli.support.api.short import whole
+from app.cli.support.exit_codes import check_nodes
 from app.cli.support.keys import key_fields, key_options, seconds, text_fields, text_options, together
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import Column, agrees, say, table
@@ -23,18 +24,16 @@ def _tiers(item: dict[str, Any]) -> str:
 
 
 def _checked(name: str, field: str) -> Column:
-    return Column(name, lambda item: str((item["verification"] or {}).get(field, "-")), right=True)
+    return Column(name, lambda item: str(item["verification"].get(field, "-")), right=True)
 
 
 _NODE = Column("node", lambda item: item["node"])
-_ERROR = Column("error", lambda item: item["error"] or "", text=True)
 _LOOKUPS = (
     _NODE,
     Column("hit tokens", _tiers, right=True),
     Column("hit chunks", lambda item: f"{sum(item['hit_chunks'].values())}/{item['chunks']}", right=True),
     Column("resident", lambda item: str(sum(item["resident_chunks"].values())), right=True),
     Column("spaces", lambda item: str(len(item["spaces"])), right=True),
-    _ERROR,
 )
 _PLACES = (
     _NODE,
@@ -50,7 +49,6 @@ _VERIFICATIONS = (
     _checked("no checksum", "without_checksum"),
     _checked("gone", "gone"),
     _checked("unread", "unread"),
-    _ERROR,
 )
 
 node_option = click.option("--node", "nodes", metavar="NAME", multiple=True, help="Only this node; may be repeated.")
@@ -80,10 +78,10 @@ def lookup(**options: Any) -> None:
     """Show how many tokens of a prefix each node would serve now, by tier."""
     url, output = options.pop("url"), options.pop("output")
     answer = call(url, "POST", "/api/v1/actions/lookup", _scope(**options))
-    if output.data(answer, [item["node"] for item in answer["items"]]):
-        return
-    items = [{**item, "chunks": answer["chunks"]} for item in answer["items"]]
-    table(_title(answer), _LOOKUPS, items, wide=output.wide)
+    if not output.data(answer, [item["node"] for item in answer["items"]]):
+        items = [{**item, "chunks": answer["chunks"]} for item in answer["items"] if not item["error"]]
+        table(_title(answer), _LOOKUPS, items, wide=output.wide)
+    check_nodes(answer["items"])
 
 
 @click.command()
@@ -92,13 +90,11 @@ def locate(**options: Any) -> None:
     """Show which nodes hold the start of a prefix, best first, and where engines reach them."""
     url, output = options.pop("url"), options.pop("output")
     answer = call(url, "POST", "/api/v1/actions/locate", _scope(**options))
-    if output.data(answer, [item["node"] for item in answer["items"]]):
-        return
-    table(_title(answer), _PLACES, answer["items"], wide=output.wide)
-    if not answer["items"]:
-        say("no node holds the start of this prefix for this tenant and model")
-    for failed in answer["failed_nodes"]:
-        say(f"{failed['node']}: {failed['error']}")
+    if not output.data(answer, [item["node"] for item in answer["items"]]):
+        table(_title(answer), _PLACES, answer["items"], wide=output.wide)
+        if not answer["items"] and not answer["failed_nodes"]:
+            say("no node holds the start of this prefix for this tenant and model")
+    check_nodes(answer["failed_nodes"])
 
 
 @click.command()
@@ -141,9 +137,8 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
     answer = call(url, "POST", "/api/v1/actions/verify", _scope(**options), {"wait": VERIFY_WAIT})
     items = [_ended(url, item, "verify", "verification", "checked") for item in answer["items"]]
     if not output.data({**answer, "items": items}, [item["node"] for item in items]):
-        table("Verified", _VERIFICATIONS, items, wide=output.wide)
-    if any(item["error"] for item in items):
-        raise click.ClickException("not every node verified its blocks; run the command again later")
+        table("Verified", _VERIFICATIONS, [item for item in items if not item["error"]], wide=output.wide)
+    check_nodes(items)
 
 
 @click.command()
@@ -246,8 +241,7 @@ def _run_move(verb: str, done: str, url: str | None, body: dict[str, Any], outpu
     items = [_ended(url, item, "move", "move", "moved_blocks") for item in answer["items"]]
     if not output.data({**answer, "items": items}, [item["node"] for item in items]):
         for item in items:
-            prefix = f"{item['node']}: "  # most errors begin with it
-            say(prefix + ((item["error"] or "").removeprefix(prefix) or _moved(item["move"], done)))
+            say(item["error"] or f"{item['node']}: {_moved(item['move'], done)}")
     if any(item["error"] for item in items):
         raise click.ClickException(f"not every node {done} its blocks; the errors above say why")
 
@@ -374,7 +368,7 @@ def _whole_space(url: str | None, options: dict[str, Any]) -> None:
 def _print_result(verb: str, answer: dict[str, Any], output: Output) -> None:
     if not output.data(answer, [node["node"] for node in answer["items"]]):
         for node in answer["items"]:
-            say(f"{node['node']}: {node['error'] or _matched(node) + ', sweep ' + str(node['sweep'])}")
+            say(node["error"] or f"{node['node']}: {_matched(node)}, sweep {node['sweep']}")
         if not answer["blocks"] and all(node["blocks"] == 0 for node in answer["items"]):
             say(f"0 blocks match: there is nothing to {verb}")
     if any(node["error"] for node in answer["items"]):

@@ -1,18 +1,18 @@
 """`larder blocks …`: list cached blocks, and show one."""
 
-from typing import Any
-
 import click
 
-from app.cli.support.api.client import call, pages, segment
+from app.cli.support.api.client import call, every, segment
 from app.cli.support.api.short import whole
+from app.cli.support.exit_codes import check_nodes
 from app.cli.support.printing import show
-from app.cli.support.printing.terminal import Column, say, table
+from app.cli.support.printing.terminal import Column
 from app.cli.support.resources.options import Noun, Output, limit_of, request_options, watch_option
 
 
-def _columns(key_digits: int, space_digits: int) -> list[Column]:
-    """Return the columns; keys and spaces are cut to their first digits."""
+def _columns(output: Output) -> list[Column]:
+    """Return the columns. Keys and spaces are cut to their first digits, except with `-o wide`."""
+    key_digits, space_digits = (64, 32) if output.wide else (16, 8)
     return [
         Column("key", lambda b: b["key"][:key_digits]),
         Column("tenant", lambda b: b["tenant"]),
@@ -42,8 +42,8 @@ def get_block(key: str, url: str | None, output: Output) -> None:
     """Show all copies of KEY (64 hex digits, or the first 8 or more)."""
     key = whole(url, "key", key)
     answer = call(url, "GET", f"/api/v1/blocks/{segment(key)}")
-    if not output.data(answer, [item["node"] for item in answer["items"]]):
-        _print(f"Copies of {key}", answer, output)
+    output.listing(f"Copies of {key}", answer, _columns(output), "node")
+    check_nodes(answer["failed_nodes"])
 
 
 @blocks.command("list")
@@ -68,22 +68,6 @@ def list_blocks(
     """List cached blocks. `-o wide` shows keys and spaces in full, as other commands take them."""
     space = None if space is None else whole(url, "space", space)
     filters = {"tenant": tenant, "model": model, "space": space, "prefix": prefix, "node": node}
-    read = list(pages(url, "/api/v1/blocks", filters, limit))
-    failed = {failure["node"]: failure for page in read for failure in page["failed_nodes"]}
-    answer = {
-        "items": [block for page in read for block in page["items"]],
-        "next_cursor": read[-1]["next_cursor"],
-        "failed_nodes": list(failed.values()),
-    }
-    if output.data(answer, [item["key"] for item in answer["items"]]):
-        return
-    _print(f"Blocks ({len(answer['items'])})", answer, output)
-    if answer["next_cursor"]:
-        say("there are more: --limit N shows them")
-
-
-def _print(title: str, answer: dict[str, Any], output: Output) -> None:
-    columns = _columns(64, 32) if output.wide else _columns(16, 8)
-    table(title, columns, answer["items"], wide=output.wide)
-    for failed in answer["failed_nodes"]:
-        say(f"{failed['node']}: {failed['error']}")
+    answer = every(url, "/api/v1/blocks", filters, limit)
+    output.listing("Blocks", answer, _columns(output), "key")
+    check_nodes(answer["failed_nodes"])

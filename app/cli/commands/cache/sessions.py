@@ -5,12 +5,14 @@ from typing import Any
 import click
 
 from app.cli.commands.cache.actions import aimed, node_option
-from app.cli.support.api.client import call, pages, segment
+from app.cli.support.api.client import call, segment
+from app.cli.support.exit_codes import check_nodes
 from app.cli.support.keys import seconds, together
 from app.cli.support.printing import show
-from app.cli.support.printing.terminal import Column, say, table
+from app.cli.support.printing.terminal import Column, table
 from app.cli.support.resources.describe import describe
-from app.cli.support.resources.options import Noun, Output, limit_of, request_options, watch_option
+from app.cli.support.resources.options import Noun, Output, limit_of, request_options
+from app.cli.support.resources.verbs import Resource, add_list
 
 _PATH = "/api/v1/sessions"
 _COLUMNS = (
@@ -30,7 +32,6 @@ _ACTED = (
     Column("blocks", lambda item: str(item["blocks"]), right=True),
     Column("bytes", lambda item: show.size(item["bytes"]), right=True),
     Column("refused", lambda item: str(item["refused_blocks"] or "-"), right=True),
-    Column("error", lambda item: item["error"] or "", text=True),
 )
 _tenant_option = click.option(
     "--tenant", help="Tenant of the session; default the only one of the token, or `_default` for the empty salt."
@@ -43,27 +44,15 @@ def sessions() -> None:
     """Manage the sessions that requests name (`larder.session`). Data planes know them until they restart."""
 
 
-@sessions.command("list")
-@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
-@click.option("--node", metavar="NAME", help="Only this node.")
-@limit_of(50)
-@request_options
-@watch_option
-def list_sessions(tenant: str | None, node: str | None, limit: int, url: str | None, output: Output) -> None:
-    """List sessions; on each node, those whose blocks are evicted next come first."""
-    read = list(pages(url, _PATH, {"tenant": tenant, "node": node}, limit))
-    failed = {failure["node"]: failure for page in read for failure in page["failed_nodes"]}
-    answer = {
-        "items": [item for page in read for item in page["items"]],
-        "next_cursor": read[-1]["next_cursor"],
-        "failed_nodes": list(failed.values()),
-    }
-    if output.data(answer, [item["session"] for item in answer["items"]]):
-        return
-    table(f"Sessions ({len(answer['items'])})", _COLUMNS, answer["items"], wide=output.wide)
-    _print_failed(answer)
-    if answer["next_cursor"]:
-        say("there are more: --limit N shows them")
+add_list(
+    sessions,
+    Resource(_PATH, "session", _COLUMNS, "session"),
+    "List the sessions of each node: released ones first, then the least recently used.",
+    click.option("--tenant", help="Only this tenant; `_default` for the empty salt."),
+    click.option("--node", metavar="NAME", help="Only this node."),
+    limit_of(50),
+    pages=True,
+)
 
 
 @sessions.command("describe")
@@ -73,11 +62,9 @@ def list_sessions(tenant: str | None, node: str | None, limit: int, url: str | N
 def describe_session(session: str, tenant: str | None, url: str | None, output: Output) -> None:
     """Show a session on every node that knows it, and the events that concern it."""
     answer = call(url, "GET", f"{_PATH}/{segment(session, 'session')}", None, {"tenant": tenant})
-    if output.data(answer, [item["node"] for item in answer["items"]]):
-        return
-    for item in answer["items"]:
-        describe(url, "session", session, item)
-    _print_failed(answer)
+    if not output.data(answer, [item["node"] for item in answer["items"]]):
+        describe(url, "session", session, {"nodes": {item["node"]: item for item in answer["items"]}})
+    check_nodes(answer["failed_nodes"])
 
 
 @sessions.command("release")
@@ -120,9 +107,9 @@ def _act(
     given = {name: value for name, value in body.items() if value is not None}
     answer = call(url, "POST", f"{_PATH}/{segment(session, 'session')}:{action}", {**given, **aimed(nodes)})
     if not output.data(answer, [item["node"] for item in answer["items"]]):
-        table(f"Session {session}: {action}", _ACTED, answer["items"], wide=output.wide)
-    if any(item["error"] for item in answer["items"]):
-        raise click.ClickException("not every node answered; the errors say why")
+        items = [item for item in answer["items"] if not item["error"]]
+        table(f"Session {session}: {action}", _ACTED, items, wide=output.wide)
+    check_nodes(answer["items"])
 
 
 def _state(item: dict[str, Any]) -> str:
@@ -133,8 +120,3 @@ def _state(item: dict[str, Any]) -> str:
 
 def _places(item: dict[str, Any]) -> str:
     return ", ".join(f"{show.size(nbytes)} {place}" for place, nbytes in item["bytes"].items()) or "-"
-
-
-def _print_failed(answer: dict[str, Any]) -> None:
-    for failed in answer["failed_nodes"]:
-        say(f"{failed['node']}: {failed['error']}")

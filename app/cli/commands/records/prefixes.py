@@ -1,13 +1,10 @@
 """`larder prefixes …`: show the prefixes that were served most."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import click
 
 from app.cli.support.printing import show
-from app.cli.support.printing.terminal import Column, say
-from app.cli.support.resources.options import Noun, Output, limit_of
+from app.cli.support.printing.terminal import Column
+from app.cli.support.resources.options import Noun, limit_of
 from app.cli.support.resources.verbs import Resource, add_list
 
 _COLUMNS = (
@@ -20,11 +17,6 @@ _COLUMNS = (
     Column("resident", lambda p: str(p["resident"]), drop=3, right=True),
     Column("last used", lambda p: show.ago(p["last_used"]), drop=4),
 )
-
-
-def _missing(answer: Mapping[str, Any], _output: Output) -> None:
-    for failed in answer["failed_nodes"]:
-        say(f"  missing: {failed['error']}")
 
 
 prefixes = Noun(
@@ -41,5 +33,4 @@ add_list(
     click.option("--tenant", help="Only this tenant; `_default` for the empty salt."),
     limit_of(20, 1000),
     title="Hot prefixes",
-    add_details=_missing,
 )

@@ -10,7 +10,7 @@ import click
 
 from app.cli.support.api.client import call, every, find, segment, unless
 from app.cli.support.api.names import TENANTS_AND_NODES
-from app.cli.support.exit_codes import NothingFound
+from app.cli.support.exit_codes import NothingFound, check_nodes
 from app.cli.support.keys import seconds
 from app.cli.support.printing import findings, show
 from app.cli.support.printing.findings import at, author
@@ -97,21 +97,18 @@ def why(name: str | None, kind: str | None, request: str | None, since: str, url
 
 def _request(request: str, url: str | None, output: Output) -> None:
     answer = call(url, "GET", "/api/v1/requests", None, {"id": request})
-    failures = "; ".join(f"{failure['node']}: {failure['error']}" for failure in answer["failed_nodes"])
     if not answer["items"]:
-        unreached = f"; some nodes did not answer: {failures}" if failures else ""
+        check_nodes(answer["failed_nodes"])
         raise NothingFound(
             f"no node has a record of request {request!r}: nodes remember the last 4,096 requests of vLLM since they "
-            f"started{unreached}"
+            "started"
         )
-    if output.data(answer, request):
-        return
-    for record in answer["items"]:
-        for line in _record(record):
-            wrapped(line)
-        say()
-    if failures:
-        wrapped(f"Some nodes did not answer: {failures}")
+    if not output.data(answer, request):
+        for record in answer["items"]:
+            for line in _record(record):
+                wrapped(line)
+            say()
+    check_nodes(answer["failed_nodes"])
 
 
 def _record(record: Mapping[str, Any]) -> list[str]:

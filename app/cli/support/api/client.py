@@ -183,10 +183,11 @@ def every(
     cursor: str | None = None,
     sort: str | None = None,
 ) -> Any:
-    """Return the items of all pages of a list, at most `limit`. The other fields, such as `total` and `next_cursor`,
-    are those of the last page. Raises ClickException."""
+    """Return the items and the `failed_nodes` of all pages of a list, at most `limit` items. The other fields, such as
+    `total` and `next_cursor`, are those of the last page. Raises ClickException."""
     read = list(pages(url, path, {"sort": sort, **(query or {})}, limit, cursor))
-    return {**read[-1], "items": [item for page in read for item in page["items"]]}
+    joined = {"items", "failed_nodes"} & read[-1].keys()
+    return {**read[-1], **{name: [each for page in read for each in page[name]] for name in joined}}
 
 
 def pages(

@@ -5,7 +5,7 @@ import re
 import click
 
 from app.cli.support.api.client import pages
-from app.cli.support.exit_codes import NothingFound
+from app.cli.support.exit_codes import NothingFound, check_nodes
 
 MIN = 8
 """Smallest number of digits of an abbreviation."""
@@ -21,9 +21,14 @@ def whole(url: str | None, field: str, digits: str) -> str:
     short = digits.lower()
     if not MIN <= len(short) < DIGITS[field] or _HEX.fullmatch(short) is None:
         return digits
-    blocks = (block for page in pages(url, "/api/v1/blocks", {}) for block in page["items"])
-    matches: list[str] = sorted({block[field] for block in blocks if block[field].startswith(short)})
+    found: set[str] = set()
+    failed_nodes: list[dict[str, str]] = []
+    for page in pages(url, "/api/v1/blocks", {}):
+        found.update(block[field] for block in page["items"] if block[field].startswith(short))
+        failed_nodes += page["failed_nodes"]
+    matches = sorted(found)
     if not matches:
+        check_nodes(failed_nodes)
         raise NothingFound(f"no cached block has a {field} that begins with {short}")
     if len(matches) > 1:
         further = f" and {len(matches) - MAX_LISTED} more" if len(matches) > MAX_LISTED else ""

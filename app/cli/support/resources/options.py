@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from app.cli.support.api.client import print_json, url_option
+from app.cli.support.exit_codes import NodesFailed
 from app.cli.support.keys import F, together
 from app.cli.support.printing.terminal import Column, exact, is_terminal, say, table
 
@@ -81,8 +82,8 @@ class Output:
         key: str | Callable[[Any], str],
         hint: str = "--limit",
     ) -> bool:
-        """Print a list of the API as a table with a title; the last line says how many items a limit left out. `key`
-        is the field that names an item. Return whether a table was printed."""
+        """Print a list of the API as a table with a title; the last line says how many items a limit left out, if the
+        API counts them. `key` is the field that names an item. Return whether a table was printed."""
         items = answer["items"]
         if self.data(answer, [key(item) if callable(key) else str(item[key]) for item in items]):
             return False
@@ -91,6 +92,8 @@ class Output:
         table(f"{noun} ({count})", columns, items, wide=self.wide)
         if omitted := total - len(items):
             say(f"{omitted:,} more; {hint} N shows more of them")
+        elif answer.get("next_cursor"):
+            say(f"there are more: {hint} N shows them")
         return True
 
     def record(self, record: Mapping[str, Any], columns: Sequence[Column], name: str) -> None:
@@ -171,7 +174,8 @@ class _Frame(io.TextIOWrapper):
 
 
 def watch_option(command: F) -> F:
-    """Add `--watch`. A terminal is redrawn; elsewhere the lines that are new are appended."""
+    """Add `--watch`. A terminal is redrawn; elsewhere the lines that are new are appended. Nodes that fail do not end
+    it."""
 
     @click.option("--watch", "-w", is_flag=True, help="Show the list again whenever it changes.")
     @functools.wraps(command)
@@ -180,16 +184,21 @@ def watch_option(command: F) -> F:
             command(*args, **kwargs)
             return
         output = kwargs.get("output", Output())
-        before = ""
+        before = failed_before = ""
         while True:
-            frame = _Frame(sys.stdout)
+            frame, failed = _Frame(sys.stdout), ""
             with redirect_stdout(frame):
-                command(*args, **kwargs)
+                try:
+                    command(*args, **kwargs)
+                except NodesFailed as error:
+                    failed = error.message
             text = frame.text()
-            if text != before:
+            if (text, failed) != (before, failed_before):
                 sys.stdout.write(_CLEAR + text if is_terminal() else _added(before, text, output.for_programs))
                 sys.stdout.flush()
-            before = text
+                if failed:
+                    say(failed, err=True)
+            before, failed_before = text, failed
             time.sleep(POLL_S)
 
     return cast(F, watched)

@@ -8,6 +8,7 @@ import click
 
 from app.cli.support.api.client import call, every, find, segment, url_option
 from app.cli.support.api.names import Complete, names
+from app.cli.support.exit_codes import check_nodes
 from app.cli.support.keys import together
 from app.cli.support.printing.terminal import Column, say
 from app.cli.support.resources.options import Output, output_option, reach, request_options, watch_option
@@ -85,6 +86,7 @@ def add_list(
             answer = call(url, "GET", resource.path, None, parameters)
         if output.listing(title or resource.plural.capitalize(), answer, resource.columns, resource.key):
             add_details(answer, output)
+        check_nodes(answer.get("failed_nodes", ()))
 
     group.command("list", help=about)(together(*options, request_options, watch_option)(list_records))
 
@@ -126,7 +128,7 @@ def show_dry_run(answer: Mapping[str, Any], noun: str, labels: Mapping[str, str]
     nodes = answer["items"]
     if not output.data(answer, [node["node"] for node in nodes]):
         for node in nodes:
-            say(f"{node['node']}: {_response(node)}")
+            say(node["error"] or f"{node['node']}: {_response(node)}")
         if not any(_is_selected(node) for node in nodes):
             say(f"no node matches the selector {reach(labels)}: the {noun} would apply nowhere")
     if not answer["accepted"]:
@@ -135,7 +137,7 @@ def show_dry_run(answer: Mapping[str, Any], noun: str, labels: Mapping[str, str]
 
 def _response(node: Mapping[str, Any]) -> str:
     faults = "; ".join(f"{fault['path']}: {fault['message']}" for fault in node["faults"])
-    refusal = "" if node["accepted"] else faults or node["error"]
+    refusal = "" if node["accepted"] else faults
     if _is_selected(node):
         evicted = [
             f"{format_size(eviction['bytes'])} of {eviction['tenant']} from {eviction['tier'] or 'memory'}"
