@@ -150,8 +150,8 @@ def _states(cache_config: Any, spec: Any, layers: Mapping[str, Any]) -> dict[str
     for layer_spec in specs_of(spec):
         if layer_spec.mamba_cache_mode != "align":
             raise CacheRefused(
-                f"its layers with recurrent state have mamba_cache_mode {layer_spec.mamba_cache_mode!r}, and so keep no"
-                " state at the end of a chunk; expected 'align', vLLM's default with --enable-prefix-caching"
+                "Larder loads states only with mamba_cache_mode 'align' (--enable-prefix-caching --mamba-cache-mode "
+                f"align), got {layer_spec.mamba_cache_mode!r}"
             )
     if getattr(cache_config, "use_replayssm", False):
         raise CacheRefused("with use_replayssm, a block holds inputs in place of the state")

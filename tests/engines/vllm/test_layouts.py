@@ -120,7 +120,8 @@ def test_other_states_are_other_spaces_of_the_whole_model(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("fields", "cache", "message"),
     [
-        ({"mamba_cache_mode": "none"}, {}, "mamba_cache_mode 'none'.* expected 'align'"),
+        ({"mamba_cache_mode": "none"}, {}, "only with mamba_cache_mode 'align' .*, got 'none'"),
+        ({"mamba_cache_mode": "all"}, {}, "only with mamba_cache_mode 'align' .*, got 'all'"),
         ({}, {"use_replayssm": True}, "use_replayssm"),
         ({"shapes": ((2, 3), (8, 8))}, {}, "states of 32 elements; expected 140 bytes"),
     ],

@@ -215,7 +215,7 @@ def test_states_that_others_pushed_out_of_memory_are_loaded_from_the_disk(
     engine.close()
 
 
-def test_an_engine_without_states_at_chunk_ends_says_so_and_runs_without_larder(
+def test_an_engine_without_prefix_caching_says_so_and_runs_without_larder(
     make_engine: MakeEngine, pool: Plane, folders: dict[str, Path]
 ) -> None:
     engine = make_engine(
@@ -223,5 +223,5 @@ def test_an_engine_without_states_at_chunk_ends_says_so_and_runs_without_larder(
     ).ready()
     engine.generate(prompt(600, 480))
     assert engine.generate(prompt(600, 480))["cached"] == 0
-    assert "mamba_cache_mode 'none'" in engine.log.read_text()
+    assert "only with mamba_cache_mode 'align' (--enable" in engine.log.read_text()
     engine.close()
