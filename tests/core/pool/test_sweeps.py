@@ -509,6 +509,25 @@ def test_branches_from_the_middle_of_a_prefix_stay() -> None:
     assert [seen(engine, [key]) for key in (*branch, *behind)] == [1, 1, 1, 0, 0, 0]
 
 
+def test_what_the_tenant_stored_behind_a_gap_goes_with_any_prefix_of_it() -> None:
+    """States of recurrent layers mostly stand behind gaps."""
+    bench, engine = bench_of(256)
+    trunk, whole, torn, theirs = make.keys(4), make.keys(3, "whole"), make.keys(4, "torn"), make.keys(2, "theirs")
+    engine.store([trunk[3]], PAGE, tenant="a")
+    engine.store(whole, PAGE, tenant="a")
+    branch = make.keys(1, "branch")
+    for chain, parent, tenant in (
+        ([torn[2]], torn[1], "a"),
+        ([torn[3]], torn[2], "a"),
+        (branch, trunk[1], "a"),
+        ([theirs[1]], theirs[0], "b"),
+    ):
+        engine.commit(begun(engine, chain, parent, tenant))
+    bench.node.invalidate(Scope(keys=make.packed(trunk)), bench.now)
+    assert [seen(engine, [key]) for key in (trunk[3], *torn[2:])] == [0, 0, 0]
+    assert [seen(engine, [key]) for key in (*whole, *branch, theirs[1])] == [1] * 5
+
+
 def test_reservations_behind_each_other_are_covered_in_any_order() -> None:
     bench, engine = bench_of(1024)
     trunk, heads, apart = make.keys(2), make.keys(30, "heads"), make.keys(3, "apart")
