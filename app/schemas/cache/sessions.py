@@ -48,8 +48,7 @@ class AgentSessionAnswer(msgspec.Struct, frozen=True):
 
 class AgentSessionList(msgspec.Struct, frozen=True):
     items: list[AgentSessionAnswer]
-    """Sessions, grouped by node. On each node, those whose blocks are evicted next are first: released ones, then those
-    that were used least recently."""
+    """Sessions, grouped by node: of each node, released ones first, then the least recently used."""
     next_cursor: str
     """`cursor` of the next page; empty on the last. A page with fewer items than `limit`, or none, may not be the
     last."""

@@ -14,8 +14,8 @@ SessionAction = Literal["release", "retain", "prefetch"]
 
 
 class ListSessions(RequestToNode, tag="list_sessions"):
-    """List sessions, those whose blocks are evicted next first. Answered with `SessionsListed`. A session that is not
-    used meanwhile is in exactly one part."""
+    """List sessions: released ones first, then the least recently used. Answered with `SessionsListed`. A session that
+    is not used meanwhile is in exactly one part."""
 
     tenant: str | None = None
     """Salt; None for every tenant."""

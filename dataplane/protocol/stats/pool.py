@@ -96,7 +96,7 @@ class Totals(msgspec.Struct):
     released_session_blocks: Annotated[int, counter("larder_released_session_blocks")] = 0
     """Blocks that became the first victims because their session was released."""
     prefetched_session_blocks: Annotated[int, counter("larder_prefetched_session_blocks")] = 0
-    """Blocks of tiers whose load was asked for with their session."""
+    """Blocks of tiers that were requested by a prefetch of their session."""
 
 
 class Evictions(msgspec.Struct):
