@@ -237,9 +237,9 @@ class SessionTable:
         owned = ids[turn][places] == owners
         return numbers[owned], turn[places[owned]]
 
-    def have_one_owner(self, numbers: I64, others: I64) -> npt.NDArray[np.bool_]:
+    def have_one_owner(self, numbers: I64, others: I64) -> Mask:
         """Return which descriptors have the same owner as the others at their positions."""
-        same: npt.NDArray[np.bool_] = self._owners[numbers] & _OWNER == self._owners[others] & _OWNER
+        same: Mask = self._owners[numbers] & _OWNER == self._owners[others] & _OWNER
         return same
 
     # ---- rows

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 
 import numpy as np
-import numpy.typing as npt
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.ancestors import with_ancestors
@@ -38,6 +37,7 @@ from dataplane.protocol.layout import (
     HOT_NBYTES,
     HOT_SPACE_SEGMENT,
     I64,
+    Mask,
     is_ready,
     longest_prefix,
     pack_keys,
@@ -143,7 +143,7 @@ class SessionActions:
         private: I64 = numbers[chosen]
         return private
 
-    def _of_shared_prefixes(self, numbers: I64, chains: I64) -> npt.NDArray[np.bool_]:
+    def _of_shared_prefixes(self, numbers: I64, chains: I64) -> Mask:
         """Return which of the READY blocks that sessions own are states at the end of a prefix that is not private.
         Requests that share a prefix store its keys in the leading space only, so the owner there counts. `chains`: for
         each block, the space of its session's chain."""
