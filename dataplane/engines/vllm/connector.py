@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -27,7 +27,8 @@ from dataplane.devices.runtime import DeviceError
 from dataplane.engines.guards import ErrorLog, guarded
 from dataplane.engines.identity import digest_of
 from dataplane.engines.vllm import releases
-from dataplane.engines.vllm.adapters import AdapterFiles, files_of
+from dataplane.engines.vllm.adapters import AdapterFiles
+from dataplane.engines.vllm.core_calls import watch
 from dataplane.engines.vllm.layouts import CacheRefused, ModelIdentity, copies_of, identity_of, slides
 from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
 from dataplane.engines.vllm.metrics import LarderPromMetrics, LarderStats
@@ -39,7 +40,6 @@ from dataplane.engines.vllm.states import StateGroups, ends_of
 from dataplane.engines.vllm.worker import Results, WorkerSide
 from dataplane.engines.weights import WeightsUnknown
 
-_WATCHED = "reports_to_larder"
 STATS_INTERVAL_S = 1.0
 """Shortest time between two reports of statistics to vLLM's front end."""
 
@@ -87,9 +87,6 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._kv_caches: dict[str, Any] | None = None
         self._identity: ModelIdentity | None = None
         """Of the weights that the engine started with. Their files may change later."""
-        self._place = self._weights_place()
-        self._outdated_resets = -1
-        """`StepPlan.resets` of the plans that were made for earlier weights."""
         self._counts: dict[str, float] = {}
         """Counts of the connector itself since the last report."""
         self._results = Results()
@@ -97,6 +94,9 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._stats_at = 0.0
         if role is not KVConnectorRole.SCHEDULER:
             return
+        from vllm.v1.engine.core import EngineCore  # which imports connectors itself
+
+        watch(EngineCore, LarderConnector)
         if transfer.kv_load_failure_policy != "recompute":
             _log.info("requests whose load fails are recomputed (kv_load_failure_policy is now 'recompute')")
             transfer.kv_load_failure_policy = "recompute"
@@ -115,7 +115,6 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             drops_block=_drops_block(vllm_config.speculative_config),
             adapter_options=digest_of(options_of(vllm_config, ["lora_config"])),
         )
-        _watch_adapters()
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -279,23 +278,11 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @guarded()
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """End saves whose blocks are about to be overwritten, and plans for weights that the engine has replaced."""
+        """End saves whose blocks are about to be overwritten."""
         plan = kv_connector_metadata.plan
         self._reports_layouts = plan.asks_layouts
-        if self._worker is None:
-            return
-        if plan.cancelled:
+        if self._worker is not None and plan.cancelled:
             self._worker.before_overwriting(plan.cancelled)
-        if (place := self._weights_place()) != self._place:
-            self._place, self._outdated_resets = place, plan.resets
-        if plan.resets == self._outdated_resets:
-            self._worker.new_weights(plan)
-
-    def _weights_place(self) -> tuple[Any, Any]:
-        """Return where the engine has its weights from. vLLM changes it if weights are reloaded from another path; it
-        does not say when weights are updated by other means."""
-        config = self._vllm_config.model_config
-        return config.model, config.revision
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Take the work of a step, and begin its loads beside steps. vLLM calls `start_load_kv` for them only after the
@@ -449,26 +436,3 @@ def _hashes_media(vllm_config: Any) -> bool:
     """Return whether vLLM identifies multimodal items by their contents: with both caches off, it numbers them."""
     media = vllm_config.model_config.multimodal_config
     return media is None or media.mm_processor_cache_gb > 0 or vllm_config.cache_config.enable_prefix_caching
-
-
-def _watch_adapters() -> None:
-    """Make `EngineCore.add_lora` report adapters to its connectors: vLLM's interface has no call for it, and the files
-    may have changed by the first request."""
-    from vllm.v1.engine.core import EngineCore
-
-    add = getattr(EngineCore, "add_lora", None)
-    if add is None or hasattr(add, _WATCHED):
-        return
-
-    @wraps(add)
-    def add_lora(core: Any, lora_request: Any) -> bool:
-        connector = core.scheduler.get_kv_connector()
-        before = files_of(lora_request.lora_path)
-        added: bool = add(core, lora_request)
-        for child in getattr(connector, "_connectors", [connector]):
-            if isinstance(child, LarderConnector):
-                child.adapter_loaded(lora_request, before)
-        return added
-
-    setattr(add_lora, _WATCHED, True)
-    EngineCore.add_lora = add_lora

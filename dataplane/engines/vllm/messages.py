@@ -75,8 +75,6 @@ class StepPlan:
     """Finished requests whose blocks the scheduler keeps until every worker has reported the end of their saves."""
     dropped_loads: list[str] = field(default_factory=list)
     """Requests whose loads under way are not needed any more. Workers end these loads, and report them as failed."""
-    resets: int = 0
-    """Number of times that the scheduler has made everything stored before a miss."""
     asks_layouts: bool = False
     """Whether the scheduler does not know the workers' KV-cache groups yet. Every worker then reports its own."""
     step: int = 0
@@ -101,8 +99,6 @@ class StepReport:
     step_loaded_tokens: int = 0
     """By loads inside this step, in `step_load_seconds`."""
     step_load_seconds: float = 0.0
-    new_weights: bool = False
-    """Whether the engine has replaced its weights. What was stored before must be a miss."""
     layouts: list[list[GroupLayout]] = field(default_factory=list)
     """KV-cache groups of each worker, if the scheduler has asked; no group for a worker that Larder cannot serve."""
 
@@ -118,11 +114,8 @@ class StepReport:
         self.step = max(self.step, other.step)
         self.step_loaded_tokens += other.step_loaded_tokens
         self.step_load_seconds += other.step_load_seconds
-        self.new_weights |= other.new_weights
         self.layouts += other.layouts
         return self
 
     def __bool__(self) -> bool:
-        return bool(
-            self.step or self.saves_ended or self.loads_failed or self.loaded_tokens or self.new_weights or self.layouts
-        )
+        return bool(self.step or self.saves_ended or self.loads_failed or self.loaded_tokens or self.layouts)

@@ -212,7 +212,6 @@ class SchedulerSide:
         self._failed: OrderedDict[bytes, float] = OrderedDict()
         """Keys that count as misses, each with the time when this ends."""
         self._namespace = ""
-        self._resets = 0
         self._break_even = BreakEven(settings.min_load_tokens)
         self._tier_waits = TierWaits(settings.tier_timeout_s, self._break_even, clock, self._count)
         self._reports = RequestReports()
@@ -582,7 +581,6 @@ class SchedulerSide:
     def plan(self, scheduled: Mapping[str, int], blocks_of: BlockIds, preempted: Iterable[str] = ()) -> StepPlan:
         """Return the work of a step that computes `scheduled` tokens for each request, and begin the next plan."""
         plan, self._plan = self._plan, StepPlan()
-        plan.resets = self._resets
         plan.asks_layouts = not self._workers and not self._refused
         # A request that a reset has preempted may have been aborted since.
         plan.cancelled = list(preempted)
@@ -677,8 +675,6 @@ class SchedulerSide:
             self._copying_at = now
             if report.layouts:
                 self._take_layouts(report.layouts)
-            if report.new_weights:
-                self.reset()
             while self._steps and self._steps[0].number <= report.step:
                 step = self._steps.popleft()
                 step_loads |= step.loads
@@ -770,7 +766,6 @@ class SchedulerSide:
         """Make everything stored so far a miss for this engine, for example after new weights were loaded. Loads under
         way end, and their tokens are computed."""
         self._namespace = f"reset-{os.urandom(16).hex()}"
-        self._resets += 1
         for tracked in self._tracked.values():
             tracked.keys, tracked.keyed = None, False
         self._tier_waits.clear(self._client)

@@ -251,20 +251,6 @@ class WorkerSide:
         if not self._holds_blocks:
             self._wait_for([job for job in started if job.save.blocks])
 
-    def new_weights(self, plan: StepPlan) -> None:
-        """Report that the engine has replaced its weights. End the loads under way, whose blocks the earlier weights
-        have computed, and the loads and saves of a plan that was made for them, without copying."""
-        with self._lock:
-            self._report.new_weights = True
-            for under_way in self._loads.values():
-                self._drop(under_way)
-            for load in plan.loads:
-                job = self._loads[load.request] = _LoadJob(load, 0.0, [], self._clock, _Phase.ENDED)
-                job.stopped = job.dropped = True
-            for save in plan.saves:
-                self._end_report(save.request)
-        plan.loads, plan.saves = [], []
-
     def _marks(self) -> list[DeviceEvent | None]:
         """Return for each group an event that follows the work that the engine has enqueued. After an error, return no
         events, so that the job fails."""

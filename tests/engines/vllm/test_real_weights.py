@@ -74,7 +74,7 @@ def test_weights_that_are_replaced_while_the_engine_runs_share_nothing_with_the_
     engine = start(make_engine, pool, folder)
     assert engine.generate(TOKENS)["tokens"] == expected[1]
 
-    engine.do("reload", path=str(other))  # the connector notices another path by itself
+    engine.do("reload", path=str(other))
     engine.forget()
     for _ in range(3):
         answer = engine.generate(TOKENS)
@@ -82,9 +82,9 @@ def test_weights_that_are_replaced_while_the_engine_runs_share_nothing_with_the_
         engine.forget()
     assert answer["cached"] == LOADED, "blocks of the new weights are found again"
 
-    write(other, 1)  # weights that change in their place need a reset of the connector
+    write(other, 1)  # weights that change in their place are noticed by the call
     engine.do("reload")
-    assert engine.do("forget", all=True)["done"]
+    engine.forget()
     answer = engine.generate(TOKENS)
     assert (answer["cached"], answer["tokens"]) == (0, expected[1])
     engine.close()

@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -522,36 +521,22 @@ def test_hints_salts_and_resets(engine: Step) -> None:
     assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == 0
 
 
-def test_new_weights_end_the_plans_that_were_made_for_the_earlier_ones(make_engine: Make) -> None:
+def test_new_weights_end_the_loads_under_way_and_all_saves(make_engine: Make) -> None:
     engine = make_engine(ranks=2)
     engine.compute(Request("a", TOKENS), SOURCE, seed=6)
     load, save = Request("b", TOKENS), Request("c", TOKENS[::-1])
     engine.begin_load(load, list(range(20, 33)))
     assert engine.track(save, list(range(33, 46))) == 0
+    engine.scheduler.reset()
     plan = engine.plan({"c": len(TOKENS)})
-    for worker in engine.workers:
-        worker.new_weights(copy(plan))
-    found = engine.carry_out(StepPlan())
+    assert (plan.dropped_loads, plan.saves) == (["b"], [])
+    found = engine.carry_out(plan)
     assert [(each.received, len(each.bad_blocks)) for each in found] == [({"b"}, 12)] * 2
     assert engine.scheduler.finished(save) == (False, None), "no save is under way"
-    following = engine.plan()
-    assert following.resets > plan.resets
     for tokens in (TOKENS, TOKENS[::-1]):
         assert engine.found(Request(f"again {tokens[0]}", tokens)) == 0
     engine.compute(Request("d", TOKENS), SOURCE, seed=7)
     assert engine.found(Request("e", TOKENS)) == CHUNKED
-
-
-def test_new_weights_end_the_loads_under_way(make_engine: Make) -> None:
-    engine = make_engine(ranks=2)
-    engine.compute(Request("a", TOKENS), SOURCE, seed=6)
-    engine.begin_load(Request("b", TOKENS), list(range(20, 33)))
-    plan = engine.plan()
-    for worker in engine.workers:
-        worker.begin_loads(copy(plan))
-        worker.new_weights(StepPlan())
-    found = engine.carry_out(StepPlan())
-    assert [(each.received, len(each.bad_blocks)) for each in found] == [({"b"}, 12)] * 2
 
 
 def test_workers_with_different_weights_are_refused(make_engine: Make) -> None:

@@ -214,9 +214,7 @@ def test_a_load_that_could_not_be_planned_makes_all_blocks_of_its_request_bad(
     assert engine.evicted == set(TARGET)
 
 
-def test_an_error_of_a_copy_and_new_weights_make_a_load_fail(
-    make_engine: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_a_copy_makes_a_load_fail(make_engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine()
     plan = planned(engine, Request("b", TOKENS))
 
@@ -227,12 +225,6 @@ def test_an_error_of_a_copy_and_new_weights_make_a_load_fail(
         patch.setattr(engine.caches[0].copies._pages, "scatter", fail)
         (found,) = engine.carry_out(plan)
     assert found == Results(bad_blocks=set(TARGET[:12]))
-    engine = make_engine()
-    plan = planned(engine, Request("b", TOKENS))
-    engine.workers[0].new_weights(plan)
-    (found,) = engine.carry_out(plan)
-    assert found == Results(bad_blocks=set(TARGET[:12]))
-    assert engine.found(Request("c", TOKENS)) == 0
 
 
 def test_an_abort_during_the_step_releases_the_lease_when_it_ends(make_engine: Make) -> None:
